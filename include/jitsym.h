@@ -407,9 +407,10 @@ typedef enum jitsym_init_flag {
   /**
    * Code that other libraries in the process tell gdb of (`__jit_debug_descriptor`: LLVM, wasmtime) is registered too,
    * with names, lines and unwind tables, from this session on until the process ends. A thread looks at their lists every few
-   * milliseconds. The options of the first session with this flag decide where it is written. Nothing is while the sinks are off,
-   * and sinks that start later get what is there then. The variable `JITSYM` can ask for it by the word `bridge`, and then the library looks from the time on when it is
-   * loaded. The sink for debuggers does not start by itself then.
+   * milliseconds. The options of the first session with this flag decide where it is written, unless other files are being
+   * written already. While the sinks are off nothing is written. Sinks that start later get the code that is in the lists then,
+   * as `jitsym_enable` says. The variable `JITSYM` can ask for it by the word `bridge`, and then the library looks from the time
+   * on when it is loaded. The sink for debuggers does not start by itself then.
    */
   JITSYM_INIT_BRIDGE = 8192,
 } jitsym_init_flag;
@@ -499,9 +500,9 @@ typedef enum jitsym_code_flag {
   /**
    * Other code follows this, or will. Builds of perf with libunwind find unwind tables only after the code. With this flag, where
    * `free_after` is 0 or less than `jitsym_unwind_size`, the jitdump has another small record, for an unused place below the
-   * code, and the tables follow that place. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB at most. When
-   * that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it without an unwind
-   * description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
+   * code, and the tables follow that place. `perf inject` then makes each object twice, and the process has some address space
+   * less, 1 GiB at most. When that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it
+   * without an unwind description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
    */
   JITSYM_CODE_PACKED = 2,
   /**

@@ -147,8 +147,8 @@ programs! {
     abi, "gcc", "c-tests/calls/abi.c", &[], &[];
     // Tables for a part of the code only.
     bad_input, "gcc", "c-tests/calls/bad_input.c", &[], &["unwind-fde-range"];
-    // Android's dialect, which has to be asked for.
     bridge, "gcc", "c-tests/calls/bridge.c", &[], &[];
+    // Android's dialect, which has to be asked for.
     life, "gcc", "c-tests/calls/life.c", &[], &["map-0x"];
     // Threads that do not know of each other take the same place, sometimes in the same nanosecond.
     #[ignore = "slow"] threads, "gcc", "c-tests/calls/threads.c", &[], &["load-overlap-same-time"];

@@ -58,16 +58,24 @@ fn main() {
     for (name, programs, ways) in runtimes {
         // `cargo bench` alone builds no runtime.
         let Some(runtime) = option(name) else { continue };
+        let library = library::build();
         println!("| {name} | way | processor time | wall time |\n|---|---|---:|---:|");
         for (program, words) in programs {
-            compare(Path::new(runtime), name == "module", program, words, ways, rounds);
+            compare(&library, Path::new(runtime), name == "module", program, words, ways, rounds);
         }
     }
 }
 
 /// Prints a line for each way.
-fn compare(runtime: &Path, is_module: bool, program: &str, words: &[&str], ways: &[Way], rounds: usize) {
-    let library = library::build();
+fn compare(
+    library: &Path,
+    runtime: &Path,
+    is_module: bool,
+    program: &str,
+    words: &[&str],
+    ways: &[Way],
+    rounds: usize,
+) {
     let mut ratios = vec![[const { Vec::new() }; 2]; ways.len()];
     let mut state = u64::from(std::process::id());
     for _ in 0..rounds {
@@ -79,7 +87,7 @@ fn compare(runtime: &Path, is_module: bool, program: &str, words: &[&str], ways:
             let counted = counted();
             command.args(["stat", "-i", "-x,", "-e", "task-clock", "-o"]).arg(&counted).arg("--").arg(runtime);
             if let Some(way) = way {
-                command.env("JITSYM_LIB", &library).env("JITSYM_REMOVE", "1").envs(ways[way].1.iter().copied());
+                command.env("JITSYM_LIB", library).env("JITSYM_REMOVE", "1").envs(ways[way].1.iter().copied());
                 if is_module {
                     command.env("LUA_PATH", "bindings/luajit/?.lua;;").arg("-ljitsym");
                 }
@@ -107,7 +115,8 @@ fn counted() -> PathBuf {
 
 /// Processor time of the first thread, and wall time.
 fn measure(command: &mut Command, counted: &Path) -> [f64; 2] {
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).stdout(Stdio::null());
+    // perf prints numbers as the locale has them.
+    command.env("LC_ALL", "C").current_dir(env!("CARGO_MANIFEST_DIR")).stdout(Stdio::null());
     let begin = Instant::now();
     let status = command.status().expect("start perf");
     let wall = begin.elapsed().as_secs_f64();

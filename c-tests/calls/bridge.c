@@ -93,7 +93,7 @@ static void let_it_look(void) {
   test_sleep_ms(test_slow ? 2000 : 100);
 }
 
-/* Waits until so many functions have been registered and ended since the session was opened. */
+/* Waits until so many functions have been registered in the process, and so many have ended. */
 static void await(jitsym *session, uint64_t registered, uint64_t unregistered) {
   for (uint64_t begin = test_now();; test_sleep_ms(1)) {
     jitsym_stats stats = test_stats_now(session);

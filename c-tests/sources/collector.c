@@ -2,7 +2,8 @@
  * Two runtimes tell a collector of methods at random, with the same numbers, and this program keeps the truth: what lives at the end.
  * A forked child then tells of one more method, and so makes files with exactly that code.
  *
- * usage: collector SEED RUNTIME.so RUNTIME.so
+ * usage: collector SEED RUNTIME.so RUNTIME.so [METHODS]
+ * With a number of methods it tells of these, and ends.
  */
 #include "runtime.h"
 
@@ -85,21 +86,33 @@ static void load(int runtime, unsigned id, int slot) {
 }
 
 /* A method with so many functions that were inlined: each is one byte, and has its own line. The last event is of the last of them. */
-static void inline_many(unsigned char *at) {
+static void inline_many(unsigned id, unsigned char *at) {
     char file[] = "/src/many.toy";
     struct row row = {0, 1};
-    struct method_load_v2 method = {500, "with_many_inlined", at, MANY, 1, &row, NULL, file, NULL, 0};
+    struct method_load_v2 method = {id, "with_many_inlined", at, MANY, 1, &row, NULL, file, NULL, 0};
     memset(at, 0x90, MANY);
     CHECK(notify[0](LOAD_V2, &method) == 1);
     for (unsigned i = 0; i < MANY; i++) {
         row.line = 100 + i;
-        struct method_inline_load data = {501 + i, 500, "one_of_many", at + i, 1, 1, &row, NULL, file};
+        struct method_inline_load data = {10000 + i, id, "one_of_many", at + i, 1, 1, &row, NULL, file};
         CHECK(notify[0](INLINE_LOAD, &data) == 1);
     }
 }
 
+/* Methods that live to the end. */
+static void load_many(unsigned count) {
+    unsigned char *code = calloc(count, 1);
+    CHECK(code);
+    for (unsigned i = 0; i < count; i++) {
+        struct method_load data = {1 + i, "one_of_many", code + i, 1, 0, NULL, 0, NULL, NULL};
+        CHECK(notify[0](LOAD, &data) == 1);
+    }
+    CHECK(notify[0](SHUTDOWN, NULL) == 1);
+    free(code);
+}
+
 int main(int argc, char **argv) {
-    CHECK(argc == 4);
+    CHECK(argc == 4 || argc == 5);
     state = strtoull(argv[1], NULL, 0) * 2 + 1;
     for (int runtime = 0; runtime < 2; runtime++) {
         void *library = dlopen(argv[2 + runtime], RTLD_NOW | RTLD_LOCAL);
@@ -110,7 +123,8 @@ int main(int argc, char **argv) {
         if (answer == 0) return puts("off") < 0;
         CHECK(answer == 1);
     }
-    arena = mmap(NULL, SLOTS * SLOT + MANY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (argc == 5) return load_many((unsigned)atoi(argv[4])), 0;
+    arena = mmap(NULL, SLOTS * SLOT + 2 * MANY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(arena != MAP_FAILED);
     for (int step = 0; step < STEPS; step++) {
         int runtime = (int)below(2), slot = (int)below(SLOTS);
@@ -164,7 +178,7 @@ int main(int argc, char **argv) {
     CHECK(notify[0](LOAD, &bad) == 0);
     CHECK(notify[0](LOAD, NULL) == 0 && notify[0](12345, arena) == 0);
 
-    inline_many(arena + SLOTS * SLOT);
+    inline_many(500, arena + SLOTS * SLOT);
     CHECK(notify[0](SHUTDOWN, NULL) == 1);
     for (int slot = 0; slot < SLOTS; slot++) {
         if (slots[slot].id == 0) continue;
@@ -185,5 +199,7 @@ int main(int argc, char **argv) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     printf("child %d\n", (int)child);
+    /* Nobody says that this one is whole, but for the exit. */
+    inline_many(501, arena + SLOTS * SLOT + MANY);
     return 0;
 }

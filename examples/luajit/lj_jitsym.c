@@ -42,6 +42,12 @@ static void jitsym_leave(void)
   pthread_mutex_unlock(&jitsym_lock);
 }
 
+/* Whoever had the lock is not in the child. */
+static void jitsym_in_child(void)
+{
+  pthread_mutex_init(&jitsym_lock, NULL);
+}
+
 static void jitsym_end_thread(void *trace);
 
 /* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
@@ -55,8 +61,7 @@ static void jitsym_begin(void)
   }
   if (pthread_key_create(&jitsym_thread, jitsym_end_thread) != 0) return;
   if (getcwd(jitsym_directory, sizeof jitsym_directory) == NULL) jitsym_directory[0] = 0;
-  /* A forked child finds the lock free. */
-  pthread_atfork(jitsym_enter, jitsym_leave, jitsym_leave);
+  pthread_atfork(NULL, NULL, jitsym_in_child);
   jitsym_init(&options, &jitsym_session);
 }
 
@@ -371,8 +376,9 @@ int lj_jitsym_keeparea(void *area, size_t size)
   jitsym_enter();
   for (i = 0; i < JITSYM_KEPT && !kept && jitsym_wants(JITSYM_WANT_ADOPT); i++) {
     if (jitsym_kept[i].area == NULL) {
-      jitsym_kept[i].area = area;
+      /* In this order: a child may be forked in between. */
       jitsym_kept[i].size = size;
+      jitsym_kept[i].area = area;
       kept = 1;
     }
   }
@@ -403,6 +409,7 @@ void *lj_jitsym_takearea(size_t size)
 int lj_jitsym_mprotect(void *area, size_t size, int protection)
 {
   int done;
+  if (jitsym_session == NULL) return mprotect(area, size, protection);
   jitsym_enter();
   done = mprotect(area, size, protection);
   jitsym_leave();
@@ -412,8 +419,9 @@ int lj_jitsym_mprotect(void *area, size_t size, int protection)
 int lj_jitsym_munmap(void *area, size_t size)
 {
   int done;
+  if (jitsym_session == NULL) return munmap(area, size);
   jitsym_enter();
-  if (jitsym_session != NULL) jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)area, size);
   done = munmap(area, size);
   jitsym_leave();
   return done;

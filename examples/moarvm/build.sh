@@ -51,5 +51,6 @@ end
 (cd "$build" && make -j"$(getconf _NPROCESSORS_ONLN)" install) >"$prefix/make.log" 2>&1 || { cat "$prefix/make.log" >&2; exit 1; }
 
 # No script: perf 6.1 and 6.12 keep the mappings of what the process executed before, and take the lowest of a library for the one that
-# is in use. A static program maps none.
-cc -O1 -static -DMOAR="\"$prefix/bin/moar\"" -o "$prefix/bin/raku" "$here/raku.c"
+# is in use. A static program maps none. Some systems have no static C library.
+set -- -O1 -DMOAR="\"$prefix/bin/moar\"" -o "$prefix/bin/raku" "$here/raku.c"
+cc -static "$@" 2>>"$prefix/make.log" || cc "$@"

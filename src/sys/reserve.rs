@@ -6,6 +6,7 @@
 //!
 //! Large pieces are mappings, which go back to the kernel when they are freed. glibc has a threshold for that too, but with the first
 //! large piece that is freed it rises for the whole process, up to 32 MiB. The host's heap would keep what this library has freed.
+//! LeakSanitizer looks for pointers in the heap alone. So large pieces are in the heap too where it runs.
 //!
 //! Only the C libraries have it (feature `reserve`): a Rust program has one allocator, and that is for it to choose.
 
@@ -108,9 +109,25 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
+    // Weak, and so NULL where there is no LeakSanitizer. Nothing has to be looked up within an allocation.
+    std::arch::global_asm!(
+        ".weak __lsan_register_root_region",
+        ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",
+        ".p2align 3",
+        ".globl jitsym_lsan",
+        ".hidden jitsym_lsan",
+        "jitsym_lsan:",
+        ".quad __lsan_register_root_region",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        safe static jitsym_lsan: *const ();
+    }
+
     /// Whether a piece of this layout is a mapping.
     fn is_mapped(layout: Layout) -> bool {
-        layout.size() >= LARGE && layout.align() <= page_size()
+        layout.size() >= LARGE && layout.align() <= page_size() && jitsym_lsan.is_null()
     }
 
     fn new_piece(layout: Layout, other: unsafe fn(&System, Layout) -> *mut u8) -> *mut u8 {

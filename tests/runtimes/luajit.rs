@@ -1,6 +1,6 @@
 //! LuaJIT, with the guest of `tests/luajit`: each phase burns its time in one line, in another kind of trace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -35,25 +35,22 @@ fn hot_lines() -> BTreeMap<String, String> {
     lines
 }
 
-/// Whether a line belongs to a phase, or to what calls it: functions are paragraphs of the guest.
-fn is_of_phase(line: &str, phase: &str) -> bool {
-    let Some((file, number)) = line.rsplit_once(':') else { return false };
-    let number: usize = number.parse().unwrap_or(0);
-    let file = file.rsplit('/').next().unwrap_or_default();
-    if !["hot.lua", "inlined.lua"].contains(&file) {
-        return false;
+/// The lines of a phase and of what calls it, as `FILE:LINE`: functions are paragraphs of the guest.
+fn lines_of_phase(phase: &str) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    for file in ["hot.lua", "inlined.lua"] {
+        let text = std::fs::read_to_string(root().join("tests/luajit").join(file)).expect("guest");
+        let mut next = 1;
+        for paragraph in text.split("\n\n") {
+            let count = paragraph.lines().count();
+            let words = [format!("phases.{phase} ="), format!("-- hot: {phase}\n"), "local function burn".into()];
+            if words.iter().any(|word| paragraph.contains(word)) {
+                lines.extend((next..next + count).map(|line| format!("{file}:{line}")));
+            }
+            next += count + 1;
+        }
     }
-    let text = std::fs::read_to_string(root().join("tests/luajit").join(file)).expect("guest");
-    let mut next = 1;
-    text.split("\n\n").any(|paragraph| {
-        let lines = next..next + paragraph.lines().count();
-        next = lines.end + 1;
-        let is_of = |word: &str| paragraph.contains(word);
-        lines.contains(&number)
-            && (is_of(&format!("phases.{phase} ="))
-                || is_of(&format!("-- hot: {phase}\n"))
-                || is_of("local function burn"))
-    })
+    lines
 }
 
 fn record(name: &str, way: Way, variables: &[(&str, &str)]) -> Recording {
@@ -88,8 +85,9 @@ fn check(what: &str, recording: &Recording) {
         for sample in &traces {
             *found.entry(&sample.line).or_default() += 1;
         }
+        let of_phase = lines_of_phase(phase);
         let in_phase =
-            |sample: &&&Sample| is_of_phase(&sample.line, phase) || sample.frames[0].0.starts_with("exit stubs ");
+            |sample: &&&Sample| of_phase.contains(&sample.line) || sample.frames[0].0.starts_with("exit stubs ");
         let inside = traces.iter().filter(in_phase).count();
         at_least(&format!("{what}, {phase}: lines of the phase"), inside, traces.len(), ENOUGH, 99, || {
             format!("{found:?}")
@@ -224,17 +222,20 @@ fn objects_for_gdb() {
     let program = build.join("src/luajit");
     let guest = root().join("tests/luajit/hot.lua");
     let recording = until_enough(10 * ENOUGH, |pace| {
-        // The first milliseconds of a trace have no table yet.
         let seconds = (2.0 * f64::from(pace)).to_string();
         let words = [program.to_str().expect("UTF-8"), guest.to_str().expect("UTF-8"), &seconds, "loop", "spill"];
         let recording = Recording::of("luajit-gdbjit", Way::Bridge, &[], STACKS, &words);
         let compiled = recording.samples.iter().filter(|sample| sample.is_compiled()).count();
         (recording, compiled)
     });
-    let traces: Vec<&Sample> = recording.samples.iter().filter(|sample| sample.is_compiled()).collect();
+    // A trace has no table before the bridge has looked.
+    let counts = |sample: &Sample| {
+        sample.is_compiled() && recording.phase_at(sample.time).is_some_and(|phase| sample.time > phase.from + 0.5)
+    };
+    let traces: Vec<&Sample> = recording.samples.iter().filter(|sample| counts(sample)).collect();
     let is_named = |sample: &&&Sample| sample.frames[0].0.starts_with("TRACE_");
     let named = traces.iter().filter(is_named).count();
     let others = || format!("{:?}", traces.iter().find(|sample| !is_named(sample)).map(|sample| &sample.frames));
-    at_least("objects for gdb: names", named, traces.len(), 10 * ENOUGH, 99, others);
-    check_stacks("objects for gdb", &recording, 10 * ENOUGH, |sample| sample.is_compiled());
+    at_least("objects for gdb: names", named, traces.len(), 5 * ENOUGH, 99, others);
+    check_stacks("objects for gdb", &recording, 5 * ENOUGH, counts);
 }

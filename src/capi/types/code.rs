@@ -15,9 +15,9 @@ pub enum jitsym_code_flag {
     JITSYM_CODE_STABLE = 1,
     /// Other code follows this, or will. Builds of perf with libunwind find unwind tables only after the code. With this flag, where
     /// `free_after` is 0 or less than `jitsym_unwind_size`, the jitdump has another small record, for an unused place below the
-    /// code, and the tables follow that place. `perf inject` then makes each object twice, and the process has some address space less, 1 GiB at most. When
-    /// that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it without an unwind
-    /// description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
+    /// code, and the tables follow that place. `perf inject` then makes each object twice, and the process has some address space
+    /// less, 1 GiB at most. When that is used up, or there is none within 1.75 GiB below the code, the flag does nothing. Nor does it
+    /// without an unwind description. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
     /// Other code is registered next, before any of it runs. Sinks that have to know of code before it runs (`JITSYM_SINK_VALGRIND`,
     /// `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a debugger listens) then make the call wait for nothing: the

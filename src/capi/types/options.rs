@@ -46,9 +46,10 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_ADOPT = 4096,
     /// Code that other libraries in the process tell gdb of (`__jit_debug_descriptor`: LLVM, wasmtime) is registered too,
     /// with names, lines and unwind tables, from this session on until the process ends. A thread looks at their lists every few
-    /// milliseconds. The options of the first session with this flag decide where it is written. Nothing is while the sinks are off,
-    /// and sinks that start later get what is there then. The variable `JITSYM` can ask for it by the word `bridge`, and then the library looks from the time on when it is
-    /// loaded. The sink for debuggers does not start by itself then.
+    /// milliseconds. The options of the first session with this flag decide where it is written, unless other files are being
+    /// written already. While the sinks are off nothing is written. Sinks that start later get the code that is in the lists then,
+    /// as `jitsym_enable` says. The variable `JITSYM` can ask for it by the word `bridge`, and then the library looks from the time
+    /// on when it is loaded. The sink for debuggers does not start by itself then.
     JITSYM_INIT_BRIDGE = 8192,
 }
 

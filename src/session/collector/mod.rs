@@ -13,10 +13,11 @@ use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::format::arch;
 use crate::session::call::Ref;
+use crate::session::process::{self, guarded};
 use crate::session::{find, Session};
 use crate::sink::region::Changing;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::{loader, process_memory};
+use crate::sys::{guard, loader, process_memory};
 pub use lines::Row;
 
 /// The session that the collector has opened, for the life of the process and its forked children. 0: none.
@@ -34,7 +35,7 @@ pub struct Method<'a> {
 }
 
 /// How many places that call are remembered.
-const CALLERS_MAX: usize = 4096;
+const CALLERS_MAX: usize = 2048;
 
 /// What the runtimes of a process have told.
 #[derive(Debug, Default)]
@@ -150,6 +151,10 @@ pub fn start() -> Result<bool> {
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // Another thread was faster.
             crate::session::close(opened)?;
+        } else {
+            // SAFETY: the library that this is in is never unloaded. What is registered last runs first, so that pending records are
+            // written after this.
+            unsafe { libc::atexit(at_exit) };
         }
     }
     Ok(!session()?.is_idle())
@@ -223,6 +228,15 @@ pub fn update(addr: u64, size: u32) -> Result<bool> {
     })
 }
 
+/// The process exits, and nobody may have said before that the last method is whole.
+extern "C" fn at_exit() {
+    // Not in a handler that has interrupted a call, which has the state; and no forked child takes anything over for this.
+    let is_unsettled = || process::current().is_ok_and(|process| process.collector.lock().unsettled.is_some());
+    if !guard::is_inside() && is_unsettled() {
+        let _ = guarded(|| with_settled(|_, _| Ok(true)));
+    }
+}
+
 /// The runtime ends. Others may go on.
 pub fn flush() -> Result<bool> {
     with_settled(|_, _| Ok(true))?;
@@ -241,6 +255,7 @@ impl State {
 
     fn load(&mut self, session: &Ref, caller: u64, method: &Method<'_>) -> Result<bool> {
         let owner = (self.module(caller), method.id);
+        self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
         let known = self.methods.get(&owner);
         let name = method.name.or(known.map(|known| &*known.name)).ok_or(Error::Null)?;
         let file = method.file.or(known.map(|known| &*known.file)).unwrap_or_default();
@@ -310,9 +325,10 @@ impl State {
     /// Registers the inlined functions that were told of last.
     fn settle(&mut self, session: &Ref) {
         let Some(addr) = self.unsettled.take() else { return };
-        if let Some(region) = self.regions.get_mut(&addr) {
-            // Without memory the registration stays that has fewer of them.
-            let _ = region.register(session, addr);
+        let Some(region) = self.regions.get_mut(&addr) else { return };
+        if region.register(session, addr).is_err() {
+            // The registration stays that has fewer of them.
+            region.inlined.truncate(region.registered);
         }
     }
 }
