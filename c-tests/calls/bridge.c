@@ -205,6 +205,30 @@ static void check_options(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* The program's session writes elsewhere than the bridge would: then the bridge writes there. */
+static void check_elsewhere(void) {
+  struct test_path dir = test_subdir("elsewhere", 1);
+  jitsym_options options = test_options();
+  options.map_dir = options.jitdump_dir = dir.text;
+  options.sinks = MAP;
+  jitsym *session = NULL;
+  CHECK_OK(jitsym_init(&options, &session));
+  add(0, "elsewhere");
+  await(session, 1, 0);
+  check_map(test_path_in(session, MAP, dir.text).text, 0, "elsewhere");
+  CHECK_OK(jitsym_close(session));
+}
+
+static void check_after_another(void) {
+  CHECK_OK(jitsym_close(test_open_flags(MAP, BRIDGE)));
+  check_elsewhere();
+}
+
+static void check_by_variable(void) {
+  CHECK(setenv("JITSYM", "map,bridge", 1) == 0);
+  check_elsewhere();
+}
+
 /* The bridge is for good, so each needs a process. */
 static void in_child(void (*check)(void)) {
   pid_t child = fork();
@@ -222,5 +246,7 @@ int main(int argc, char **argv) {
   in_child(check_stopped);
   in_child(check_between);
   in_child(check_options);
+  in_child(check_after_another);
+  in_child(check_by_variable);
   return test_end();
 }
