@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = dump(data, &facts, &mut how, &mut out);
     for terminal in [false, true] {
         let look = Look { width: 80, terminal };
-        let _ = stat(data, &facts, look, &mut |_| {}, &mut out);
+        let _ = stat(data, &facts, look, 10, &mut |_| {}, &mut out);
     }
     // Nothing that acts on a terminal comes out of a file.
     assert!(std::str::from_utf8(&out).is_ok());

@@ -1,5 +1,5 @@
 -- Ground truth for source lines and call stacks: each phase burns its time in one line, in another kind of trace. That is the
--- line that ends with `hot: PHASE`; its square roots wait for each other. A sample may point behind the instruction that has
+-- line that ends with `hot: PHASE`; its square roots wait for each other. A sample may point after the instruction that has
 -- taken long, so most end with quick ones. From when to when each phase went is printed.
 --
 --   luajit hot.lua SECONDS PHASES...
