@@ -378,7 +378,7 @@ int lj_jitsym_keeparea(void *area, size_t size)
     if (jitsym_kept[i].area == NULL) {
       /* In this order: a child may be forked in between. */
       jitsym_kept[i].size = size;
-      jitsym_kept[i].area = area;
+      __atomic_store_n(&jitsym_kept[i].area, area, __ATOMIC_RELEASE);
       kept = 1;
     }
   }

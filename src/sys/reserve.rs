@@ -109,7 +109,7 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
-    // Weak, and so NULL where there is no LeakSanitizer. Nothing has to be looked up within an allocation.
+    // Weak, and so NULL where no LeakSanitizer is linked. Nothing has to be looked up within an allocation.
     std::arch::global_asm!(
         ".weak __lsan_register_root_region",
         ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",

@@ -14,6 +14,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use once_cell::race::OnceBox;
+
 use crate::api::code::{Bytes, Code, FramePointer, Lines, Unwind};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Options, Sinks};
@@ -27,7 +29,7 @@ use crate::session::{find, fork, Session};
 use crate::sink::region::Changing;
 use crate::sys::debugger_lists::{Listed, Lists};
 use crate::sys::last_thread::{first_has_ended, LastThread};
-use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
@@ -52,7 +54,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The session that the first object has opened. 0: none yet.
 static SESSION: AtomicU64 = AtomicU64::new(0);
 /// Those of the first session that has asked for the bridge.
-static OPTIONS: Mutex<Option<Options>> = Mutex::new(None);
+static OPTIONS: OnceBox<Options> = OnceBox::new();
 /// All registrations have ended with the sinks.
 static ALL_ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -66,7 +68,7 @@ struct State {
 /// Begins to look, once in a process. `options`: those of a session that asks for it.
 pub fn start(options: Option<&Options>) {
     if let Some(options) = options {
-        lock(&OPTIONS).get_or_insert_with(|| options.clone());
+        OPTIONS.get_or_init(|| Box::new(options.clone()));
     }
     if !IS_ON.swap(true, Ordering::AcqRel) {
         guard::silence_panics();
@@ -89,7 +91,7 @@ pub fn all_ended() {
 /// Whether nothing is wanted at present: the program has turned the sinks off, or not on yet. A child that has taken nothing over yet
 /// does not for this.
 fn is_off() -> bool {
-    let shares = SESSION.load(Ordering::Acquire) != 0 || lock(&OPTIONS).is_some();
+    let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
     process.and_then(|process| process.engine()).is_some_and(|engine| engine.is_off())
 }
@@ -156,12 +158,8 @@ fn look_beside_host() -> Result<bool> {
 /// Runs `body` with the state, unless the process forks.
 fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>> {
     let Some(_changing) = CHANGING.begin_unless_forking() else { return Ok(None) };
-    let mut state = lock(&STATE);
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     body(state.get_or_insert_default()).map(Some)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Compares the lists with what is known. Whether anything has changed.
@@ -250,7 +248,7 @@ fn session() -> Result<Ref> {
     if known != 0 {
         return find(known);
     }
-    let options = lock(&OPTIONS).clone().unwrap_or_default();
+    let options = OPTIONS.get().cloned().unwrap_or_default();
     let opened = match Session::open(&options) {
         // The host's own session writes less, or elsewhere. What asks for no sinks joins any.
         Err(Error::Conflict) => Session::open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),

@@ -13,11 +13,10 @@ use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::format::arch;
 use crate::session::call::Ref;
-use crate::session::process::{self, guarded};
 use crate::session::{find, Session};
 use crate::sink::region::Changing;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::{guard, loader, process_memory};
+use crate::sys::{loader, process_memory};
 pub use lines::Row;
 
 /// The session that the collector has opened, for the life of the process and its forked children. 0: none.
@@ -151,10 +150,6 @@ pub fn start() -> Result<bool> {
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // Another thread was faster.
             crate::session::close(opened)?;
-        } else {
-            // SAFETY: the library that this is in is never unloaded. What is registered last runs first, so that pending records are
-            // written after this.
-            unsafe { libc::atexit(at_exit) };
         }
     }
     Ok(!session()?.is_idle())
@@ -226,15 +221,6 @@ pub fn update(addr: u64, size: u32) -> Result<bool> {
         let target = MoveTarget { addr: start, bytes: Bytes::AtAddress, free_after: 0, stable: false };
         session.move_code(region.id, &target).map(|()| true)
     })
-}
-
-/// The process exits, and nobody may have said before that the last method is whole.
-extern "C" fn at_exit() {
-    // Not in a handler that has interrupted a call, which has the state; and no forked child takes anything over for this.
-    let is_unsettled = || process::current().is_ok_and(|process| process.collector.lock().unsettled.is_some());
-    if !guard::is_inside() && is_unsettled() {
-        let _ = guarded(|| with_settled(|_, _| Ok(true)));
-    }
 }
 
 /// The runtime ends. Others may go on.
@@ -309,7 +295,8 @@ impl State {
         let name = method.name.ok_or(Error::Null)?.to_vec();
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
         // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order. To register it
-        // for each would write the code of a method with many as many times. The next event of another kind brings the rest.
+        // for each would write the code of a method with many as many times. The next event of another kind brings the rest. The exit
+        // does not: it allocates nothing, because a handler that calls it may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);
