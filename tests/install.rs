@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use support::{fresh_dir, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 
 /// The most that the shared library may weigh, as it is installed.
-const SHARED_SIZE_MAX: u64 = 1_136_000;
+const SHARED_SIZE_MAX: u64 = 1_144_000;
 /// The same if the standard library is built for it.
 const SMALL_SIZE_MAX: u64 = 720_000;
 
@@ -637,7 +637,8 @@ fn static_library() {
     let shown: BTreeSet<&str> = others.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(shown, include_str!("exports.txt").lines().collect(), "{symbols}");
     let sections = stdout(&run(Command::new("readelf").env("LC_ALL", "C").args(["-S", "-W"]).arg(&library)));
-    assert!(!sections.contains(".debug_") && sections.contains(".text"), "{sections}");
+    // Names of functions may have this in them.
+    assert!(!sections.contains(" .debug_") && sections.contains(".text"), "{sections}");
 }
 
 /// objcopy ends well where it drops all symbols, and such a library would be found out by who links it.

@@ -39,8 +39,9 @@ mod reserve {
     /// Larger pieces do not come from the reserve.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings: where glibc's threshold begins.
-    const LARGE: usize = 128 << 10;
+    /// Pieces of this size or more are mappings. Smaller ones are not: they come and go often, and would lie below code memory, where
+    /// the header page of a region is to be.
+    const LARGE: usize = 512 << 10;
 
     #[global_allocator]
     static ALLOCATOR: Allocator = Allocator;
