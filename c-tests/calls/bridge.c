@@ -175,18 +175,23 @@ static void check_between(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* In the session's directory, and by its sinks alone; also once that session is closed. */
-static void check_options(void) {
-  struct test_path dir = test_subdir("own", 1);
+/* Opens a session with one sink, in a directory. `path`: where that writes. */
+static jitsym *open_in(const struct test_path *dir, uint32_t sink, uint32_t flags, struct test_path *path) {
   jitsym_options options = test_options();
-  options.map_dir = options.jitdump_dir = dir.text;
-  options.sinks = DUMP;
-  options.flags = BRIDGE | JITSYM_INIT_REMOVE_FILES;
+  options.map_dir = options.jitdump_dir = dir->text;
+  options.sinks = sink;
+  options.flags = flags;
   jitsym *session = NULL;
   CHECK_OK(jitsym_init(&options, &session));
-  struct test_path dump;
-  CHECK_OK(jitsym_path(session, DUMP, dump.text, sizeof dump.text));
-  CHECK_OK(jitsym_close(session));
+  CHECK_OK(jitsym_path(session, sink, path->text, sizeof path->text));
+  return session;
+}
+
+/* In the session's directory, and by its sinks alone; also once that session is closed. */
+static void check_options(void) {
+  const uint32_t flags = BRIDGE | JITSYM_INIT_REMOVE_FILES;
+  struct test_path dir = test_subdir("own", 1), dump;
+  CHECK_OK(jitsym_close(open_in(&dir, DUMP, flags, &dump)));
   CHECK(test_files_in(dir.text) == 0);
   add(0, NULL);
   let_it_look();
@@ -198,7 +203,7 @@ static void check_options(void) {
   for (uint64_t begin = test_now(); !file_exists(dump.text); test_sleep_ms(1)) {
     CHECK(test_now() - begin < TEST_PATIENCE);
   }
-  CHECK_OK(jitsym_init(&options, &session));
+  jitsym *session = open_in(&dir, DUMP, flags, &dump);
   await(session, 1, 0);
   check_dump(dump.text, "in_own_directory");
   CHECK(test_files_in(dir.text) == 1);
@@ -207,14 +212,8 @@ static void check_options(void) {
 
 /* The program's session writes elsewhere than the bridge would: then the bridge writes there. */
 static void check_elsewhere(void) {
-  struct test_path dir = test_subdir("elsewhere", 1);
-  jitsym_options options = test_options();
-  options.map_dir = options.jitdump_dir = dir.text;
-  options.sinks = MAP;
-  jitsym *session = NULL;
-  CHECK_OK(jitsym_init(&options, &session));
-  struct test_path map;
-  CHECK_OK(jitsym_path(session, MAP, map.text, sizeof map.text));
+  struct test_path dir = test_subdir("elsewhere", 1), map;
+  jitsym *session = open_in(&dir, MAP, test_options().flags, &map);
   add(0, "elsewhere");
   await(session, 1, 0);
   check_map(map.text, 0, "elsewhere");
