@@ -31,7 +31,7 @@ impl Composed {
     /// because a result would be copied.
     pub fn compose(&mut self, name: &[u8], addr: u64, file: &[u8], line: u32) {
         if !self.put(name) {
-            self.append(format!("jit_{addr:x}").as_bytes());
+            self.append(name::nameless(addr).as_bytes());
             self.is_changed = true;
         }
         let without_file = self.len;

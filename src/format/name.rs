@@ -54,6 +54,11 @@ fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
+/// The name of code at `addr` that is given none.
+pub fn nameless(addr: u64) -> String {
+    format!("jit_{addr:x}")
+}
+
 /// Copies a name to `to` if it is plain: printable ASCII without outer spaces, and neither too short nor too long. Nothing is to be
 /// done then, and nearly every name is so. Else anything may be there.
 ///

@@ -290,7 +290,7 @@ impl Local {
         }
         let mut name = name::clean(code.name);
         if name.is_empty() {
-            name = format!("jit_{:x}", code.addr).into_bytes().into();
+            name = name::nameless(code.addr).into_bytes().into();
         }
         let index = self.next_index();
         let mut event = self.event(EventKind::Load, 0, index, code.addr, code.size);
