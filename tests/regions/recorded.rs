@@ -72,9 +72,13 @@ impl Recorded {
         let mut record = perf::perf("record");
         record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_options).arg("-o").arg(&data).arg("--");
         record.arg(program).args([scenario, "sinks=region", "seconds=1"]).args(options);
-        run(record.arg(format!("truth={}", truth.display())).env(PACE, pace.to_string()));
-        let truth = read_truth(&truth);
-        let files = TmpFiles(truth.pid);
+        record.arg(format!("truth={}", truth.display())).env(PACE, pace.to_string());
+        let (truth, files) = perf::whole(&data, || {
+            run(&mut record);
+            let truth = read_truth(&truth);
+            let files = TmpFiles(truth.pid);
+            (truth, files)
+        });
         Recorded::new(scenario, dir, truth, files)
     }
 

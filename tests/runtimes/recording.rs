@@ -1,5 +1,6 @@
 //! A recording of a runtime, and what perf says of its samples.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -85,26 +86,29 @@ impl Recording {
     pub fn of(name: &str, way: Way, variables: &[(&str, &str)], options: &[&str], command: &[&str]) -> Recording {
         let dir = scratch_dir("recordings");
         let file = dir.join(format!("{name}.data"));
-        let output = {
-            let _serial = serial();
-            let mut record = perf::perf("record");
-            let library = artifacts().shared_dir.join("libjitsym.so");
-            record.envs(variables.iter().copied()).env("JITSYM_LIB", &library);
-            match way {
-                Way::Jitdump => record.env("JITSYM", "map,jitdump"),
-                // The runtime's own variable has to be enough.
-                Way::Regions => record.env_remove("JITSYM"),
-                Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", &library),
-            };
-            record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
-            // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
-            record.args(command);
-            stdout(&run(&mut record))
+        let mut record = perf::perf("record");
+        let library = artifacts().shared_dir.join("libjitsym.so");
+        record.envs(variables.iter().copied()).env("JITSYM_LIB", &library);
+        match way {
+            Way::Jitdump => record.env("JITSYM", "map,jitdump"),
+            // The runtime's own variable has to be enough.
+            Way::Regions => record.env_remove("JITSYM"),
+            Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", &library),
         };
-        let pids = stdout(&run(perf::perf("script").args(["-G", "-F", "pid", "-i"]).arg(&file)));
-        let pid = pids.lines().next().and_then(|pid| pid.trim().parse().ok()).expect("pid");
-        assert!(pids.lines().all(|line| line.trim() == pids.lines().next().unwrap_or_default().trim()), "one process");
-        let files = TmpFiles(pid);
+        record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
+        // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
+        record.args(command);
+        let (output, pid, files) = perf::whole(&file, || {
+            let output = {
+                let _serial = serial();
+                stdout(&run(&mut record))
+            };
+            let pids = stdout(&run(perf::perf("script").args(["-G", "-F", "pid", "-i"]).arg(&file)));
+            let pids: BTreeSet<&str> = pids.lines().map(str::trim).collect();
+            assert_eq!(pids.len(), 1, "one process");
+            let pid = pids.first().and_then(|pid| pid.parse().ok()).expect("pid");
+            (output, pid, TmpFiles(pid))
+        });
         let phases = output.lines().map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
             let [name, from, to] = fields[..] else { panic!("the guest printed {line:?}") };

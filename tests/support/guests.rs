@@ -51,13 +51,15 @@ pub fn record(name: &str, inject: bool, complete: impl Fn(&mut Command, &str)) -
         let mut record = perf::perf("record");
         record.args(["-e", "cpu-clock", "-F", "499"]).args(perf::WITH_STACKS).arg("-o").arg(&data).arg("--");
         complete(&mut record, &(2 * pace).to_string());
-        let output = {
-            let _alone = serial();
-            run(&mut record)
-        };
-        let text = stdout(&output);
-        let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid").parse().expect("number");
-        let files = TmpFiles(pid);
+        let files = perf::whole(&data, || {
+            let output = {
+                let _alone = serial();
+                run(&mut record)
+            };
+            let text = stdout(&output);
+            let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid");
+            TmpFiles(pid.parse().expect("number"))
+        });
         let shown = if inject { injected(&data) } else { data.clone() };
         let stacks = Stacks::parse(&script(&shown), files);
         let count = stacks.stacks.iter().filter(|stack| is_compiled(&stack[0])).count();

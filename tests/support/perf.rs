@@ -296,6 +296,27 @@ pub fn count_in_guest(truth: &Truth, data: &Path) -> usize {
     addresses.filter(|&ip| truth.in_arena(ip)).count()
 }
 
+/// Makes a recording again if the kernel had no room for all records in it: perf got too little time. Mappings are records too, and
+/// what lies in those that it never read about has no name or an old one.
+pub fn whole<T>(data: &Path, mut record: impl FnMut() -> T) -> T {
+    for _ in 0..4 {
+        let recording = record();
+        let lost = lost(data);
+        if lost == 0 {
+            return recording;
+        }
+        println!("{lost} times records were lost");
+    }
+    record()
+}
+
+/// How many times the kernel had no room for records.
+fn lost(data: &Path) -> u64 {
+    let text = stdout(&run(perf("report").args(["--stats", "-i"]).arg(data)));
+    let count = |line: &str| line.trim().strip_prefix("LOST events:")?.split_whitespace().next()?.parse().ok();
+    text.lines().find_map(count).unwrap_or(0)
+}
+
 /// Starts `perf record` for a process that is there, and returns when its events count.
 pub fn attach(arguments: &[&str], pid: u32, data: &Path) -> Attached {
     let log = data.with_extension("log");
@@ -352,11 +373,13 @@ impl Recording {
             let mut record = perf("record");
             record.args(["-e", "cpu-clock", "-F", "999"]).args(perf_arguments).arg("-o").arg(&data).arg("--");
             complete(record.env(PACE, pace.to_string()), &dir);
-            let output = {
-                let _alone = serial();
-                run(&mut record)
-            };
-            let (truth, _files) = read_truth(&stdout(&output));
+            let (truth, _files) = whole(&data, || {
+                let output = {
+                    let _alone = serial();
+                    run(&mut record)
+                };
+                read_truth(&stdout(&output))
+            });
             let count = count_in_guest(&truth, &data);
             (Recording { truth, data: data.clone(), _files }, count)
         })
