@@ -41,13 +41,14 @@ run_suites() {
         number=$(find "$work" -mindepth 1 -type d | wc -l) ended=ok
         if [ "$how" = live ]; then
             echo "[$number/$all] $suite ..."
-            run_suite "$suite" || ended=failed
+            { run_suite "$suite" 2>&1 || echo "$suite" >>"$work/failed"; } | tee "$work/$suite/said"
         else
             echo "[$number/$all] $suite, beside the others ..."
             run_suite "$suite" >"$work/$suite/said" 2>&1 || ended=failed
             echo "[$number/$all] $suite: $ended; its output comes later"
+            [ $ended = ok ] || echo "$suite" >>"$work/failed"
+            mv "$work/$suite/said" "$work/$suite/kept"
         fi
-        [ $ended = ok ] || echo "$suite" >>"$work/failed"
     done
 }
 
@@ -133,14 +134,20 @@ else
     await "$group" "the first lane"
     echo "Waiting for the second lane ..."
     await "$other" "the second lane"
-    for said in "$work"/*/said; do
-        suite=${said%/said}
+    for kept in "$work"/*/kept; do
+        suite=${kept%/kept}
         echo "The output of ${suite##*/}:"
-        cat "$said"
+        cat "$kept"
     done
 fi
 
 if [ -e "$work/failed" ]; then
+    # Once more, because what keeps the end of a long output should have it.
+    while read -r suite; do
+        said=$(cat "$work/$suite/said" "$work/$suite/kept" 2>/dev/null) || :
+        echo "What $suite said of failures:"
+        printf '%s\n' "$said" | sed -n '/^failures:$/,$p'
+    done <"$work/failed"
     echo "These failed:"
     sed 's/^/    /' "$work/failed"
     exit 1
