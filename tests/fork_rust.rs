@@ -34,6 +34,8 @@ fn a_session_goes_on_in_a_child() {
     let session = open(Fork::FirstCall);
     let id = session.register(&code(0x1000, "of the parent")).expect("registered");
     let parents = session.path(Sinks::MAP).expect("path");
+    // A fork waits a while for the background thread, and not for ever.
+    session.flush(Duration::from_secs(60)).expect("flushed");
     in_child(|| {
         session.register(&code(0x2000, "of the child")).expect("registered in the child");
         session.unregister(id).expect("the id is valid");
@@ -43,7 +45,6 @@ fn a_session_goes_on_in_a_child() {
         let map = std::fs::read_to_string(path).expect("map");
         assert_eq!(map, "1000 10 of the parent\n2000 10 of the child\n");
     });
-    session.flush(Duration::from_secs(60)).expect("flushed");
     assert_eq!(std::fs::read_to_string(&parents).expect("map"), "1000 10 of the parent\n");
     session.close().expect("closed");
 

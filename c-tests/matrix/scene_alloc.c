@@ -112,6 +112,8 @@ static void allocated_forked(void) {
   truth_option("stale-frames", "yes");
   make_all();
   run_and_replace(option.seconds / 3, 0);
+  /* A fork waits a while for the background thread, and not for ever. */
+  check(jitsym_flush(session, 60000), "jitsym_flush");
   pid_t child = fork();
   if (child < 0) {
     fail("fork");

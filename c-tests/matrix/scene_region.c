@@ -463,6 +463,8 @@ static struct code of_all[CODES], of_one[CODES];
 
 /* 0 in the child, as of fork. */
 static pid_t fork_one(void) {
+  /* A fork waits a while for the background thread, and not for ever. */
+  check(jitsym_flush(session, 60000), "jitsym_flush");
   pid_t child = fork();
   if (child < 0) {
     fail("fork");

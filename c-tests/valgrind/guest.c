@@ -444,6 +444,8 @@ static void run_debugger(void) {
 
 static void run_child(void) {
   run_calls(10);
+  /* A fork waits a while for the background thread, and not for ever. */
+  CHECK_OK(jitsym_flush(session, 60000));
   pid_t child = fork();
   CHECK(child >= 0);
   unsigned char *at = memory + 1000;
