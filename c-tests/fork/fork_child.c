@@ -700,6 +700,7 @@ static void daemon_like(void) {
   if (parent == 0) {
     session = test_open();
     fill();
+    CHECK_OK(jitsym_flush(session, 60000));
     before_fork = test_now();
     pid_t child = fork();
     CHECK(child >= 0);
@@ -1165,6 +1166,77 @@ static void fork_with_host_lock(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Each group of this process is one of the parent's, in whole. Returns how many there are. */
+static size_t check_groups(pid_t parent) {
+  struct dump mine = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  struct dump theirs = dump_read(test_path_of(parent, JITSYM_SINK_JITDUMP).text);
+  size_t count = 0;
+  for (size_t i = 0; i < mine.count; i++) {
+    if (mine.records[i].id == DUMP_LOAD) {
+      check_same_group(&mine.records[i], find_index(&theirs, mine.records[i].index));
+      count++;
+    }
+  }
+  dump_free(&mine);
+  dump_free(&theirs);
+  return count;
+}
+
+/*
+ * A fork waits only a while for a slow write. What is written then may be missing in the child's jitdump, and is not there
+ * without its lines, tables and bytes. `moves`: the write is that before a move.
+ */
+static void during_a_write(int moves) {
+  enum { WRITTEN = CODES / 2 };
+
+  session = test_open();
+  for (unsigned i = 0; i < WRITTEN; i++) {
+    register_code(i);
+  }
+  CHECK_OK(jitsym_flush(session, 60000));
+  /* While it writes this one, the others come, so that they are read together. */
+  disk_is_slow("/jit-");
+  register_code(WRITTEN);
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
+  disk_begins(1);
+  for (unsigned i = WRITTEN + 1; i < CODES; i++) {
+    register_code(i);
+  }
+  jitsym_move_target target = test_target(MOVED);
+  CHECK_OK(moves ? jitsym_move(session, codes[CODES - 1].id, &target) : JITSYM_OK);
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
+  disk_begins(2);
+  int written[2];
+  CHECK(pipe(written) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  disk.is_slow = 0;
+  close(written[child == 0]);
+  if (child == 0) {
+    test_inherits_threads = 1;
+    CHECK_OK(jitsym_flush(session, 60000));
+    char nothing;
+    CHECK(read(written[0], &nothing, 1) == 0);
+    CHECK(check_groups(getppid()) >= WRITTEN);
+    jitsym_stats stats = test_stats(session);
+    CHECK(stats.unreadable == 0 && stats.write_errors == 0);
+    CHECK_OK(jitsym_close(session));
+    _exit(0);
+  }
+  CHECK_OK(jitsym_flush(session, 60000));
+  close(written[1]);
+  test_wait_ok(child);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void during_a_pass(void) {
+  during_a_write(0);
+}
+
+static void during_a_move(void) {
+  during_a_write(1);
+}
+
 /* A fork while the process exits. */
 static void fork_late(void) {
   pid_t child = fork();
@@ -1190,6 +1262,8 @@ int main(int argc, char **argv) {
   test_child(one_sink);
   test_child(cut_dump);
   test_child(full_disk);
+  test_child(during_a_pass);
+  test_child(during_a_move);
   test_child(off);
   test_child(daemon_like);
   test_child(other_ways);

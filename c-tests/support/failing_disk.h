@@ -1,6 +1,6 @@
 /*
- * A disk that fails: stands in front of the C library's function. Of a write that is to fail some bytes are written before,
- * as a full disk does; and then an error comes.
+ * A disk that fails, or is slow: stands in front of the C library's function. Of a write that is to fail some bytes are written
+ * before, as a full disk does; and then an error comes. A slow write has written everything, and does not return yet.
  */
 #ifndef FAILING_DISK_H
 #define FAILING_DISK_H
@@ -18,15 +18,30 @@ static struct {
   int error;
   size_t partly;
   unsigned failed;
+  /* A slow one: how many writes have begun, and how many of them may end. */
+  int is_slow;
+  unsigned begun, allowed;
 } disk;
 
+static int disk_is_meant(int file) {
+  char link[64], path[PATH_MAX];
+  snprintf(link, sizeof link, "/proc/thread-self/fd/%d", file);
+  ssize_t len = readlink(link, path, sizeof path - 1);
+  path[len > 0 ? len : 0] = 0;
+  return strstr(path, disk.name) != NULL;
+}
+
 ssize_t writev(int file, const struct iovec *parts, int count) {
+  if (__atomic_load_n(&disk.is_slow, __ATOMIC_SEQ_CST) && disk_is_meant(file)) {
+    ssize_t written = syscall(SYS_writev, file, parts, count);
+    unsigned number = __atomic_add_fetch(&disk.begun, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&disk.is_slow, __ATOMIC_SEQ_CST) && number > __atomic_load_n(&disk.allowed, __ATOMIC_SEQ_CST)) {
+      usleep(1000);
+    }
+    return written;
+  }
   if (__atomic_load_n(&disk.error, __ATOMIC_SEQ_CST) != 0) {
-    char link[64], path[PATH_MAX];
-    snprintf(link, sizeof link, "/proc/thread-self/fd/%d", file);
-    ssize_t len = readlink(link, path, sizeof path - 1);
-    path[len > 0 ? len : 0] = 0;
-    if (strstr(path, disk.name) != NULL) {
+    if (disk_is_meant(file)) {
       disk.failed++;
       size_t partly = disk.partly;
       disk.partly = 0;
@@ -47,6 +62,21 @@ static void disk_fails(const char *name, int error, size_t partly) {
   disk.name = name;
   disk.partly = partly;
   __atomic_store_n(&disk.error, error, __ATOMIC_SEQ_CST);
+}
+
+/* From now on a write to such a file ends only when it is allowed, or the disk is not slow any more. */
+static void disk_is_slow(const char *name) {
+  disk.name = name;
+  disk.begun = disk.allowed = 0;
+  __atomic_store_n(&disk.is_slow, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Waits for a write to begin, the one of this number. All before it may end. */
+static void disk_begins(unsigned number) {
+  __atomic_store_n(&disk.allowed, number - 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&disk.begun, __ATOMIC_SEQ_CST) < number) {
+    usleep(1000);
+  }
 }
 
 #endif

@@ -145,6 +145,10 @@ impl Ledger {
         if self.move_by_region(event) {
             return;
         }
+        // Now, because a child that is forked while this is written has to find the code where it was, or nowhere.
+        if let Some(stored) = self.registry.get(event.id).and_then(|live| live.stored) {
+            self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
+        }
         let name = self.registry.name_of(event.id).map(Vec::from);
         let mut info_records = copy(self.registry.info_records_of(event.id)).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.

@@ -107,6 +107,8 @@ struct State {
     shared: Option<&'static Shared>,
     /// The writer changes what a child would take over.
     moving: bool,
+    /// It is in the middle of such a change, and does something slow for which no fork waits.
+    is_aside: bool,
     /// Forks that wait for the writer.
     waiting: u32,
     /// The writer is quiescent for them.
@@ -169,13 +171,13 @@ impl Quiesce {
     pub fn begin(&self, writer: *mut (), shared: &'static Shared) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
-        (state.moving, state.whole) = (false, false);
+        (state.moving, state.is_aside, state.whole) = (false, false, false);
     }
 
     /// The writer has ended.
     pub fn end(&self) {
         let mut state = self.state();
-        (state.writer, state.moving) = (None, false);
+        (state.writer, state.moving, state.is_aside) = (None, false, false);
         drop(state);
         self.changed.notify_all();
     }
@@ -188,12 +190,14 @@ impl Quiesce {
 
     /// The writer has made that change.
     pub fn leave(&self) {
-        self.rest();
+        self.rest(false);
     }
 
-    fn rest(&self) -> bool {
+    /// Ends a change, or interrupts it. Returns whether there was one.
+    fn rest(&self, is_aside: bool) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
+        state.is_aside |= is_aside && was_moving;
         // Without a waiting fork this would be a useless system call each time.
         if state.waiting > 0 {
             self.changed.notify_all();
@@ -203,12 +207,13 @@ impl Quiesce {
 
     /// Runs slow work that does not change the data that a child takes over, while the writer is at work.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
-        let was_moving = self.rest();
+        let was_moving = self.rest(true);
         let result = body();
         if was_moving {
             let state = self.state();
             // Not for a fork that still waits: waiting here would delay the pass that it waits for.
-            self.wait_for_forks(state, |state| state.forking > 0).moving = true;
+            let mut state = self.wait_for_forks(state, |state| state.forking > 0);
+            (state.moving, state.is_aside) = (true, false);
         }
         result
     }
@@ -323,7 +328,8 @@ impl Quiesce {
     /// As `prepare`, without a pass of the writer, if it is quiescent already and `is_quiescent` says that it has everything.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
-        state.writer.filter(|_| !state.moving && state.waiting == 0 && state.forking == 0)?;
+        let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;
+        state.writer.filter(|_| is_at_rest)?;
         self.halting.store(true, Ordering::SeqCst);
         if !is_quiescent() {
             self.halting.store(false, Ordering::SeqCst);

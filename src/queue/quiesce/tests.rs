@@ -133,6 +133,11 @@ fn a_writer_at_rest_need_not_answer() {
     assert!(!still.is_asked() && !still.enter_last());
     still.over();
     still.over();
+    still.enter();
+    still.aside(|| assert!(still.prepare_at_once(|| true).is_none(), "in the middle of a change"));
+    still.leave();
+    assert!(still.prepare_at_once(|| true).is_some(), "after it");
+    still.over();
     still.wait_to_register();
     still.enter();
     assert!(still.prepare_at_once(|| true).is_none(), "it moves");

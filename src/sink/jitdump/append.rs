@@ -59,7 +59,7 @@ impl Jitdump {
             let result = status.write_gate.pass(|| self.append(pieces, lens, &mut groups));
             size = lens[..groups].iter().sum();
             if size > 0 {
-                self.contents.places.set(self.next, size as u64, self.len - size as u64);
+                self.contents.places.set(self.contents.next, size as u64, self.len - size as u64);
             }
             if let Err(error) = result {
                 self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
@@ -67,12 +67,12 @@ impl Jitdump {
             }
         }
         let written = size as u64;
-        self.next += written;
+        self.contents.next += written;
         for &len in &lens[groups..] {
-            let kept = self.contents.backlog.add(self.next, len, &part(pieces, size, len));
+            let kept = self.contents.backlog.add(self.contents.next, len, &part(pieces, size, len));
             lost += u64::from(!kept);
             size += len;
-            self.next += len as u64;
+            self.contents.next += len as u64;
         }
         self.lost += lost;
         self.count(groups as u64, written, lost);
@@ -151,8 +151,8 @@ impl Jitdump {
     pub(super) fn put_again(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.append(pieces, &[len], &mut 0)?;
-        self.contents.places.set(self.next, len as u64, self.len - len as u64);
-        self.next += len as u64;
+        self.contents.places.set(self.contents.next, len as u64, self.len - len as u64);
+        self.contents.next += len as u64;
         self.count(1, len as u64, 0);
         Ok(())
     }

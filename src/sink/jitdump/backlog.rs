@@ -124,9 +124,21 @@ pub struct Contents {
     view: Option<View>,
     pub places: Places,
     pub backlog: Backlog,
+    /// Place of the next group in the order of all groups.
+    pub next: u64,
 }
 
 impl Contents {
+    /// Nothing yet. `next`: the place of the first group.
+    pub fn new(next: u64) -> Contents {
+        Contents { next, ..Contents::default() }
+    }
+
+    /// Whether a group has come together with others that are not written yet, or not known to be: a fork came meanwhile.
+    pub fn is_underway(&self, stored: Stored) -> bool {
+        stored.offset >= self.next
+    }
+
     /// Reads a group, or as much of it as is asked for.
     pub fn read(&self, order: u64, bytes: &mut [u8]) -> io::Result<()> {
         if let Some(group) = self.backlog.get(order) {

@@ -68,7 +68,12 @@ impl Jitdump {
                 registry.set_stored(id, Some(stored), live.tables_len);
                 continue;
             }
-            let (start, offset) = (batch.len(), self.next + batch.len() as u64);
+            if live.stored.is_some_and(|stored| parent.as_ref().is_some_and(|parent| parent.is_underway(stored))) {
+                // The fork came while its group was written, and did not wait for that. Only the parent has its lines and tables.
+                registry.set_stored(id, None, live.tables_len);
+                continue;
+            }
+            let (start, offset) = (batch.len(), self.contents.next + batch.len() as u64);
             let put = self.put_group(&mut batch, registry, id, &live, parent.as_ref(), timestamp);
             let (len, tables_len) = put.unzip();
             if len.is_some() {
@@ -92,7 +97,7 @@ impl Jitdump {
         let mut batch = Vec::new();
         match self.put_group(&mut batch, registry, id, &live, None, timestamp) {
             Some((len, tables_len)) => {
-                let stored = Stored { offset: self.next, len };
+                let stored = Stored { offset: self.contents.next, len };
                 self.put(&[&batch], &[batch.len()]);
                 registry.set_stored(id, Some(stored), tables_len);
             }

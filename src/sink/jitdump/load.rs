@@ -105,7 +105,7 @@ impl Jitdump {
 
     /// Where in the order of all groups the next one will be.
     pub(super) fn next_place(&self) -> u64 {
-        self.next + self.groups.bytes() as u64
+        self.contents.next + self.groups.bytes() as u64
     }
 
     /// Sets a place aside for the shadow of packed code, permanently. `None` if the code has no tables, or there is no room.
@@ -120,10 +120,7 @@ impl Jitdump {
     /// Reads a group back that was taken over before: keeping the tables and lines of all live code in memory for a move that
     /// hardly ever comes would cost every host more than this.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
-        // Most moves are of code whose group was written long ago; those that come together are written together.
-        if stored.offset + stored.len as u64 > self.next {
-            self.flush();
-        }
+        self.write_until(stored);
         let read = self.contents.group(stored);
         if let Err(error) = &read {
             self.status.counters.write_errors.add(1);
@@ -132,7 +129,15 @@ impl Jitdump {
         read.ok()
     }
 
-    /// The same, also of the parent's jitdump in a forked child that has not written anything yet.
+    /// Writes a group if it has not been written yet.
+    pub fn write_until(&mut self, stored: Stored) {
+        // Most moves are of code whose group was written long ago; those that come together are written together.
+        if self.contents.is_underway(stored) {
+            self.flush();
+        }
+    }
+
+    /// The same as `read_back`, also of the parent's jitdump in a forked child that has not written anything yet.
     pub fn group_before(&mut self, stored: Stored) -> Option<Vec<u8>> {
         match &self.parent {
             Some(parent) => parent.group(stored).ok(),

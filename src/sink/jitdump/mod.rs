@@ -72,8 +72,6 @@ pub struct Jitdump {
     torn: bool,
     /// The file has to be rewritten: it is gone, cut, or as long as it may be.
     spoiled: bool,
-    /// Place of the next group in the order of all groups.
-    next: u64,
     contents: Contents,
     /// Something cannot be written.
     trouble: Option<Again>,
@@ -114,8 +112,7 @@ impl Jitdump {
             goes_on: false,
             torn: false,
             spoiled: false,
-            next: HEADER_SIZE as u64,
-            contents: Contents::default(),
+            contents: Contents::new(HEADER_SIZE as u64),
             trouble: None,
             lost: 0,
             groups: Groups::default(),
@@ -211,7 +208,7 @@ impl Jitdump {
         }
         file.set_len(state.len)?;
         self.identity = Some(state.identity);
-        (self.len, self.next) = (state.len, state.len);
+        (self.len, self.contents.next) = (state.len, state.len);
         self.contents.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
         self.contents.hold(file)?;
         self.dead = true;

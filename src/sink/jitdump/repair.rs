@@ -88,7 +88,7 @@ impl Jitdump {
             if !is_whole {
                 self.status.counters.unreadable.add(1);
             }
-            let stored = Stored { offset: self.next, len: head.len() };
+            let stored = Stored { offset: self.contents.next, len: head.len() };
             self.put_again(&[&head, &code])?;
             registry.set_stored(id, Some(stored), 0);
         }
