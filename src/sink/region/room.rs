@@ -21,7 +21,8 @@ pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// Nothing is mapped below.
 const LOWEST: u64 = 1 << 16;
-const HIGHEST: u64 = 1 << 47;
+/// Nor from here on: the kernel keeps the last page.
+const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
 /// Address space that was set aside.
 pub(super) struct Room {
@@ -76,7 +77,9 @@ pub(super) fn place(tables_len: u64, len: u64, max_len: u64, alignment: u64, nea
         let high = near.saturating_add(REACH).saturating_add(page + tables_len).min(HIGHEST);
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
         let end = base + code;
-        let Some(write) = maps::gap(&maps, end, HIGHEST, max_len, page, end) else { break };
+        let above = maps::gap(&maps, end, HIGHEST, max_len, page, end);
+        // There is little above a stack.
+        let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
         // Another thread may map something there meanwhile.
         if Reserved::at(base, code).is_none() {
             continue;
@@ -97,5 +100,26 @@ pub(super) unsafe fn unmap_all(room: &Room) {
     unsafe {
         code_memory::unmap(room.base, room.tables.end - room.base);
         code_memory::unmap(room.write, room.max_len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second view goes below where there is no room above, and the region stays near.
+    #[test]
+    fn near_the_end_of_the_address_space() {
+        const LEN: u64 = 64 << 20;
+        let tables_len = 16 << 20;
+        // Room for the code is there, and then for half of the second view.
+        for near in [HIGHEST - tables_len - 3 * LEN / 2, HIGHEST - tables_len - LEN / 2, HIGHEST] {
+            let room = place(tables_len, 4096, LEN, page_size() as u64, near).expect("a place");
+            let (start, end) = (room.start, room.start + LEN);
+            assert!(near.abs_diff(start) <= REACH && near.abs_diff(end) <= REACH && end <= room.tables.start);
+            assert!(room.write + LEN <= room.base || room.tables.end <= room.write && room.write + LEN <= HIGHEST);
+            // SAFETY: nobody uses it.
+            unsafe { unmap_all(&room) };
+        }
     }
 }
