@@ -27,7 +27,7 @@ fn started_under_perf() {
 fn attached_later() {
     let data = scratch_dir("attached").join("perf.data");
     let (truth, _files) = until_enough((3.0 * perf::ENOUGH) as usize, |pace| {
-        let (truth, files) = attach(&data, pace);
+        let (truth, files) = perf::whole(&data, || attach(&data, pace));
         let count = perf::count_in_guest(&truth, &data);
         ((truth, files), count)
     });

@@ -87,17 +87,17 @@ struct Recording {
     areas: Vec<std::ops::Range<u64>>,
     /// What the program printed.
     output: String,
+    _files: TmpFiles,
 }
 
 /// Of one of the programs, with enough samples, and its arguments.
-fn record(program: &str, size: Arguments) -> (Recording, TmpFiles, Vec<OsString>) {
+fn record(program: &str, size: Arguments) -> (Recording, Vec<OsString>) {
     until_enough(ENOUGH, |pace| {
         let mut arguments = vec![example(&format!("{program}.lua")).into_os_string()];
         arguments.extend(size(pace).split(' ').map(OsString::from));
         let recording = record_with(Path::new("luajit"), program, &[], &["-g"], &arguments);
-        let files = TmpFiles(recording.pid);
         let count = recording.samples(&recording.file).len();
-        ((recording, files, arguments), count)
+        ((recording, arguments), count)
     })
 }
 
@@ -123,9 +123,15 @@ fn record_plainly(
     let file = scratch_dir("perf").join(format!("{name}.data"));
     let mut record = perf("record");
     record.envs(variables.iter().copied()).arg("-q").args(options).arg("-o").arg(&file);
-    let output = stdout(&run(record.arg(luajit).arg("-ljitsym").args(arguments)));
+    record.arg(luajit).arg("-ljitsym").args(arguments);
+    perf::whole(&file, || {
+        let output = stdout(&run(&mut record));
+        read(name, &file, output)
+    })
+}
 
-    let events = stdout(&run(perf("script").arg("--show-mmap-events").arg("-i").arg(&file)));
+fn read(name: &str, file: &Path, output: String) -> Recording {
+    let events = stdout(&run(perf("script").arg("--show-mmap-events").arg("-i").arg(file)));
     let mut pids = BTreeSet::new();
     let mut areas = BTreeSet::new();
     for event in events.lines() {
@@ -141,7 +147,8 @@ fn record_plainly(
     }
     assert_eq!(pids.len(), 1, "{name}: one process with machine code");
     let areas = areas.into_iter().map(|(addr, size)| addr..addr + size).collect();
-    Recording { file, pid: pids.into_iter().next().expect("one"), areas, output }
+    let pid = pids.into_iter().next().expect("one");
+    Recording { file: file.into(), pid, areas, output, _files: TmpFiles(pid) }
 }
 
 impl Recording {
@@ -208,7 +215,7 @@ fn perf_names_traces() {
     for (program, size) in PROGRAMS {
         let source = std::fs::read_to_string(example(&format!("{program}.lua"))).expect("program");
         let lines = source.lines().count() as u32;
-        let (recording, _files, arguments) = record(program, size);
+        let (recording, arguments) = record(program, size);
         check_files(recording.pid);
         let expected = stdout(&run(command("luajit").args(arguments)));
         assert_eq!(recording.output, expected, "{program}: the result with the module");

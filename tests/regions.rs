@@ -201,9 +201,11 @@ fn frame_pointers() {
 #[test]
 fn attached() {
     let attached = |pace| {
-        let mut running = Running::at_pace(pace, "attach-late", &["memory=created", "wait=1"]);
-        running.wait_for("ready");
-        running.record()
+        Running::recorded(|| {
+            let mut running = Running::at_pace(pace, "attach-late", &["memory=created", "wait=1"]);
+            running.wait_for("ready");
+            running
+        })
     };
     Recorded::with_enough(500, attached).check();
 }

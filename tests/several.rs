@@ -290,7 +290,7 @@ fn the_last_thread_ends() {
 /// Copies go on in a forked child, in the files of that.
 #[test]
 fn copies_in_a_forked_child() {
-    let recording = Recording::new("fork", "load a more plugin p more fork more burn 0.05");
+    let recording = Recording::new("fork", "load a more plugin p more flush fork more burn 0.05");
     // Without the jitdumps perf would look up in the parent's map what was mapped before the fork.
     recording.check_names(&recording.injected(), "-");
     recording.told.check_map("-");

@@ -180,9 +180,11 @@ fn starting_and_ending_cost_little() {
     let calls = traced(&program, "ten");
     let marks: Vec<usize> = (0..calls.len()).filter(|&at| is(&calls[at].1, "getppid")).collect();
     let [start, started, end, ended] = marks[..] else { panic!("{marks:?}") };
-    let (init, close) = (started - start, ended - end);
+    // How often threads wait for each other is up to the machine's load.
+    let count = |part: &[Call]| part.iter().filter(|(_, call)| !call.contains("futex")).count();
+    let (init, close) = (count(&calls[start..started]), count(&calls[end..ended]));
     println!("{output}{init} system calls to start, {close} to end");
-    assert!(faults <= 120 && memory <= 400 && init <= 140 && close <= 45, "{output}{init} {close}");
+    assert!(faults <= 120 && memory <= 400 && init <= 140 && close <= 40, "{output}{init} {close}");
     assert_eq!(said(&output, "threads"), 2);
 }
 

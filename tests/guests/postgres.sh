@@ -31,7 +31,7 @@ until query 'select 1' >/dev/null 2>&1; do
 done
 # The expressions are most of the work. Twice in one process: the first time's code is gone then.
 terms=$(seq 1 40 | sed 's/.*/(a * & + b) % (& + 7)/' | paste -sd+)
-sum="select sum($terms) from (select i as a, i % 17 as b from generate_series(1, $((600000 * seconds))) i) t"
+sum="select sum($terms) from (select i as a, i % 17 as b from generate_series(1, $((1500000 * seconds))) i) t"
 "$bin/psql" --no-psqlrc -h "$dir" -d postgres -At -c "select 'pid ' || pg_backend_pid()" -c "$sum" -c "$sum"
 "$bin/pg_ctl" -D data -m fast stop >/dev/null
 trap - EXIT

@@ -14,12 +14,11 @@ fn is_region(recording: &Recording, object: &str) -> bool {
 #[test]
 fn plain_perf_names_adopted_traces_and_unwinds_through_them() {
     let _serial = serial();
-    let (recording, _files, arguments) = until_enough(ENOUGH, |pace| {
+    let (recording, arguments) = until_enough(ENOUGH, |pace| {
         let arguments = [example("nbody.lua").into_os_string(), (2_500_000 * u64::from(pace)).to_string().into()];
         let recording = record_plainly(Path::new("luajit"), "plain", &ADOPT, &["--call-graph", "dwarf"], &arguments);
-        let files = TmpFiles(recording.pid);
         let count = recording.samples(&recording.file).len();
-        ((recording, files, arguments), count)
+        ((recording, arguments), count)
     });
     assert_eq!(recording.output, stdout(&run(command("luajit").args(&arguments))), "the result with the module");
     check_plain(perf, &recording);
@@ -60,7 +59,7 @@ fn check_plain(perf: impl Fn(&str) -> Command, recording: &Recording) {
 #[test]
 fn lines_and_stacks_of_adopted_traces_are_right() {
     let newer_perf = hot::newer_perf();
-    let (recording, _files) = hot::record(Path::new("luajit"), "adopted", &ADOPT);
+    let recording = hot::record(Path::new("luajit"), "adopted", &ADOPT);
     let is_in_trace = |stack: &hot::Stack| recording.in_areas(stack.ip);
     // A new area has no name before the writer's next pass, which a busy machine delays.
     let unnamed = hot::IN_STUBS + 3;
@@ -75,15 +74,14 @@ fn lines_and_stacks_of_adopted_traces_are_right() {
 #[test]
 fn areas_are_adopted_anew_after_each_flush() {
     const FLUSHES: u32 = 10;
-    let (recording, _files, arguments) = until_enough(ENOUGH, |pace| {
+    let (recording, arguments) = until_enough(ENOUGH, |pace| {
         let turns = 100_000 * u64::from(pace);
         let arguments: Vec<OsString> =
             vec![example("churn.lua").into(), "10".into(), "350".into(), turns.to_string().into()];
         let _serial = serial();
         let recording = record_plainly(Path::new("luajit"), "churn", &ADOPT, &[], &arguments);
-        let files = TmpFiles(recording.pid);
         let count = recording.samples(&recording.file).len();
-        ((recording, files, arguments), count)
+        ((recording, arguments), count)
     });
     assert_eq!(recording.output, stdout(&run(command("luajit").args(&arguments))), "the result with the module");
     for perf in [perf("script"), hot::newer_perf()("script")] {

@@ -23,7 +23,7 @@ pub fn program(file: &str) -> PathBuf {
 }
 
 /// A recording of `hot.lua` with all phases, each of which has enough samples in traces.
-pub fn record(luajit: &Path, name: &str, variables: &[(&str, &str)]) -> (Recording, TmpFiles) {
+pub fn record(luajit: &Path, name: &str, variables: &[(&str, &str)]) -> Recording {
     until_enough(ENOUGH_IN_PHASE, |pace| {
         let seconds = 0.2 * f64::from(pace);
         let mut arguments: Vec<OsString> = vec![program("hot.lua").into(), seconds.to_string().into()];
@@ -32,7 +32,6 @@ pub fn record(luajit: &Path, name: &str, variables: &[(&str, &str)]) -> (Recordi
             let _serial = serial();
             record_with(luajit, name, variables, &["--call-graph", "dwarf,8192"], &arguments)
         };
-        let files = TmpFiles(recording.pid);
         let phases = phases(&recording);
         let text = stdout(&run(perf("script").args(["-G", "-F", "time,ip", "-i"]).arg(&recording.file)));
         let of_phase = |(_, from, to): &(String, f64, f64)| {
@@ -44,7 +43,7 @@ pub fn record(luajit: &Path, name: &str, variables: &[(&str, &str)]) -> (Recordi
             text.lines().filter(in_trace).count()
         };
         let fewest = phases.iter().map(of_phase).min().unwrap_or(0);
-        ((recording, files), fewest)
+        (recording, fewest)
     })
 }
 
@@ -229,7 +228,7 @@ fn check_all_square_roots(pid: u32) {
 fn lines_and_stacks_of_traces_are_right() {
     let (newer_luajit, newer_perf) = (tool("luajit"), newer_perf());
     for (luajit, name) in [(Path::new("luajit"), "hot"), (&newer_luajit, "hot-newer")] {
-        let (recording, _files) = record(luajit, name, &[]);
+        let recording = record(luajit, name, &[]);
         check_files(recording.pid);
         check_all_square_roots(recording.pid);
         println!("{name}, perf with libunwind:");

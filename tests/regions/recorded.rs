@@ -228,14 +228,25 @@ impl Running {
         read_truth(&self.dir.join("truth"))
     }
 
+    /// Of a run that waits for perf.
+    pub fn recorded(mut start: impl FnMut() -> Running) -> Recorded {
+        let mut first = Some(start());
+        let data = first.as_ref().map(|running| running.dir.join("perf.data")).expect("one");
+        let mut running = perf::whole(&data, || {
+            let mut running = first.take().unwrap_or_else(&mut start);
+            running.record();
+            running
+        });
+        let files = running.files.take().expect("files of the process");
+        Recorded::new(&running.scenario, running.dir.clone(), running.truth(), files)
+    }
+
     /// perf attaches, the program goes on, and both come to their end.
-    pub fn record(mut self) -> Recorded {
+    fn record(&mut self) {
         let record = perf::attach(STACKS, self.pid(), &self.dir.join("perf.data"));
         self.go();
         assert!(self.child.wait().expect("wait for the program").success());
         record.wait();
-        let files = self.files.take().expect("files of the process");
-        Recorded::new(&self.scenario, self.dir.clone(), self.truth(), files)
     }
 
     pub fn kill(&mut self) {

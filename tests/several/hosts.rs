@@ -82,20 +82,27 @@ fn prepare(name: &str, program: &str) -> (PathBuf, PathBuf, PathBuf) {
 
 fn record(mut command: Command, data: PathBuf, out: &Path) -> Recording {
     until_enough(ENOUGH, |pace| {
-        let _ = std::fs::remove_file(out);
-        {
-            let _alone = serial();
-            run(command.env(PACE, pace.to_string()));
-        }
-        let said = std::fs::read_to_string(out).expect("the passenger's words");
-        Recording::of(&said, data.clone()).with_fewest()
+        command.env(PACE, pace.to_string());
+        let recording = perf::whole(&data, || {
+            let _ = std::fs::remove_file(out);
+            {
+                let _alone = serial();
+                run(&mut command);
+            }
+            let said = std::fs::read_to_string(out).expect("the passenger's words");
+            Recording::of(&said, data.clone())
+        });
+        recording.with_fewest()
     })
 }
 
 fn record_python(name: &str, options: &[&str], late: &str) -> Recording {
     let (data, script, out) = prepare(name, PYTHON);
     let mut command = perf::perf("record");
-    command.args(["-e", "cpu-clock", "-F", "999", "-k", "1", "--call-graph", "dwarf,8192", "-o"]).arg(&data).arg("--");
+    command
+        .args(["-e", "cpu-clock", "-F", "999", "-k", "1", "--call-graph", "dwarf,8192", "-m", "4M", "-o"])
+        .arg(&data)
+        .arg("--");
     command.env("PASSENGER", format!("0 {}", out.display())).arg(python()).args(options);
     command.arg(script).arg(passenger()).arg(&out).arg(late);
     record(command, data, &out)

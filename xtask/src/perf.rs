@@ -119,7 +119,7 @@ impl Perf {
         };
         let data = task.dir.join("perf.data");
         let mut record = self.command(task.dir, "record");
-        record.args(["-e", "cpu-clock", "-k", "CLOCK_MONOTONIC", "-F", FREQUENCY, "-o"]).arg(&data);
+        record.args(["-e", "cpu-clock", "-k", "CLOCK_MONOTONIC", "-F", FREQUENCY, "-m", "4M", "-o"]).arg(&data);
         record.args(["--call-graph", if mode.graph == Graph::Dwarf { STACK_SIZE } else { "fp" }]);
         let program = if scenario.wait {
             attach::record(record, program, &scenario, task.dir)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import jitsym
@@ -130,6 +131,8 @@ class Life(TestCase):
     def test_a_child_goes_on(self):
         with self.session() as session:
             session.register(ADDR, 6, "inherited", CODE)
+            # A fork waits a while for the background thread, and not for ever.
+            session.flush(60)
             child = os.fork()
             if child == 0:
                 with contextlib.suppress(BaseException):
@@ -423,7 +426,8 @@ class Threads(TestCase):
             # Now nobody gets the interpreter's lock who is not given it.
             sys.setswitchinterval(1000)
             asked.set()
-            for _ in range(1000):
+            end = time.monotonic() + 60
+            while not seen and time.monotonic() < end:
                 session.flush()
             done = len(seen)
             thread.join()

@@ -102,13 +102,17 @@ static void load_library(struct rng *rng) {
 static void work(struct worker *worker, int calls_library);
 
 static void fork_child(struct worker *worker) {
+  int calls_library = one_in(&worker->rng, 2);
   pthread_mutex_lock(&lock);
+  if (calls_library) {
+    /* A fork waits a while for the background thread, and not for ever. */
+    check(jitsym_flush(session, 60000), "jitsym_flush");
+  }
   pid_t child = fork();
   pthread_mutex_unlock(&lock);
   if (child < 0) {
     fail("fork");
   }
-  int calls_library = one_in(&worker->rng, 2);
   if (child == 0) {
     is_child = is_logged = 1;
     truth_process();
