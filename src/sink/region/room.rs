@@ -5,7 +5,7 @@
 //! start     code          and room for more
 //!           a page without rights: a call that ends the code returns to nothing else
 //! tables    unwind tables
-//! write     the second view
+//! write     the second view; elsewhere if there is no room
 //! ```
 
 use std::ops::Range;

@@ -4,7 +4,7 @@ use super::part::{Part, Parts};
 use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
-use crate::format::elf::{search, symbol, SYMBOL_SIZE};
+use crate::format::elf::{first_byte, search, symbol, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, shadow};
 use crate::sink::again::Again;
@@ -32,11 +32,12 @@ impl RegionFile {
         if waiting > WAITING_MAX && self.again.is_some() {
             return None;
         }
+        let before = self.symbols_before_code();
         let Parts { symtab, strtab, .. } = &mut self.parts;
         if symtab.end() == 0 {
-            symtab.pending.try_reserve(SYMBOL_SIZE).ok()?;
+            symtab.pending.try_reserve(before * SYMBOL_SIZE).ok()?;
             strtab.pending.try_reserve(1).ok()?;
-            symtab.pending.extend_from_slice(&[0; SYMBOL_SIZE]);
+            symtab.pending.resize(before * SYMBOL_SIZE, 0);
             strtab.pending.push(0);
         }
         let name = u32::try_from(strtab.end()).ok()?;
@@ -46,6 +47,9 @@ impl RegionFile {
         symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
         strtab.pending.extend_from_slice(code.name);
         strtab.pending.push(0);
+        if self.layout.text + code.offset == 0 {
+            symtab.patch(SYMBOL_SIZE as u64, &first_byte(name));
+        }
 
         let mut debug = debug::Records::default();
         for record in RawRecords::from(code.info_records, shadow::len(code.info_records)) {

@@ -63,8 +63,8 @@ impl RegionFile {
 
     /// Copies the bytes of code that the header page lies over to another place; returns that.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
-        let len = (HEADER_SIZE as u64).min(self.layout.text_len);
-        let Some(bytes) = self.bytes.filter(|_| self.layout.text == 0) else { return Ok(0..0) };
+        let len = self.below_header().end;
+        let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };
         for (offset, number) in self.known.from(0).take_while(|&(offset, _)| offset < len) {
             let size = self.size_of(number);
             if has_bytes(offset) {

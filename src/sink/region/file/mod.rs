@@ -116,7 +116,7 @@ pub struct RegionFile {
     parts: Parts,
     /// Which symbol code is, by its offset in the text. No two pieces overlap.
     known: Ordered,
-    /// All symbols but the first one, which names nothing. Those of code that has been replaced are among them.
+    /// All symbols of code. Those of code that has been replaced are among them.
     symbols: Vec<Known>,
     /// What the header page says.
     published: Image,
@@ -251,13 +251,22 @@ impl RegionFile {
         without.filter(|_| self.layout.has_object_above).unwrap_or(room)
     }
 
+    /// The part of the text that the header page lies over.
+    fn below_header(&self) -> Range<u64> {
+        if self.layout.text == 0 {
+            0..self.layout.text_len.min(HEADER_SIZE as u64)
+        } else {
+            0..0
+        }
+    }
+
     /// The contents of the file.
     fn image(&self) -> Image {
         Image {
             begin: self.begin,
             text: self.text(),
             text_room: self.loaded_room(),
-            first: 0..0,
+            first: self.below_header(),
             eh_frame: self.parts.eh_frame.range(),
             eh_frame_hdr: self.table.range(),
             symtab: self.parts.symtab.range(),

@@ -19,7 +19,11 @@ impl RegionFile {
                 return place;
             }
             self.known.remove(offset);
-            self.parts.symtab.patch(u64::from(number) * SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
+            let index = number as usize - 1 + self.symbols_before_code();
+            self.parts.symtab.patch((index * SYMBOL_SIZE) as u64, &[0; SYMBOL_SIZE]);
+            if self.layout.text + offset == 0 {
+                self.parts.symtab.patch(SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
+            }
             let eh_frame = &mut self.parts.eh_frame;
             self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
             if let Some(lines) = known.lines {
@@ -30,6 +34,12 @@ impl RegionFile {
                 self.parts.debug_aranges.patch(lines.aranges.into(), &nowhere);
             }
         }
+    }
+
+    /// How many symbols come before those of the code: one that names nothing, and where code may be at address 0 that of the first
+    /// byte.
+    pub(super) fn symbols_before_code(&self) -> usize {
+        1 + usize::from(self.layout.text == 0)
     }
 
     /// The size of the code of a symbol.

@@ -131,3 +131,46 @@ fn plain(frames: &str) -> String {
     };
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
+
+/// Where the header page lies over the first code, that has a name from its first byte on. addr2line knows no name for that byte:
+/// perf 6 asks for it to know where the answer to its question ends.
+#[test]
+fn code_below_the_header_page() {
+    let (live, copy) = (Named::new("below"), Named::new("below-copy"));
+    let tables = 0x40000..0x40000 + RegionFile::tables_room(0x4000);
+    let layout = Layout::of_memory(0, 0, (0x4000, 0x4000), &tables, true);
+    let mut file = RegionFile::create(Arc::new(Held::new(live.create()).unwrap()), layout).unwrap();
+    let functions = |path| {
+        let symbols = tool("readelf", &["-sW"], path);
+        let functions = symbols.lines().filter(|line| line.contains(" FUNC "));
+        let words = functions.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let seen =
+            |words: Vec<&str>| (words[1].trim_start_matches('0').to_owned(), words[2].to_owned(), words[7].to_owned());
+        words.map(seen).collect::<Vec<_>>()
+    };
+    let symbol = |addr: &str, size: &str, name: &str| (addr.to_owned(), size.to_owned(), name.to_owned());
+    // What is gone has no lines: those would be at address 0.
+    for (name, kinds) in [("old", [3, 6]), ("new", [1, 2])] {
+        for (number, offset) in [(1, 0), (2, 0x20)] {
+            let truth = Truth::new(kinds[number - 1], 0x10);
+            let info_records = truth.info_records(BASE + offset);
+            let name = format!("{name}{number}");
+            file.add(&Code { offset, size: truth.size, name: name.as_bytes(), info_records: &info_records });
+        }
+        file.write(true).unwrap();
+        let [first, second] = [1, 2].map(|number| format!("{name}{number}"));
+        let expected = [symbol("", "1", &first), symbol("1", "15", &first), symbol("20", "16", &second)];
+        assert_eq!(functions(&live.0), expected);
+    }
+    file.snapshot(copy.create(), |_| true, Some(ID)).unwrap();
+    assert_eq!(functions(&copy.0), functions(&live.0));
+    for path in [&live.0, &copy.0] {
+        for place in ["0", ","] {
+            let output = Command::new("addr2line").args(["-f", "-e"]).arg(path).arg(place).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), "??\n??:0\n", "{place}");
+        }
+    }
+    file.add(&Code { offset: 0, size: 4, name: b"short", info_records: &[] });
+    file.write(true).unwrap();
+    assert_eq!(functions(&live.0)[..2], [symbol("", "1", "short"), symbol("20", "16", "new2")]);
+}
