@@ -41,7 +41,10 @@ run_suites() {
         number=$(find "$work" -mindepth 1 -type d | wc -l) ended=ok
         if [ "$how" = live ]; then
             echo "[$number/$all] $suite ..."
-            { run_suite "$suite" 2>&1 || echo "$suite" >>"$work/failed"; } | tee "$work/$suite/said"
+            # Not through a pipe: a process that a failed test has left behind would keep it open.
+            run_suite "$suite" >"$work/$suite/said" 2>&1 &
+            tail -n +1 -f --pid=$! "$work/$suite/said"
+            wait $! || echo "$suite" >>"$work/failed"
         else
             echo "[$number/$all] $suite, beside the others ..."
             run_suite "$suite" >"$work/$suite/said" 2>&1 || ended=failed
@@ -142,11 +145,13 @@ else
 fi
 
 if [ -e "$work/failed" ]; then
-    # Once more, because what keeps the end of a long output should have it.
+    # The failures are printed again: a log that keeps only its end should have them.
     while read -r suite; do
-        said=$(cat "$work/$suite/said" "$work/$suite/kept" 2>/dev/null) || :
-        echo "What $suite said of failures:"
-        printf '%s\n' "$said" | sed -n '/^failures:$/,$p'
+        for said in "$work/$suite/said" "$work/$suite/kept"; do
+            [ -e "$said" ] || continue
+            echo "How $suite failed:"
+            if grep -q '^failures:$' "$said"; then sed -n '/^failures:$/,$p' "$said"; else tail -n 40 "$said"; fi
+        done
     done <"$work/failed"
     echo "These failed:"
     sed 's/^/    /' "$work/failed"

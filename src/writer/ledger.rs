@@ -145,7 +145,7 @@ impl Ledger {
         if self.move_by_region(event) {
             return;
         }
-        // Now, because a child that is forked while this is written has to find the code where it was, or nowhere.
+        // The group is written now, because a child that is forked meanwhile has to find the code where it was, or nowhere.
         if let Some(stored) = self.registry.get(event.id).and_then(|live| live.stored) {
             self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
         }

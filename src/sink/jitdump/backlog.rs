@@ -134,7 +134,7 @@ impl Contents {
         Contents { next, ..Contents::default() }
     }
 
-    /// Whether a group has come together with others that are not written yet, or not known to be: a fork came meanwhile.
+    /// Whether a group is not known to be written. In a child: the fork came while it was being written.
     pub fn is_underway(&self, stored: Stored) -> bool {
         stored.offset >= self.next
     }
