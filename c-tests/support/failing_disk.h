@@ -65,14 +65,14 @@ static void disk_fails(const char *name, int error, size_t partly) {
 }
 
 /* From now on a write to such a file ends only when it is allowed, or the disk is not slow any more. */
-static void disk_is_slow(const char *name) {
+static inline void disk_is_slow(const char *name) {
   disk.name = name;
   disk.begun = disk.allowed = 0;
   __atomic_store_n(&disk.is_slow, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Waits for a write to begin, the one of this number. All before it may end. */
-static void disk_begins(unsigned number) {
+static inline void disk_begins(unsigned number) {
   __atomic_store_n(&disk.allowed, number - 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&disk.begun, __ATOMIC_SEQ_CST) < number) {
     usleep(1000);
