@@ -42,8 +42,9 @@ run_suites() {
         if [ "$how" = live ]; then
             echo "[$number/$all] $suite ..."
             # Not through a pipe: a process that a failed test has left behind would keep it open.
-            run_suite "$suite" >"$work/$suite/said" 2>&1 &
-            tail -n +1 -f --pid=$! "$work/$suite/said"
+            : >"$work/$suite/said"
+            run_suite "$suite" >>"$work/$suite/said" 2>&1 &
+            tail -n +1 -f --pid=$! "$work/$suite/said" || :
             wait $! || echo "$suite" >>"$work/failed"
         else
             echo "[$number/$all] $suite, beside the others ..."
