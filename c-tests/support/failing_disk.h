@@ -40,20 +40,18 @@ ssize_t writev(int file, const struct iovec *parts, int count) {
     }
     return written;
   }
-  if (__atomic_load_n(&disk.error, __ATOMIC_SEQ_CST) != 0) {
-    if (disk_is_meant(file)) {
-      disk.failed++;
-      size_t partly = disk.partly;
-      disk.partly = 0;
-      for (int i = 0; i < count && partly > 0; i++) {
-        size_t size = parts[i].iov_len < partly ? parts[i].iov_len : partly;
-        if (size > 0) {
-          return syscall(SYS_write, file, parts[i].iov_base, size);
-        }
+  if (__atomic_load_n(&disk.error, __ATOMIC_SEQ_CST) != 0 && disk_is_meant(file)) {
+    disk.failed++;
+    size_t partly = disk.partly;
+    disk.partly = 0;
+    for (int i = 0; i < count && partly > 0; i++) {
+      size_t size = parts[i].iov_len < partly ? parts[i].iov_len : partly;
+      if (size > 0) {
+        return syscall(SYS_write, file, parts[i].iov_base, size);
       }
-      errno = disk.error;
-      return -1;
     }
+    errno = disk.error;
+    return -1;
   }
   return syscall(SYS_writev, file, parts, count);
 }

@@ -216,19 +216,8 @@ fn measure(plan: &Plan, perf: &Perf, program: &Path, workload: &str, seed: u64) 
 fn measure_in(dir: &Path, plan: &Plan, perf: &Perf, program: &Path, arguments: &[&str]) -> Result<Outcome> {
     let (mut data, truth) = (dir.join("perf.data"), dir.join("truth"));
     let mut record = perf.command(dir, "record");
-    record.args([
-        "-e",
-        "cpu-clock",
-        "-k",
-        "CLOCK_MONOTONIC",
-        "-F",
-        FREQUENCY,
-        "--call-graph",
-        STACK_SIZE,
-        "-m",
-        "4M",
-        "-o",
-    ]);
+    record.args(["-e", "cpu-clock", "-k", "CLOCK_MONOTONIC", "-F", FREQUENCY, "-m", "4M"]);
+    record.args(["--call-graph", STACK_SIZE, "-o"]);
     record.arg(&data).arg("--").arg(program).args(arguments).arg(&truth).arg(if plan.jitdump {
         "jitdump"
     } else {

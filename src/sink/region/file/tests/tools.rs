@@ -132,7 +132,7 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// Where the header page lies over the first code, that has a name from its first byte on. addr2line knows no name for that byte:
+/// The header page may lie over the first code. That code has a name from its first byte on. addr2line knows no name for that byte:
 /// perf 6 asks for it to know where the answer to its question ends.
 #[test]
 fn code_below_the_header_page() {
@@ -149,7 +149,7 @@ fn code_below_the_header_page() {
         words.map(seen).collect::<Vec<_>>()
     };
     let symbol = |addr: &str, size: &str, name: &str| (addr.to_owned(), size.to_owned(), name.to_owned());
-    // What is gone has no lines: those would be at address 0.
+    // The old code has no lines: when it is gone, they would be at address 0.
     for (name, kinds) in [("old", [3, 6]), ("new", [1, 2])] {
         for (number, offset) in [(1, 0), (2, 0x20)] {
             let truth = Truth::new(kinds[number - 1], 0x10);
