@@ -338,6 +338,19 @@ fn maps_are_not_taken_away() {
     }
 }
 
+/// Somebody opens a file as if it were new. It has been cut, and nobody has it open yet: it is not taken for one that a user has cut.
+#[test]
+fn files_that_are_being_opened() {
+    for actions in
+        ["load a more flush foreign dump-slow more flush exit", "load a more flush foreign map-slow more flush exit"]
+    {
+        let in_time = |_| Some(run_host(actions)).filter(|(told, _)| !told.text.contains("too slowly"));
+        let (told, _files) = (0..100).find_map(in_time).expect("a machine that is not always this busy");
+        told.check_map("dump");
+        told.check_dumps("map");
+    }
+}
+
 /// What cannot be joined is refused with its reason, and the other sink goes on.
 #[test]
 fn refusals() {

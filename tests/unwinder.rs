@@ -101,6 +101,9 @@ fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) 
     }
     check(&program, test, preload, &["reuse", &seed()]);
     check(&program, test, preload, &["storm", "100"]);
+    if options.contains(&WALKS) {
+        check(&program, test, preload, &["walk", &seed()]);
+    }
 }
 
 #[test]
@@ -140,20 +143,22 @@ fn newer_llvm() {
     everything("unwinder-llvm-19", Link::Shared, &[], Some(&newer(NEWER_LLVM)));
 }
 
+/// What programs are compiled with that walk by nongnu libunwind's own interface.
+const WALKS: &str = "-DUNW_STEP";
 /// What programs are linked with that have nongnu libunwind.
 const NONGNU: [&str; 2] = ["-Wl,--no-as-needed", "-lunwind"];
 
 /// nongnu libunwind walks the stack by its own interface, and libgcc throws.
 #[test]
 fn nongnu_beside_libgcc() {
-    let options = ["-DUNW_STEP", "-Wl,--no-as-needed", "-lgcc_s", "-lunwind", "-Wl,--as-needed"];
+    let options = [WALKS, "-Wl,--no-as-needed", "-lgcc_s", "-lunwind", "-Wl,--as-needed"];
     everything("unwinder-nongnu-beside", Link::Shared, &options, None);
 }
 
 /// It throws, too. The functions of libgcc have the same names, and come later.
 #[test]
 fn nongnu() {
-    let options = [&["-DUNW_STEP"], &NONGNU[..]].concat();
+    let options = [&[WALKS], &NONGNU[..]].concat();
     everything("unwinder-nongnu", Link::Shared, &options, None);
     everything("unwinder-nongnu-1.8", Link::Shared, &options, Some(&newer(NEWER_NONGNU)));
 }

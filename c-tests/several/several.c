@@ -156,6 +156,41 @@ struct load_record {
   uint64_t vma, addr, size, index;
 };
 
+static void flush_all(void) {
+  for (int i = 0; i < writer_count; i++) {
+    if (writers[i].session != NULL) {
+      writers[i].lib.jitsym_flush(writers[i].session, 60000);
+    }
+  }
+}
+
+static void *flushes(void *nothing) {
+  flush_all();
+  return nothing;
+}
+
+/* As `fopen(path, "w+")` in a thread that loses its processor after the kernel has cut the file, and before it has a descriptor. Says
+ * so if that took longer than the library is to wait for it. */
+static FILE *open_slowly(const char *path) {
+  enum { SLOWLY_MS = 30, PATIENCE_NS = 100000000 };
+  char same[64];
+  int by_name = open(path, O_PATH | O_CLOEXEC);
+  CHECK(by_name >= 0);
+  snprintf(same, sizeof same, "/proc/self/fd/%d", by_name);
+  uint64_t start = test_now();
+  CHECK(truncate(same, 0) == 0);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, flushes, NULL) == 0);
+  test_sleep_ms(SLOWLY_MS);
+  FILE *file = fopen(same, "r+");
+  CHECK(file != NULL && close(by_name) == 0);
+  if (test_now() - start > PATIENCE_NS) {
+    puts("too slowly");
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  return file;
+}
+
 static void begin(const char *kind) {
   struct writer *writer = new_writer(kind, kind);
   char map[64], dump[64];
@@ -166,9 +201,9 @@ static void begin(const char *kind) {
     /* CPython -X perf */
     int fd = open(map, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && (writer->file = fdopen(fd, "a")) != NULL);
-  } else if (strcmp(kind, "map-own") == 0) {
+  } else if (strcmp(kind, "map-own") == 0 || strcmp(kind, "map-slow") == 0) {
     /* V8 --perf-basic-prof, wasmtime's perfmap: as if the file were nobody else's. */
-    CHECK((writer->file = fopen(map, "w+")) != NULL);
+    CHECK((writer->file = strcmp(kind, "map-own") == 0 ? fopen(map, "w+") : open_slowly(map)) != NULL);
     setvbuf(writer->file, NULL, _IOLBF, 0);
   } else if (strcmp(kind, "map-half!") == 0) {
     /* With a buffer, of which the end of a line may wait for the next. */
@@ -176,9 +211,9 @@ static void begin(const char *kind) {
     CHECK(fputs("1000 10 half", writer->file) >= 0 && fflush(writer->file) == 0);
   } else if (strcmp(kind, "map-each") == 0) {
     /* Ruby's YJIT: open, append, close for each line. */
-  } else if (strcmp(kind, "dump-own") == 0) {
+  } else if (strcmp(kind, "dump-own") == 0 || strcmp(kind, "dump-slow") == 0) {
     /* CPython -X perf_jit: as if the file were nobody else's, and with a buffer. */
-    CHECK((writer->file = fopen(dump, "w+")) != NULL);
+    CHECK((writer->file = strcmp(kind, "dump-own") == 0 ? fopen(dump, "w+") : open_slowly(dump)) != NULL);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fileno(writer->file), 0) != MAP_FAILED);
     CHECK(fwrite(&header, sizeof header, 1, writer->file) == 1);
   } else if (strcmp(kind, "dump-all!") == 0) {
@@ -315,11 +350,7 @@ int main(int argc, char **argv) {
         }
       }
     } else if (strcmp(action, "flush") == 0) {
-      for (int i = 0; i < writer_count; i++) {
-        if (writers[i].session != NULL) {
-          writers[i].lib.jitsym_flush(writers[i].session, 60000);
-        }
-      }
+      flush_all();
     } else if (strcmp(action, "replace") == 0) {
       announce_at(last_copy(), atoi(argv[++at]));
     } else if (strcmp(action, "line") == 0) {

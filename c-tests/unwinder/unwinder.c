@@ -217,6 +217,48 @@ static void reuse(unsigned seed, unsigned char *from, unsigned count, unsigned r
   free(places);
 }
 
+#ifdef UNW_STEP
+extern unw_word_t _U_dyn_info_list_addr(void);
+
+static int is_there(const unw_dyn_info_t *entry, unw_word_t ip) {
+  return entry->start_ip <= ip && ip < entry->end_ip;
+}
+
+/* nongnu libunwind walks through its list without a lock. A walk to the entry of code that lives, which waits for a processor somewhere
+ * on its way, gets there whatever comes and goes meanwhile. */
+static void interrupted_walks(unsigned seed) {
+  enum { PLACES = 200, ROUNDS = 3000, CHANGES = 8 };
+  const unw_dyn_info_list_t *list = (const unw_dyn_info_list_t *)(uintptr_t)_U_dyn_info_list_addr();
+  jitsym_id ids[PLACES] = {0};
+  unw_word_t ip = (uintptr_t)memory + 1;
+  for (int round = 0; round < ROUNDS; round++) {
+    seed = seed * 1664525 + 1013904223;
+    const unw_dyn_info_t *at = list->first;
+    for (unsigned steps = (seed >> 8) % 24; steps > 0 && !is_there(at, ip); steps--) {
+      at = at->next;
+    }
+    for (unsigned changes = (seed >> 16) % CHANGES; changes > 0; changes--) {
+      seed = seed * 1664525 + 1013904223;
+      unsigned place = (seed >> 8) % PLACES;
+      unsigned char *code = memory + CHAIN_ROOM + 2 * PIECE_ROOM * place;
+      if (ids[place] != 0) {
+        CHECK_KNOWN(session, jitsym_unregister(session, ids[place]));
+        ids[place] = 0;
+      } else {
+        ids[place] = announce(code, chain_emit(code, 0));
+      }
+    }
+    while (at != NULL && !is_there(at, ip)) {
+      at = at->next;
+    }
+    if (at == NULL) {
+      fprintf(stderr, "round %d\n", round);
+    }
+    CHECK(at != NULL);
+  }
+}
+#endif
+
 struct storm {
   unsigned number, count, rounds;
 };
@@ -318,6 +360,10 @@ int main(int argc, char **argv) {
     forks();
   } else if (strcmp(what, "reuse") == 0) {
     reuse(number, memory, 200, 2000);
+#ifdef UNW_STEP
+  } else if (strcmp(what, "walk") == 0) {
+    interrupted_walks(number);
+#endif
   } else if (strcmp(what, "storm") == 0) {
     storms(number);
   } else if (strcmp(what, "many") == 0) {

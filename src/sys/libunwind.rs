@@ -5,7 +5,8 @@
 //!
 //! The list is read without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`), and `_U_dyn_cancel` clears the link of
 //! what it takes out, so that who stands there misses all others. So this library registers two entries that say nothing. It puts
-//! its tables between these and takes them out again by itself, and the memory of these stays for a while.
+//! its tables between these and takes them out again by itself, and the memory of these stays for a while. A new one comes last: it
+//! may take the place of an old one, and whoever is on the way to that finds one of the two.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -150,7 +151,7 @@ unsafe impl Send for Memory {}
 
 /// The entries between which the tables are.
 struct Ends {
-    first: &'static Info,
+    last: &'static Info,
 }
 
 impl Ends {
@@ -163,7 +164,7 @@ impl Ends {
             register(last);
             register(first);
             if (*first).next.load(Ordering::Acquire) == last {
-                return Some(Ends { first: &*first });
+                return Some(Ends { last: &*last });
             }
             cancel(first);
             cancel(last);
@@ -175,13 +176,13 @@ impl Ends {
     /// # Safety
     /// It stays where it is until it is taken out, and then for a while.
     unsafe fn put(&self, info: &Info) {
-        let after = self.first.next.load(Ordering::Relaxed);
-        info.prev.store(ptr::from_ref(self.first).cast_mut(), Ordering::Relaxed);
-        info.next.store(after, Ordering::Relaxed);
+        let before = self.last.prev.load(Ordering::Relaxed);
+        info.prev.store(before, Ordering::Relaxed);
+        info.next.store(ptr::from_ref(self.last).cast_mut(), Ordering::Relaxed);
         let info = ptr::from_ref(info).cast_mut();
-        // SAFETY: what is between the ends was put there, and is there still.
-        unsafe { (*after).prev.store(info, Ordering::Relaxed) };
-        self.first.next.store(info, Ordering::Release);
+        self.last.prev.store(info, Ordering::Relaxed);
+        // SAFETY: the first of the ends, or one that was put between them, and is there still.
+        unsafe { (*before).next.store(info, Ordering::Release) };
     }
 
     /// # Safety

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, statx, AtFlags, OFlags, StatxFlags};
@@ -121,6 +122,20 @@ fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
 /// Whether somebody else in this process can write to the file, which may be open as `ours`.
 pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
+}
+
+/// The same for a file that may have been cut.
+///
+/// Whoever opens a file as if it were new has cut it some time before the descriptor is there (linux fs/open.c, `do_sys_openat2`), and
+/// may have to wait for a processor in between. So a file that was cut is looked at for a while.
+pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
+    const LOOKS: u32 = 9;
+    writes(file, ours)
+        || is_cut
+            && (1..LOOKS).any(|look| {
+                thread::sleep(Duration::from_millis(1 << (look - 1)));
+                writes(file, ours)
+            })
 }
 
 /// Has everybody in this process write at the end of the file, wherever that is. Whoever opened it for itself alone writes to

@@ -54,8 +54,11 @@ impl Jitdump {
     /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that.
     pub(super) fn is_taken(&mut self) -> bool {
         let Some(identity) = self.identity else { return false };
-        let file = self.contents.file.as_ref().and_then(|file| file.checked().ok());
-        if file.is_some_and(|file| other_writers::writes(identity, Some(file))) {
+        let writes = |(file, len): (&File, u64)| {
+            let is_cut = !self.dead && (len < self.len || !self.is_ours(file));
+            self.status.aside(|| other_writers::writes_or_will(identity, Some(file), is_cut))
+        };
+        if self.contents.file.as_ref().and_then(|file| file.checked_len().ok()).is_some_and(writes) {
             return true;
         }
         let name = self.name().to_owned();

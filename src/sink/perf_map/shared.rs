@@ -77,7 +77,11 @@ impl PerfMap {
             return Ok(false);
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
-        if self.shared || !self.dead && (foreign || other_writers::writes(identity, Some(checked))) {
+        let comes = || {
+            let is_cut = len < self.len;
+            self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
+        };
+        if self.shared || !self.dead && (foreign || comes()) {
             other_writers::make_appending(identity, checked);
             (self.shared, self.stale) = (true, true);
         }
@@ -108,10 +112,10 @@ impl PerfMap {
         }
         // From here on no writer opens the old file, so the set of its writers does not grow.
         let (len, dead) = (self.len, self.dead);
-        let old = self.file.as_ref().and_then(|file| file.checked_len().ok());
+        let old = self.file.as_ref().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
         let in_company = !dead
-            && old.is_some_and(|(file, now)| {
-                now > len || file::look_at(file).is_ok_and(|identity| other_writers::writes(identity, Some(file)))
+            && old.is_some_and(|((file, now), identity)| {
+                now > len || other_writers::writes_or_will(identity, Some(file), now < len)
             });
         let dir = self.dir()?;
         if in_company {
