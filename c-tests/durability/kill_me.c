@@ -48,6 +48,8 @@ static struct {
   uint64_t fork;
   /* After all calls: become the same program again, with the next seed. */
   uint64_t again;
+  /* Before this call the first thread removes the jitdump, and waits until there is another one. */
+  uint64_t lose;
   /* SIGKILL itself so many microseconds after the session was opened. */
   uint64_t die_us;
   /* At the end of all calls: 0 waits to be killed; 1 and 2 say what became of the session, and 1 closes it. */
@@ -78,6 +80,7 @@ static const struct {
     {"max_wait_ms", NULL, &arguments.max_wait_ms},
     {"fork", NULL, &arguments.fork},
     {"again", NULL, &arguments.again},
+    {"lose", NULL, &arguments.lose},
     {"die_us", NULL, &arguments.die_us},
     {"close", NULL, &arguments.close},
 };
@@ -203,6 +206,15 @@ static void note_call(uint64_t thread, uint64_t call, jitsym_status status) {
   CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
 }
 
+static void lose_dump(void) {
+  char path[4096];
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_JITDUMP, path, sizeof path));
+  CHECK(unlink(path) == 0);
+  /* It says that the file was gone. */
+  (void)jitsym_flush(session, 60000);
+  CHECK(access(path, F_OK) == 0);
+}
+
 static _Atomic uint64_t turn;
 
 static void *thread_main(void *argument) {
@@ -218,6 +230,9 @@ static void *thread_main(void *argument) {
         struct timespec wait = {(time_t)((due - now) / 1000000000), (long)((due - now) % 1000000000)};
         nanosleep(&wait, NULL);
       }
+    }
+    if (arguments.lose != 0 && thread == 0 && call == arguments.lose) {
+      lose_dump();
     }
     if (arguments.relay) {
       if (call % arguments.threads != thread) {

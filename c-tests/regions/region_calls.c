@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "failing_disk.h"
 #include "maps.h"
 #include "region_code.h"
 
@@ -652,16 +653,25 @@ static void adopts_by_itself(void) {
 
 /* ------------------------------------------------------------------------------------------------ processes and files */
 
-/* A child that uses the session has a region of its own, at the same addresses. */
-static void forks(uint32_t flags) {
+/* A child that uses the session has a region of its own, at the same addresses. The disk may be slow when it is forked. */
+static void forks(uint32_t flags, int is_slow) {
   jitsym *session = test_open_flags(JITSYM_SINK_REGION, flags);
   jitsym_region_options options = wanted(SIZE);
   jitsym_region region = create(session, &options);
   unsigned char *exec = region.exec, *write = region.write;
   put_code(write, 100);
   announce(session, exec, "inherited");
+  CHECK_OK(jitsym_flush(session, 60000));
+  if (is_slow) {
+    disk_is_slow("/jit-");
+    put_code(write + 128, 103);
+    announce(session, exec + 128, "written slowly");
+    CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
+    disk_begins(1);
+  }
   pid_t child = fork();
   CHECK(child >= 0);
+  disk.is_slow = 0;
   if (child == 0) {
     test_inherits_threads = 1;
     if (flags == 0) {
@@ -690,11 +700,15 @@ static void forks(uint32_t flags) {
 }
 
 static void forks_later(void) {
-  forks(0);
+  forks(0, 0);
 }
 
 static void forks_now(void) {
-  forks(JITSYM_INIT_FORK_NOW);
+  forks(JITSYM_INIT_FORK_NOW, 0);
+}
+
+static void forks_during_a_write(void) {
+  forks(0, 1);
 }
 
 /* What lies where the file is to be: a leftover is replaced or passed by, a link is not followed. */
@@ -776,10 +790,10 @@ static void leaves_one(void) {
 
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
-      create_refuses,      adopt_refuses,   others_refuse, two_views,        one_view,   places,
-      many_regions,        without_sink,    sessions_end,  adopted_is_the_same, adopted_is_used,
-      beside_other_sinks,  adopts_by_itself, forks_later,  forks_now,        meets_leftovers,
-      adopted_while_it_runs, removes_files, adopted_goes,
+      create_refuses,      adopt_refuses,    others_refuse, two_views,           one_view,             places,
+      many_regions,        without_sink,     sessions_end,  adopted_is_the_same, adopted_is_used,      beside_other_sinks,
+      adopts_by_itself,    forks_later,      forks_now,     forks_during_a_write, meets_leftovers,     adopted_while_it_runs,
+      removes_files,       adopted_goes,
   };
 
   test_begin(argc, argv);

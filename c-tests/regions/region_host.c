@@ -264,6 +264,7 @@ static void descriptors(void) {
     all[i] = create(session, SIZE, i % 2 ? JITSYM_REGION_ONE_VIEW : 0).exec;
   }
   CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT);
+  CHECK_OK(jitsym_flush(session, 60000));
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {

@@ -18,8 +18,8 @@ static struct {
   int error;
   size_t partly;
   unsigned failed;
-  /* A slow one: how many writes have begun, and how many of them may end. */
-  int is_slow;
+  /* A slow one, which is not slow for a child: how many writes have begun, and how many of them may end. */
+  pid_t is_slow;
   unsigned begun, allowed;
 } disk;
 
@@ -31,13 +31,30 @@ static int disk_is_meant(int file) {
   return strstr(path, disk.name) != NULL;
 }
 
+static int disk_is_slow_here(void) {
+  return __atomic_load_n(&disk.is_slow, __ATOMIC_SEQ_CST) == getpid();
+}
+
+/* A write that has been made returns when it may. */
+static void disk_waits(void) {
+  unsigned number = __atomic_add_fetch(&disk.begun, 1, __ATOMIC_SEQ_CST);
+  while (disk_is_slow_here() && number > __atomic_load_n(&disk.allowed, __ATOMIC_SEQ_CST)) {
+    usleep(1000);
+  }
+}
+
+ssize_t pwrite64(int file, const void *bytes, size_t size, off64_t offset) {
+  ssize_t written = syscall(SYS_pwrite64, file, bytes, size, offset);
+  if (disk_is_slow_here() && disk_is_meant(file)) {
+    disk_waits();
+  }
+  return written;
+}
+
 ssize_t writev(int file, const struct iovec *parts, int count) {
-  if (__atomic_load_n(&disk.is_slow, __ATOMIC_SEQ_CST) && disk_is_meant(file)) {
+  if (disk_is_slow_here() && disk_is_meant(file)) {
     ssize_t written = syscall(SYS_writev, file, parts, count);
-    unsigned number = __atomic_add_fetch(&disk.begun, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&disk.is_slow, __ATOMIC_SEQ_CST) && number > __atomic_load_n(&disk.allowed, __ATOMIC_SEQ_CST)) {
-      usleep(1000);
-    }
+    disk_waits();
     return written;
   }
   if (__atomic_load_n(&disk.error, __ATOMIC_SEQ_CST) != 0 && disk_is_meant(file)) {
@@ -56,7 +73,7 @@ ssize_t writev(int file, const struct iovec *parts, int count) {
   return syscall(SYS_writev, file, parts, count);
 }
 
-static void disk_fails(const char *name, int error, size_t partly) {
+static inline void disk_fails(const char *name, int error, size_t partly) {
   disk.name = name;
   disk.partly = partly;
   __atomic_store_n(&disk.error, error, __ATOMIC_SEQ_CST);
@@ -66,7 +83,7 @@ static void disk_fails(const char *name, int error, size_t partly) {
 static inline void disk_is_slow(const char *name) {
   disk.name = name;
   disk.begun = disk.allowed = 0;
-  __atomic_store_n(&disk.is_slow, 1, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&disk.is_slow, getpid(), __ATOMIC_SEQ_CST);
 }
 
 /* Waits for a write to begin, the one of this number. All before it may end. */

@@ -86,6 +86,8 @@ pub struct Plan {
     /// 1 has a child that does nothing, 2 one that goes on with the session.
     pub fork: u32,
     pub again: bool,
+    /// Before this call of the first thread the jitdump is removed, and made again.
+    pub lose: u64,
     pub die_us: u64,
     /// At the end of all calls: 1 closes the session, 2 leaves it open.
     pub close: u64,
@@ -111,6 +113,7 @@ impl Default for Plan {
             max_wait_ms: 60_000,
             fork: 0,
             again: false,
+            lose: 0,
             die_us: 0,
             close: 0,
             slow_disk: String::new(),
@@ -141,6 +144,7 @@ impl Plan {
             ("max_wait_ms", self.max_wait_ms),
             ("fork", self.fork.into()),
             ("again", self.again.into()),
+            ("lose", self.lose),
             ("die_us", self.die_us),
             ("close", self.close),
         ] {

@@ -77,6 +77,24 @@ fn recover_and_check_nothing(run: &Run) {
     assert!(files == run.files(), "{run}: a second recovery has written to the files");
 }
 
+/// A jitdump that was written anew at some time, because somebody had removed it, has grown since. All of that stays.
+#[test]
+fn of_a_jitdump_that_was_written_anew() {
+    let mut random = Random::new("of_a_jitdump_that_was_written_anew");
+    for _ in 0..rounds(3) {
+        // The disk stops long after that.
+        let (lose, slow_disk) = (1 + random.below(200), format!("block_at={}", 1_500_000 + random.below(1_000_000)));
+        let (seed, threads, calls, large) = (random.number() >> 1, 1, 10_000, 0);
+        let max_memory = 256 << 20;
+        let plan = Plan { threads, calls, large, seed, lose, slow_disk, max_memory, ..Plan::default() };
+        let mut run = Run::start("anew", plan);
+        run.wait_until("the end of the calls", |truth| truth.done);
+        run.kill();
+        assert!(run.recover().is_some(), "{run}");
+        check_files(&run, State::Complete);
+    }
+}
+
 /// Several recoveries at a time do not get into each other's way.
 #[test]
 fn several_at_a_time() {

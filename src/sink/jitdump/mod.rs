@@ -198,7 +198,9 @@ impl Jitdump {
         let name = self.name().to_owned();
         let known = [state.identity, next.unwrap_or(*state).identity];
         let (file, identity) = file::take_over(self.dir()?, &name, &known, may_be_locked)?;
-        let state = next.filter(|next| next.identity == identity).unwrap_or(*state);
+        // Once it is the one that is known, it has grown.
+        let replaces = |next: &FileState| next.identity == identity && identity != state.identity;
+        let state = next.filter(replaces).unwrap_or(*state);
         file.read_exact_at(&mut self.header, 0)?;
         if Header::read(&self.header).is_none_or(|header| header.pid != self.status.pid) {
             return refuse("is not the jitdump of this process");

@@ -37,6 +37,10 @@ impl Jitdump {
             let marker = Marker::new(&fresh)?;
             let ours = self.identity;
             if !elsewhere {
+                // The groups have taken their time.
+                if self.is_taken() {
+                    return Err(io::Error::new(file::TAKEN, "is written by another library in this process by now"));
+                }
                 file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
             }
             Ok((places, len, identity, marker))
@@ -96,5 +100,42 @@ impl Jitdump {
         }
         self.status.aside(|| fresh.write_all(&buffer))?;
         Ok((places, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::queue::status::Status;
+    use crate::sink::jitdump::names::name_of;
+    use crate::sys::clock::Clock;
+
+    /// Somebody opens the file as if it were new while the other one is written that is to replace it.
+    #[test]
+    fn a_file_that_is_taken_meanwhile_is_not_replaced() {
+        const PID: u32 = 4_000_000_001;
+        let dir = std::env::temp_dir().join(format!("jitsym-rewrite-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let path = dir.join(name_of(PID, 0));
+        let status = Arc::new(Status::new(PID, Clock::Monotonic, Arc::default()));
+        let mut dump = Jitdump::at(path.clone(), 0o600, status);
+        dump.open_file().unwrap();
+        let (group, order) = ([7; 100], dump.contents.next);
+        dump.put(&[&group], &[group.len()]);
+        let mut other = None;
+        for (attempt, name) in [(0, name_of(PID, 0)), (1, name_of(PID, 1))] {
+            let other = std::cell::RefCell::new(&mut other);
+            let rewritten = dump.rewrite(&[(order, group.len())], &|_, _| {
+                other.borrow_mut().get_or_insert_with(|| File::create(&path).unwrap());
+            });
+            assert_eq!((rewritten.is_ok(), dump.name()), (attempt == 1, name.as_ref()), "{rewritten:?}");
+        }
+        other.unwrap().write_all(b"somebody's").unwrap();
+        let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.count(), 2);
+        assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

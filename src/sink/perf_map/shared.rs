@@ -115,7 +115,8 @@ impl PerfMap {
         let old = self.file.as_ref().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
         let in_company = !dead
             && old.is_some_and(|((file, now), identity)| {
-                now > len || other_writers::writes_or_will(identity, Some(file), now < len)
+                let comes = || other_writers::writes_or_will(identity, Some(file), now < len);
+                now > len || self.status.aside(comes)
             });
         let dir = self.dir()?;
         if in_company {

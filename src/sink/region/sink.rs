@@ -182,7 +182,7 @@ impl RegionSink {
             left_out += left.names + left.tables + left.lines;
             let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
             if !waits {
-                let result = status.write_gate.pass(|| file.write(now));
+                let result = status.write_gate.pass(|| status.aside(|| file.write(now)));
                 status.counters.region_bytes.add(file.take_written());
                 let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
                 match &result {

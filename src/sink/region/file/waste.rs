@@ -10,6 +10,8 @@ use crate::registry::ordered::Place;
 impl RegionFile {
     /// Forgets code that overlaps a part of the text. Returns the place of other code there.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
+        // Where no code ever is: below it, or where it begins with the file after it.
+        let nowhere = if self.layout.text == 0 { self.layout.text_room } else { 0 }.to_ne_bytes();
         loop {
             let place = self.known.place(range.end);
             let Some((offset, number)) = self.known.before(place) else { return place };
@@ -27,8 +29,6 @@ impl RegionFile {
             let eh_frame = &mut self.parts.eh_frame;
             self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
             if let Some(lines) = known.lines {
-                // Where no code ever is.
-                let nowhere = [0; 8];
                 lines.info.iter().for_each(|&at| self.parts.debug_info.patch(at.into(), &nowhere));
                 self.parts.debug_line.patch(lines.line.into(), &nowhere);
                 self.parts.debug_aranges.patch(lines.aranges.into(), &nowhere);

@@ -149,8 +149,8 @@ fn code_below_the_header_page() {
         words.map(seen).collect::<Vec<_>>()
     };
     let symbol = |addr: &str, size: &str, name: &str| (addr.to_owned(), size.to_owned(), name.to_owned());
-    // The old code has no lines: when it is gone, they would be at address 0.
-    for (name, kinds) in [("old", [3, 6]), ("new", [1, 2])] {
+    // With other lines, and one with inlined functions.
+    for (name, kinds) in [("old", [5, 4]), ("new", [1, 2])] {
         for (number, offset) in [(1, 0), (2, 0x20)] {
             let truth = Truth::new(kinds[number - 1], 0x10);
             let info_records = truth.info_records(BASE + offset);
@@ -168,6 +168,13 @@ fn code_below_the_header_page() {
         for place in ["0", ","] {
             let output = Command::new("addr2line").args(["-f", "-e"]).arg(path).arg(place).output().unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "??\n??:0\n", "{place}");
+        }
+        // Not those of the code that is gone.
+        for (place, line) in [("1", "/src/one.js:2"), ("2f", "/src/one.js:7")] {
+            for program in ["addr2line", "eu-addr2line"] {
+                let output = Command::new(program).args(["-i", "-e"]).arg(path).arg(place).output().unwrap();
+                assert_eq!(plain(&String::from_utf8(output.stdout).unwrap()), format!("{line}\n"), "{program} {place}");
+            }
         }
     }
     file.add(&Code { offset: 0, size: 4, name: b"short", info_records: &[] });
