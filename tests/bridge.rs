@@ -96,11 +96,10 @@ fn postgresql() {
         let mut shell = perf::command("setpriv");
         shell.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh"]).arg(dir.join("postgres.sh"));
         shell.arg(&dir).arg(bin).arg(dir.join("libjitsym.so")).arg(pace.to_string());
-        let output = {
+        let text = perf::whole(&dir.join("perf.data"), || {
             let _alone = serial();
-            run(shell.env("HOME", &dir).current_dir(&dir))
-        };
-        let text = stdout(&output);
+            stdout(&run(shell.env("HOME", &dir).current_dir(&dir)))
+        });
         let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid").parse().expect("number");
         let files = TmpFiles(pid);
         let text = std::fs::read_to_string(dir.join("script.txt")).expect("script");

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 use super::mapping::Table;
+use super::thread;
 
 const NOTHING: u32 = 0;
 const REGISTER: u32 = 1;
@@ -124,7 +125,7 @@ pub fn descriptor_addr() -> u64 {
     std::ptr::from_ref(names::descriptor()) as u64
 }
 
-/// The first of this library's entries in the list, and the entry after its last one. `None` if it changes them just now.
+/// The first of this library's entries in the list, and the entry after its last one. `None` as for `list`.
 pub fn own_entries() -> Option<Option<(u64, u64)>> {
     with_ends(|ends| {
         let Some(ends) = ends else { return Some(None) };
@@ -141,8 +142,8 @@ pub fn is_watched() -> bool {
 
 /// Whether nobody else has put anything into the list so far. Two that do so at the same moment can lose an entry of one.
 pub fn is_alone() -> bool {
-    let has_ends = || ENDS.try_lock().is_ok_and(|ends| ends.is_some());
-    names::descriptor().first.load(Ordering::Relaxed).is_null() || has_ends()
+    let has_ends = || with_ends(|ends| Some(ends.is_some()));
+    names::descriptor().first.load(Ordering::Relaxed).is_null() || has_ends() == Some(true)
 }
 
 /// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
@@ -182,6 +183,8 @@ struct Ends {
 unsafe impl Send for Ends {}
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
+/// The process whose thread has that lock; 0 if none has. A child inherits the lock of a thread that it does not have.
+static HOLDER: AtomicU32 = AtomicU32::new(0);
 
 /// An object in the list. It stays there until it is taken out.
 #[derive(Debug)]
@@ -200,8 +203,8 @@ impl Listed {
     }
 }
 
-/// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` if another thread is in here, which happens only in a child that was
-/// forked in the middle of it, or if there is no memory.
+/// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` without memory, in a child that was
+/// forked while another thread was in here, or if a debugger stops such a thread for long.
 pub fn list(bytes: &[u8], empty: fn() -> Vec<u8>) -> Option<Listed> {
     let mut image = Table::default();
     image.try_reserve(bytes.len()).ok()?;
@@ -262,12 +265,25 @@ pub fn unlist_all() -> bool {
 }
 
 fn with_ends<T>(body: impl FnOnce(&mut Option<Ends>) -> Option<T>) -> Option<T> {
-    let mut ends = match ENDS.try_lock() {
-        Ok(ends) => ends,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
-    body(&mut ends)
+    const LOOKS: u32 = 10_000;
+    const PAUSE_MICROS: u64 = 100;
+    let process = std::process::id();
+    for _ in 0..LOOKS {
+        let mut ends = match ENDS.try_lock() {
+            Ok(ends) => ends,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if ![0, process].contains(&HOLDER.load(Ordering::SeqCst)) => return None,
+            Err(TryLockError::WouldBlock) => {
+                thread::sleep_micros(PAUSE_MICROS);
+                continue;
+            }
+        };
+        HOLDER.store(process, Ordering::SeqCst);
+        let result = body(&mut ends);
+        HOLDER.store(0, Ordering::SeqCst);
+        return result;
+    }
+    None
 }
 
 /// Debuggers complain of entries without an object, so the ends have one too.
@@ -326,4 +342,31 @@ fn tell(action: u32, entry: NonNull<Entry>) {
         names::__jit_debug_register_code();
     }
     descriptor.action.store(NOTHING, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::format::elf::object;
+
+    /// Threads that look at the list while others change it wait for them, and those for these.
+    #[test]
+    fn nobody_is_turned_away() {
+        let ends = AtomicBool::new(false);
+        let looks_until_the_end = || {
+            let mut are_there = true;
+            while !ends.load(Ordering::Relaxed) {
+                are_there &= own_entries().is_some();
+            }
+            are_there
+        };
+        std::thread::scope(|scope| {
+            let looks = [(); 2].map(|()| scope.spawn(looks_until_the_end));
+            let changes = (0..2000).all(|_| list(&[1, 2, 3], object::empty).map(unlist).is_some());
+            ends.store(true, Ordering::Relaxed);
+            assert!(changes && looks.into_iter().all(|look| look.join().unwrap()));
+        });
+    }
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::check::{check_dump, check_map, cut_by_kernel, is_empty_dump, State};
 use crate::perf;
-use crate::plan::{rounds, Plan, Random, JITDUMP, MAP, NO_SPOOL, SPOOL_NONE, SPOOL_SHARED};
+use crate::plan::{rounds, slow_disk, Plan, Random, JITDUMP, MAP, NO_SPOOL, SPOOL_NONE, SPOOL_SHARED};
 use crate::recover::recover;
-use crate::run::{kill, Run};
+use crate::run::{kill, Run, Truth};
 use crate::support::{run, stdout, tool, try_run};
 
 /// What a program does that is killed, with all that can be different from one to the next.
@@ -270,9 +270,15 @@ fn default_place() {
     for (close, left) in [(1, 0), (2, 0), (0, 1)] {
         let dir = crate::run::fresh_dir("default");
         let plan = Plan { calls: 100, close, seed: random.number() >> 1, ..Plan::default() };
-        let words = plan.words(&dir, &dir.join("truth"));
-        let mut program = perf::command(&words[0]).args(&words[1..]).stdout(std::process::Stdio::null()).spawn();
-        let program = program.as_mut().expect("start the program");
+        let truth = dir.join("truth");
+        let words = plan.words(&dir, &truth);
+        let mut command = perf::command(&words[0]);
+        command.args(&words[1..]).stdout(std::process::Stdio::null());
+        if close == 0 {
+            // A spool in which nothing is left to be written may be removed by any next process.
+            command.env("LD_PRELOAD", slow_disk()).env("SLOW_DISK", "block_at=41");
+        }
+        let mut program = command.spawn().expect("start the program");
         let pid = program.id();
         let of_process = || {
             let entries = std::fs::read_dir("/dev/shm").expect("/dev/shm").flatten();
@@ -280,11 +286,9 @@ fn default_place() {
             names.filter(|name| name.starts_with(&format!("jitsym-{pid}-")) && name.ends_with(".spool")).count()
         };
         if close == 0 {
-            // The map is made before jitsym_init returns, and complete some time after the calls.
-            let map = dir.join(format!("perf-{pid}.map"));
             let begin = Instant::now();
-            while std::fs::read_to_string(&map).map_or(0, |map| map.lines().count()) < 200 {
-                assert!(begin.elapsed() < Duration::from_secs(600), "the map of {pid} is never complete");
+            while !Truth::read(&truth, false).done {
+                assert!(begin.elapsed() < Duration::from_secs(600), "the calls of {pid} never end");
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(of_process(), 1, "spools of {pid}");

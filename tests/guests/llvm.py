@@ -10,6 +10,8 @@ import time
 
 import llvmlite.binding as llvm
 
+from bridged import until_named
+
 print("pid", os.getpid(), flush=True)
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -54,8 +56,7 @@ function(gone, "gone_outer")(1000)
 gone.close()
 engine = compiled(way("first") + way("second"))
 first, second = function(engine, "first_outer"), function(engine, "second_outer")
-# Until the bridge has looked.
-time.sleep(0.5)
+until_named("second_")
 end = time.time() + float(sys.argv[1])
 while time.time() < end:
     first(2_000_000)

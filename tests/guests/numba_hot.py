@@ -8,6 +8,8 @@ import time
 
 import numba
 
+from bridged import until_named
+
 print("pid", os.getpid(), flush=True)
 # LLVM makes unwind tables of these functions only with it.
 debug = "debug" in sys.argv
@@ -29,8 +31,7 @@ def second_leaf(n):
     return a
 
 
-# Until the bridge has looked.
-time.sleep(0.5)
+until_named("second_")
 end = time.time() + float(sys.argv[1])
 while time.time() < end:
     first_leaf(2_000_000)

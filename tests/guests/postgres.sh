@@ -18,7 +18,7 @@ jit_optimize_above_cost = 0
 max_parallel_workers_per_gather = 0
 fsync = off
 END
-JITSYM=bridge LD_PRELOAD=$library perf record -q -k 1 -e cpu-clock -F 499 --call-graph dwarf,16384 -o perf.data -- \
+JITSYM=bridge LD_PRELOAD=$library perf record -q -k 1 -e cpu-clock -F 199 --call-graph dwarf,16384 -o perf.data -- \
     "$bin/postgres" -D data >log 2>&1 &
 server=$!
 trap '"$bin/pg_ctl" -D data -m fast stop >/dev/null 2>&1 || :; wait "$server" || :' EXIT

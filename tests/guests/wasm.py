@@ -8,6 +8,8 @@ import time
 
 import wasmtime
 
+from bridged import until_named
+
 print("pid", os.getpid(), flush=True)
 config = wasmtime.Config()
 if sys.argv[2] == "vtune":
@@ -33,8 +35,7 @@ def way(name):
 
 module = wasmtime.Module(engine, f"(module {way('first')} {way('second')})")
 exports = wasmtime.Instance(store, module, []).exports(store)
-# Until the bridge has looked.
-time.sleep(0.5)
+until_named("second_")
 end = time.time() + float(sys.argv[1])
 while time.time() < end:
     exports["first"](store, 2_000_000)

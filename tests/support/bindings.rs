@@ -21,6 +21,9 @@ pub fn with_library(command: &mut Command) -> &mut Command {
 /// A Python environment, shared by all test programs, with these packages of PyPI in it. Its programs are in `bin`.
 pub fn python_env(packages: &[&str]) -> PathBuf {
     let env = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-env");
+    // Another test program may be about to make it.
+    let lock = std::fs::File::create(env.with_extension("lock")).expect("lock file");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("lock");
     if !env.join("ready").exists() {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&env));
         std::fs::write(env.join("ready"), "").expect("write");

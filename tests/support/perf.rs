@@ -312,7 +312,7 @@ pub fn whole<T>(data: &Path, mut record: impl FnMut() -> T) -> T {
 
 /// How many times the kernel had no room for records.
 fn lost(data: &Path) -> u64 {
-    let text = stdout(&run(perf("report").args(["--stats", "-i"]).arg(data)));
+    let text = stdout(&run(perf("report").args(["--stats", "--force", "-i"]).arg(data)));
     let count = |line: &str| line.trim().strip_prefix("LOST events:")?.split_whitespace().next()?.parse().ok();
     text.lines().find_map(count).unwrap_or(0)
 }

@@ -46,6 +46,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Larger objects are passed over.
 const OBJECT_MAX: u64 = 1 << 30;
+/// How many times a list is read that changes meanwhile.
+const READS: u32 = 16;
 
 /// Nobody looks while the process forks.
 static CHANGING: Changing = Changing::new();
@@ -183,7 +185,8 @@ fn compare(state: &mut State) -> Result<bool> {
     if is_off() {
         return Ok(false);
     }
-    let Some(listed) = state.lists.read(pid) else { return Ok(true) };
+    // A list changes while it is read by what this library tells debuggers too.
+    let Some(listed) = (0..READS).find_map(|_| state.lists.read(pid)) else { return Ok(true) };
     let mut now = HashMap::new();
     let mut fresh = Vec::new();
     for listed in listed {
