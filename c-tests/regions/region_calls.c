@@ -699,6 +699,62 @@ static void forks(uint32_t flags, int is_slow) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A thread that is forked away from while it gives a file another name, which takes as long as it is to. */
+static pid_t linking_is_slow;
+static int links;
+
+int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags) {
+  long result = syscall(SYS_linkat, from_dir, from, to_dir, to, flags);
+  __atomic_store_n(&links, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&linking_is_slow, __ATOMIC_SEQ_CST) == getpid()) {
+    usleep(1000);
+  }
+  return (int)result;
+}
+
+static jitsym *session_of_thread;
+
+static void *unregisters(void *exec) {
+  CHECK_OK(jitsym_unregister_range(session_of_thread, (uintptr_t)exec, PAGE));
+  return NULL;
+}
+
+/* The child's part of adopted memory is a mapping of its own file all the same. */
+static void forks_during_a_rename(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 60);
+  CHECK(mprotect(memory, SIZE, RX) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, memory, "gone soon");
+  CHECK_OK(jitsym_flush(session, 60000));
+  linking_is_slow = getpid();
+  links = 0;
+  session_of_thread = session;
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, unregisters, memory) == 0);
+  while (__atomic_load_n(&links, __ATOMIC_SEQ_CST) == 0) {
+    usleep(1000);
+  }
+  pid_t child = fork();
+  CHECK(child >= 0);
+  __atomic_store_n(&linking_is_slow, 0, __ATOMIC_SEQ_CST);
+  if (child == 0) {
+    test_inherits_threads = 1;
+    announce(session, memory, "of the child");
+    CHECK_OK(jitsym_flush(session, 60000));
+    char number[32];
+    snprintf(number, sizeof number, "-%d-", (int)getpid());
+    CHECK(run_code(memory) == 60 && strstr(mapping_at(memory).path, number) != NULL);
+    CHECK_OK(jitsym_close(session));
+    _exit(0);
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  test_wait_ok(child);
+  CHECK(run_code(memory) == 60);
+  CHECK_OK(jitsym_close(session));
+}
+
 static void forks_later(void) {
   forks(0, 0);
 }
@@ -790,10 +846,10 @@ static void leaves_one(void) {
 
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
-      create_refuses,      adopt_refuses,    others_refuse, two_views,           one_view,             places,
-      many_regions,        without_sink,     sessions_end,  adopted_is_the_same, adopted_is_used,      beside_other_sinks,
-      adopts_by_itself,    forks_later,      forks_now,     forks_during_a_write, meets_leftovers,     adopted_while_it_runs,
-      removes_files,       adopted_goes,
+      create_refuses,   adopt_refuses, others_refuse,       two_views,        one_view,           places,
+      many_regions,     without_sink,  sessions_end,        adopted_is_the_same, adopted_is_used, beside_other_sinks,
+      adopts_by_itself, forks_later,   forks_now,           forks_during_a_write, forks_during_a_rename, meets_leftovers,
+      adopted_while_it_runs, removes_files, adopted_goes,
   };
 
   test_begin(argc, argv);

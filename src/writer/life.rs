@@ -13,8 +13,9 @@ use crate::queue::record::{flag, EventKind};
 use crate::queue::requests::Requests;
 use crate::sys::{barrier, delegate, thread};
 
-/// How long an exit waits for threads that lay down a record.
+/// How long an exit waits for threads that lay down a record, and how often it looks at least: the whole process may have been stopped.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
+const RECORD_LOOKS: u32 = 1000;
 
 impl Writer {
     /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink
@@ -138,12 +139,13 @@ impl Writer {
         let others = || self.sources.iter().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
         others().for_each(|slot| slot.shut());
         barrier::all_threads();
-        let end = Instant::now() + RECORD_TIMEOUT;
+        let (end, mut looks) = (Instant::now() + RECORD_TIMEOUT, 0);
         while others().any(|slot| slot.is_busy()) {
-            if Instant::now() > end {
+            if looks >= RECORD_LOOKS && Instant::now() > end {
                 return;
             }
             thread::sleep_micros(20);
+            looks += 1;
         }
         engine.set_exit_whole();
     }

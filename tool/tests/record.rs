@@ -53,7 +53,7 @@ fn with_a_jitdump() {
         let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-g", "dwarf,16384", "--top", "-o"]);
         command.arg(&data).arg("--flamegraph").arg(&svg).arg("--").arg(perf::program());
         command.args(["scenario=stacks", "layout=gap", "seconds=1", &format!("dir={}", dir.display())]);
-        let output = run(command.env(PACE, pace.to_string()));
+        let output = perf::whole(&data, || run(command.env(PACE, pace.to_string())));
         let (truth, files) = perf::read_truth(&stdout(&output));
         let count = perf::count_in_guest(&truth, &data);
         ((truth, files, output), count)
@@ -137,7 +137,7 @@ fn record_server(name: &str, options: &[&str]) -> (Family, PathBuf, String) {
     until_enough(1, |pace| {
         let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock"]);
         command.args(options).arg("-o").arg(&data).arg("--").arg(server()).args(["2", "0.4"]);
-        let output = run(command.env(PACE, pace.to_string()));
+        let output = perf::whole(&data, || run(command.env(PACE, pace.to_string())));
         let family = Family::of(&stdout(&output));
         let (whole, cut) = whole_stacks(&data);
         let seen: BTreeSet<(u32, String)> = whole.iter().cloned().collect();

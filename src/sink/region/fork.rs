@@ -37,9 +37,11 @@ impl Regions {
             let copied =
                 named.or_else(|_| copy(region).and_then(|file| remap(region, write, &file).map(|()| (file, None))));
             if let Ok((file, path)) = copied {
+                let held = Held::new(file).ok().map(Arc::new);
+                region.set_inode(held.as_ref().map_or(0, |file| file.identity().inode));
                 // Held by another thread at the fork, it is not needed but to grow.
                 if let Ok(mut naming) = region.naming.try_lock() {
-                    naming.set_file_of_child(Held::new(file).ok().map(Arc::new), path);
+                    naming.set_file_of_child(held, path);
                 }
             }
         }
@@ -229,10 +231,7 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
 
 /// Private memory that still is a mapping of the parent's file.
 fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
-    // Another thread of the parent may have held it at the fork.
-    let is_free = old.naming.try_lock().is_ok();
-    let pieces = if is_free { old.mapped() } else { Err(io::ErrorKind::WouldBlock.into()) };
-    let pieces = pieces.inspect_err(|_| new.naming.remove())?;
+    let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
     let window = old.window.as_ref().and_then(|_| Window::new(old.start, old.len()).ok());
     for piece in &pieces {
         // Before all that was registered.
@@ -245,16 +244,14 @@ fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> 
 
 /// Memory whose code goes to the other sinks.
 fn plain(old: &Region) -> Parts {
-    // Profilers look for names in the parent's file as long as the memory is a mapping of it. Another thread of the parent may
-    // have held it at the fork.
-    let is_free = old.naming.try_lock().is_ok();
+    // Profilers look for names in the parent's file as long as the memory is a mapping of it.
     let is_whole = || {
         old.mapped().is_ok_and(|pieces| pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>() == old.len())
     };
     let may_be_plain = match old.kind {
         Backing::TwoViews { .. } => false,
         // Its end unmaps what is a mapping of the file, or else all of it.
-        Backing::Private { adopted, .. } => is_free && (adopted || is_whole()),
+        Backing::Private { adopted, .. } => adopted || is_whole(),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();
     let held = old.naming.try_lock().ok().and_then(|mut naming| naming.open_file()).filter(|_| !is_plain);

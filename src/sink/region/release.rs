@@ -164,6 +164,7 @@ impl Regions {
         }
         // The region stays for ever, but need not take much.
         lock(&region.naming).end();
+        region.set_inode(0);
         true
     }
 }

@@ -11,7 +11,7 @@ use super::marks::Marks;
 use super::naming::Naming;
 use super::tally::Tally;
 use super::window::Window;
-use super::{lock, NEVER};
+use super::NEVER;
 use crate::api::error::Result;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::outside::Mutex;
@@ -76,6 +76,8 @@ pub struct Region {
     /// When the first split is due that the writer has not seen to; else `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
+    /// The file's number, or 0: in a forked child another thread may have had the lock of `naming`.
+    inode: AtomicU64,
     /// Only the writer has it for long.
     pub(super) file: Mutex<Option<Box<RegionFile>>>,
     /// The one that has ended before this one.
@@ -127,6 +129,7 @@ impl Region {
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             splits_at: AtomicU64::new(NEVER),
+            inode: AtomicU64::new(parts.naming.identity().map_or(0, |identity| identity.inode)),
             naming: Mutex::new(parts.naming),
             file: Mutex::new(parts.file.map(Box::new)),
             ended_before: AtomicPtr::new(std::ptr::null_mut()),
@@ -183,6 +186,15 @@ impl Region {
         self.start - self.base
     }
 
+    pub(super) fn inode(&self) -> Option<u64> {
+        Some(self.inode.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
+    }
+
+    /// In a forked child: of its own file. 0: there is none any more.
+    pub(super) fn set_inode(&self, inode: u64) {
+        self.inode.store(inode, Ordering::Relaxed);
+    }
+
     /// The parts that still are mappings of its file, if it has one.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
         maps::collect(self.mapped_in(&maps::within(self.start, self.end())?))
@@ -190,7 +202,7 @@ impl Region {
 
     /// The same, given what is mapped.
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
-        let inode = lock(&self.naming).identity().map(|identity| identity.inode);
+        let inode = self.inode();
         let (start, end, base) = (self.start, self.end(), self.base);
         // Another file system may have an inode of this number; but not mapped just as this file would be.
         let is_ours = move |mapping: &&Mapping| {

@@ -147,8 +147,7 @@ impl Regions {
     fn place_window(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
         let page = page_size() as u64;
         let windows = self.all().filter(|region| region.window.is_some());
-        let windows: Vec<u64> =
-            windows.filter_map(|region| lock(&region.naming).identity()).map(|it| it.inode).collect();
+        let windows: Vec<u64> = windows.filter_map(Region::inode).collect();
         // perf 7 takes an object for another one that has begun at the same address.
         let is_known = |base: u64| lock(&self.settings).bases.contains_key(&base);
         for _ in 0..8 {
