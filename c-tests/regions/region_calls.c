@@ -699,6 +699,52 @@ static void forks(uint32_t flags, int is_slow) {
   CHECK_OK(jitsym_close(session));
 }
 
+static jitsym *session_of_thread;
+
+static void *flushes(void *has_flushed) {
+  CHECK_OK(jitsym_flush(session_of_thread, 60000));
+  __atomic_store_n((int *)has_flushed, 1, __ATOMIC_SEQ_CST);
+  return NULL;
+}
+
+static int is_elf(const char *path) {
+  char magic[4] = {0};
+  FILE *file = fopen(path, "r");
+  CHECK(file != NULL);
+  size_t read = fread(magic, 1, sizeof magic, file);
+  return fclose(file) == 0 && read == sizeof magic && memcmp(magic, "\177ELF", sizeof magic) == 0;
+}
+
+/* The name of an older generation leads to a whole file after each write that makes it one of its own. */
+static void splits_slowly(void) {
+  jitsym *session = session_of_thread = test_open_flags(JITSYM_SINK_REGION, 0);
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, 61);
+  CHECK(mprotect(memory, SIZE, RX) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, memory, "old");
+  CHECK_OK(jitsym_flush(session, 60000));
+  struct mapping old = mapping_at(memory);
+  struct stat before, after;
+  CHECK(stat(old.path, &before) == 0);
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, PAGE));
+  disk_is_slow("/jit");
+  announce(session, memory, "new");
+  int has_flushed = 0;
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, flushes, &has_flushed) == 0);
+  for (unsigned writes = 1; !__atomic_load_n(&has_flushed, __ATOMIC_SEQ_CST); usleep(1000)) {
+    if (__atomic_load_n(&disk.begun, __ATOMIC_SEQ_CST) >= writes) {
+      CHECK(is_elf(old.path));
+      __atomic_store_n(&disk.allowed, writes++, __ATOMIC_SEQ_CST);
+    }
+  }
+  disk.is_slow = 0;
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(is_elf(old.path) && stat(old.path, &after) == 0 && before.st_ino != after.st_ino);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* A thread that is forked away from while it gives a file another name, which takes as long as it is to. */
 static pid_t linking_is_slow;
 static int links;
@@ -711,8 +757,6 @@ int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags
   }
   return (int)result;
 }
-
-static jitsym *session_of_thread;
 
 static void *unregisters(void *exec) {
   CHECK_OK(jitsym_unregister_range(session_of_thread, (uintptr_t)exec, PAGE));
@@ -849,7 +893,7 @@ int main(int argc, char **argv) {
       create_refuses,   adopt_refuses, others_refuse,       two_views,        one_view,           places,
       many_regions,     without_sink,  sessions_end,        adopted_is_the_same, adopted_is_used, beside_other_sinks,
       adopts_by_itself, forks_later,   forks_now,           forks_during_a_write, forks_during_a_rename, meets_leftovers,
-      adopted_while_it_runs, removes_files, adopted_goes,
+      adopted_while_it_runs, removes_files, adopted_goes, splits_slowly,
   };
 
   test_begin(argc, argv);

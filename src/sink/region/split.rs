@@ -3,14 +3,15 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::file::RegionFile;
+use super::generation::GENERATION_MOST;
 use super::naming::Split;
 use super::sink::RegionSink;
 use super::{lock, Region};
 use crate::sys::dir::Dir;
+use crate::sys::file::Identity;
 use crate::sys::{file, thread};
 
 /// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
@@ -57,30 +58,29 @@ impl RegionSink {
     /// Writes what the file says under the names that it had before a generation.
     fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = lock(&region.naming);
-        let (names, path, own) = (naming.take_names(first), naming.path.clone(), naming.named());
+        let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;
         drop(naming);
+        let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, own));
         // A name that is left is one of the file that is written to: no file is better than one with other code.
-        let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
-        let free = |name: &OsStr| if is_own(name) { dir.remove(name) } else { Ok(()) };
-        let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, &path, &free));
-        let freed = names.iter().try_for_each(|name| free(name));
+        let freed = names.iter().try_for_each(|name| free(&dir, name, own));
         result.and(freed)
     }
 
-    /// Writes what the file says under names.
+    /// Writes what the file says under names, of which readers find the file or a whole copy at any time.
     fn copy_to(
         &self,
         region: &Region,
         file: &RegionFile,
         dir: &Dir,
         names: &[OsString],
-        path: &Path,
-        free: &impl Fn(&OsStr) -> io::Result<()>,
+        own: Option<Identity>,
     ) -> io::Result<()> {
         let Some((name, others)) = names.split_first() else { return Ok(()) };
-        free(name)?;
-        let to = file::claim(dir, name, self.regions.mode(), file::ANYWHERE)?;
+        let naming = lock(&region.naming);
+        let (path, fresh) = (naming.path.clone(), naming.name_of(GENERATION_MOST, false));
+        drop(naming);
+        let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
         // private mapping keeps to itself.
@@ -90,17 +90,29 @@ impl RegionSink {
             Some(_) => with_live,
             None => is_private,
         };
-        let result = file.snapshot(to, has_bytes, region.build_id());
+        file.snapshot(to, has_bytes, region.build_id())
+            .and_then(|()| file::put_in_place(dir, &fresh, name, own))
+            .inspect_err(|_| _ = dir.remove(&fresh))?;
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         let pause = self.regions.pause_after(bytes, self.status.clock.now());
         region.pause.store(pause, Ordering::Relaxed);
         self.status.counters.region_bytes.add(bytes);
         self.regions.keep_old(path.with_file_name(name), identity, bytes);
         for other in others {
-            if free(other).and_then(|()| dir.link(name, other)).is_ok() {
+            if free(dir, other, own).and_then(|()| dir.link(name, other)).is_ok() {
                 self.regions.keep_old(path.with_file_name(other), identity, 0);
             }
         }
-        result
+        Ok(())
+    }
+}
+
+/// Takes a name from the file that is written to.
+fn free(dir: &Dir, name: &OsStr, own: Option<Identity>) -> io::Result<()> {
+    let is_own = dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
+    if is_own {
+        dir.remove(name)
+    } else {
+        Ok(())
     }
 }
