@@ -89,7 +89,7 @@ fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) 
         check(&landing, test, preload, &[what, &seed()]);
     }
     let program = program(&SOURCES, test, link, options);
-    for what in ["off", "call", "move", "late", "again", "fork", "adopted"] {
+    for what in ["off", "call", "move", "late", "again", "fork", "alone", "adopted"] {
         check(&program, test, preload, &[what]);
     }
     if is_libgcc {

@@ -188,6 +188,23 @@ static void forks(void) {
   test_wait_ok(child);
 }
 
+/* A child that takes nothing over puts other code where its parent's was, which the unwinder has known since before the fork. */
+static void forks_alone(void) {
+  check(memory);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    jitsym_id ids[PIECES];
+    session = test_open_flags(sinks, 0);
+    make_chain(memory + 8, ids);
+    check(memory + 8);
+    CHECK_OK(jitsym_close(session));
+    _exit(0);
+  }
+  test_wait_ok(child);
+  check(memory);
+}
+
 /* Memory is used again, at other places in it. `count` chains at a time. */
 static void reuse(unsigned seed, unsigned char *from, unsigned count, unsigned rounds) {
   jitsym_id (*ids)[PIECES] = calloc(count, sizeof *ids);
@@ -346,6 +363,7 @@ int main(int argc, char **argv) {
   CHECK(setrlimit(RLIMIT_CORE, &none) == 0);
   uint32_t flags = strcmp(what, "adopted") == 0 ? JITSYM_INIT_ADOPT : 0;
   sinks |= flags != 0 ? JITSYM_SINK_REGION : 0;
+  flags |= strcmp(what, "alone") == 0 ? JITSYM_INIT_FORK_ALONE : 0;
   session = test_open_flags(strcmp(what, "late") == 0 || strcmp(what, "off") == 0 ? JITSYM_SINK_JITDUMP : sinks, flags);
   memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
@@ -358,6 +376,8 @@ int main(int argc, char **argv) {
     thread_ends();
   } else if (strcmp(what, "fork") == 0) {
     forks();
+  } else if (strcmp(what, "alone") == 0) {
+    forks_alone();
   } else if (strcmp(what, "reuse") == 0) {
     reuse(number, memory, 200, 2000);
 #ifdef UNW_STEP

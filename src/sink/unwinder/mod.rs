@@ -8,7 +8,7 @@ mod tables;
 mod tests;
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use self::tables::Tables;
 use crate::api::options::{Config, Sinks};
@@ -27,28 +27,39 @@ pub static KIND: Kind = Kind {
     is_silent: false,
     is_default: false,
     is_told_of_regions: true,
-    make: Some(|_| Box::new(Unwinder::default())),
+    make: Some(|_| Box::new(Unwinder)),
 };
 
-/// In a forked child: what its parent's writer has told the unwinder, which knows it in the child too.
-static INHERITED: Mutex<Vec<Tables>> = Mutex::new(Vec::new());
+/// What the unwinders of the process have been told. They know it in a forked child too, whether that takes its parent's code over or
+/// not.
+struct Told {
+    /// Of each unwinder.
+    tables: Vec<Tables>,
+    /// The parent's sink has handed them over to a child.
+    is_let_go: bool,
+}
 
-fn take_inherited() -> Vec<Tables> {
-    std::mem::take(&mut *INHERITED.lock().unwrap_or_else(PoisonError::into_inner))
+static TOLD: Mutex<Told> = Mutex::new(Told { tables: Vec::new(), is_let_go: false });
+
+/// `None` in a child that was forked while another thread had them: nobody else waits for this.
+fn told() -> Option<MutexGuard<'static, Told>> {
+    match TOLD.try_lock() {
+        Ok(told) => Some(told),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// In a forked child, when its sinks are open: without this sink the unwinder forgets the code.
 pub fn end_inherited() {
-    drop(take_inherited());
+    if let Some(mut told) = told().filter(|told| told.is_let_go) {
+        told.tables.clear();
+    }
 }
 
-#[derive(Default)]
-struct Unwinder {
-    /// Of each unwinder of the process.
-    tables: Vec<Tables>,
-}
+struct Unwinder;
 
-impl Unwinder {
+impl Told {
     fn add(&mut self, id: u64, (addr, size): (u64, u64), info_records: Option<&[u8]>) {
         for tables in &mut self.tables {
             match info_records {
@@ -68,42 +79,51 @@ fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
 
 impl Sink for Unwinder {
     fn open(&mut self, _: &Config) -> Result<(), String> {
-        self.tables = take_inherited();
-        if self.tables.is_empty() {
-            self.tables = unwinder::dialects().map(Tables::new).collect();
+        let mut told = told().ok_or("the unwinder's tables are in use since before the fork")?;
+        if !std::mem::take(&mut told.is_let_go) {
+            // Those of the parent, in a child that takes nothing over.
+            told.tables.clear();
         }
-        if self.tables.is_empty() {
+        if told.tables.is_empty() {
+            told.tables = unwinder::dialects().map(Tables::new).collect();
+        }
+        if told.tables.is_empty() {
             return Err("the process has no unwinder that can be told of code".into());
         }
         Ok(())
     }
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
-        self.add(code.id, (code.live.addr, code.live.size), code.origin.info_records());
+        let place = (code.live.addr, code.live.size);
+        told().into_iter().for_each(|mut told| told.add(code.id, place, code.origin.info_records()));
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
-        self.add(code.id, (code.live.addr, code.live.size), Some(code.info_records));
+        let place = (code.live.addr, code.live.size);
+        told().into_iter().for_each(|mut told| told.add(code.id, place, Some(code.info_records)));
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
+        let Some(mut told) = told() else { return false };
         each_live(registry, group_of, |id, live, _, info_records| {
             let place = (live.addr, live.size);
             // What it has known since before a fork stays.
-            if !self.tables.iter().all(|tables| tables.has(id, place)) {
-                self.add(id, place, Some(info_records));
+            if !told.tables.iter().all(|tables| tables.has(id, place)) {
+                told.add(id, place, Some(info_records));
             }
         })
     }
 
     fn gone(&mut self, id: u64) {
-        self.tables.iter_mut().for_each(|tables| tables.remove(id));
+        told().into_iter().for_each(|mut told| told.tables.iter_mut().for_each(|tables| tables.remove(id)));
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
-        let tables = std::mem::take(&mut self.tables);
-        if how == Close::LetGo {
-            *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = tables;
+        if let Some(mut told) = told() {
+            told.is_let_go = how == Close::LetGo;
+            if !told.is_let_go {
+                told.tables.clear();
+            }
         }
         Ok(())
     }
