@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 use super::mapping::Table;
-use super::thread;
 
 const NOTHING: u32 = 0;
 const REGISTER: u32 = 1;
@@ -125,14 +124,11 @@ pub fn descriptor_addr() -> u64 {
     std::ptr::from_ref(names::descriptor()) as u64
 }
 
-/// The first of this library's entries in the list, and the entry after its last one. `None` as for `list`.
-pub fn own_entries() -> Option<Option<(u64, u64)>> {
-    with_ends(|ends| {
-        let Some(ends) = ends else { return Some(None) };
-        // SAFETY: the ends are never freed.
-        let after = unsafe { ends.last.as_ref() }.next.load(Ordering::Acquire);
-        Some(Some((ends.first.as_ptr() as u64, after as u64)))
-    })
+/// The first of this library's entries in the list, and the entry after its last one.
+pub fn own_entries() -> Option<(u64, u64)> {
+    // SAFETY: the ends are never freed.
+    let last = unsafe { LAST.load(Ordering::Acquire).as_ref() }?;
+    Some((FIRST.load(Ordering::Acquire) as u64, last.next.load(Ordering::Acquire) as u64))
 }
 
 /// Whether a debugger listens.
@@ -142,8 +138,7 @@ pub fn is_watched() -> bool {
 
 /// Whether nobody else has put anything into the list so far. Two that do so at the same moment can lose an entry of one.
 pub fn is_alone() -> bool {
-    let has_ends = || with_ends(|ends| Some(ends.is_some()));
-    names::descriptor().first.load(Ordering::Relaxed).is_null() || has_ends() == Some(true)
+    names::descriptor().first.load(Ordering::Relaxed).is_null() || !LAST.load(Ordering::Acquire).is_null()
 }
 
 /// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
@@ -183,8 +178,9 @@ struct Ends {
 unsafe impl Send for Ends {}
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
-/// The process whose thread has that lock; 0 if none has. A child inherits the lock of a thread that it does not have.
-static HOLDER: AtomicU32 = AtomicU32::new(0);
+/// The same for threads that look at the list while another one has that lock.
+static FIRST: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
+static LAST: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
 
 /// An object in the list. It stays there until it is taken out.
 #[derive(Debug)]
@@ -203,8 +199,8 @@ impl Listed {
     }
 }
 
-/// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` without memory, in a child that was
-/// forked while another thread was in here, or if a debugger stops such a thread for long.
+/// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` without memory, or if another
+/// thread is in here, which happens only in a child that was forked in the middle of it.
 pub fn list(bytes: &[u8], empty: fn() -> Vec<u8>) -> Option<Listed> {
     let mut image = Table::default();
     image.try_reserve(bytes.len()).ok()?;
@@ -265,25 +261,12 @@ pub fn unlist_all() -> bool {
 }
 
 fn with_ends<T>(body: impl FnOnce(&mut Option<Ends>) -> Option<T>) -> Option<T> {
-    const LOOKS: u32 = 10_000;
-    const PAUSE_MICROS: u64 = 100;
-    let process = std::process::id();
-    for _ in 0..LOOKS {
-        let mut ends = match ENDS.try_lock() {
-            Ok(ends) => ends,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if ![0, process].contains(&HOLDER.load(Ordering::SeqCst)) => return None,
-            Err(TryLockError::WouldBlock) => {
-                thread::sleep_micros(PAUSE_MICROS);
-                continue;
-            }
-        };
-        HOLDER.store(process, Ordering::SeqCst);
-        let result = body(&mut ends);
-        HOLDER.store(0, Ordering::SeqCst);
-        return result;
-    }
-    None
+    let mut ends = match ENDS.try_lock() {
+        Ok(ends) => ends,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    body(&mut ends)
 }
 
 /// Debuggers complain of entries without an object, so the ends have one too.
@@ -294,6 +277,9 @@ fn put_ends(empty: &'static [u8]) -> Option<Ends> {
     let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
     last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
+    // Before anybody finds them in the list.
+    FIRST.store(first.as_ptr(), Ordering::Release);
+    LAST.store(last.as_ptr(), Ordering::Release);
     let mut before = head.load(Ordering::Acquire);
     loop {
         last_ref.next.store(before, Ordering::Relaxed);
@@ -342,31 +328,4 @@ fn tell(action: u32, entry: NonNull<Entry>) {
         names::__jit_debug_register_code();
     }
     descriptor.action.store(NOTHING, Ordering::Release);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use super::*;
-    use crate::format::elf::object;
-
-    /// Threads that look at the list while others change it wait for them, and those for these.
-    #[test]
-    fn nobody_is_turned_away() {
-        let ends = AtomicBool::new(false);
-        let looks_until_the_end = || {
-            let mut are_there = true;
-            while !ends.load(Ordering::Relaxed) {
-                are_there &= own_entries().is_some();
-            }
-            are_there
-        };
-        std::thread::scope(|scope| {
-            let looks = [(); 2].map(|()| scope.spawn(looks_until_the_end));
-            let changes = (0..2000).all(|_| list(&[1, 2, 3], object::empty).map(unlist).is_some());
-            ends.store(true, Ordering::Relaxed);
-            assert!(changes && looks.into_iter().all(|look| look.join().unwrap()));
-        });
-    }
 }

@@ -73,7 +73,7 @@ impl Lists {
     pub fn read(&self, pid: u32) -> Option<Vec<Listed>> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
-        let own = debugger::own_entries()?;
+        let own = debugger::own_entries();
         for descriptor in self.descriptors() {
             let before: [u64; 3] = words(pid, descriptor)?;
             let mut at = before[2];

@@ -7,7 +7,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, statx, AtFlags, OFlags, StatxFlags};
@@ -17,7 +16,7 @@ use super::descriptors::DescriptorTable;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
 use super::spool;
-use super::{clock, delegate, listing, range_lock};
+use super::{clock, delegate, listing, range_lock, thread};
 
 /// The descriptors that the host's threads have of a file.
 ///
@@ -133,7 +132,7 @@ pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool
     writes(file, ours)
         || is_cut
             && (1..LOOKS).any(|look| {
-                thread::sleep(Duration::from_millis(1 << (look - 1)));
+                thread::sleep_micros(1000 << (look - 1));
                 writes(file, ours)
             })
 }

@@ -15,7 +15,7 @@ use crate::sys::{barrier, delegate, thread};
 
 /// How long an exit waits for threads that lay down a record, and how often it looks at least: the whole process may have been stopped.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
-const RECORD_LOOKS: u32 = 1000;
+const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
     /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink

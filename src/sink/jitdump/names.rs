@@ -51,14 +51,19 @@ impl Jitdump {
         file.read_exact_at(&mut found, 0).is_ok() && found == self.header
     }
 
-    /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that.
-    pub(super) fn is_taken(&mut self) -> bool {
+    /// Whether somebody has cut the file, or written another header.
+    pub(super) fn is_cut(&self) -> bool {
+        let file = self.contents.file.as_ref().and_then(|file| file.checked_len().ok());
+        !self.dead && file.is_some_and(|(file, len)| len < self.len || !self.is_ours(file))
+    }
+
+    /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that. `is_cut`: looks for
+    /// whoever is about to open it.
+    pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
         let Some(identity) = self.identity else { return false };
-        let writes = |(file, len): (&File, u64)| {
-            let is_cut = !self.dead && (len < self.len || !self.is_ours(file));
-            self.status.aside(|| other_writers::writes_or_will(identity, Some(file), is_cut))
-        };
-        if self.contents.file.as_ref().and_then(|file| file.checked_len().ok()).is_some_and(writes) {
+        let file = self.contents.file.as_ref().and_then(|file| file.checked().ok());
+        let writes = |file| self.status.aside(|| other_writers::writes_or_will(identity, Some(file), is_cut));
+        if file.is_some_and(writes) {
             return true;
         }
         let name = self.name().to_owned();

@@ -24,7 +24,8 @@ impl Jitdump {
     /// Returns how many groups had waited and are not among these.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
-        let elsewhere = self.is_taken();
+        let was_cut = self.is_cut();
+        let elsewhere = self.is_taken(was_cut);
         let (fresh_name, fresh) = if elsewhere {
             let fresh = self.make()?;
             (self.name().to_owned(), fresh)
@@ -34,14 +35,18 @@ impl Jitdump {
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
             announce(Sinks::JITDUMP, FileState { identity, len });
-            let marker = Marker::new(&fresh)?;
-            let ours = self.identity;
-            if !elsewhere {
-                // The groups have taken their time.
-                if self.is_taken() {
-                    return Err(io::Error::new(file::TAKEN, "is written by another library in this process by now"));
-                }
-                file::put_in_place(self.dir()?, &fresh_name, &name, ours)?;
+            // The groups have taken their time.
+            if !elsewhere && self.is_taken(!was_cut && self.is_cut()) {
+                return Err(io::Error::new(file::TAKEN, "is written by another library in this process by now"));
+            }
+            let (marker, ours) = (Marker::new(&fresh)?, self.identity);
+            let in_place = match elsewhere {
+                true => Ok(()),
+                false => self.dir().and_then(|dir| file::put_in_place(dir, &fresh_name, &name, ours)),
+            };
+            if let Err(error) = in_place {
+                marker.end();
+                return Err(error);
             }
             Ok((places, len, identity, marker))
         });

@@ -78,7 +78,9 @@ impl PerfMap {
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         let comes = || {
-            let is_cut = len < self.len;
+            // Before it is replaced.
+            let is_due = now || self.stale && Instant::now() >= self.not_before;
+            let is_cut = is_due && len < self.len;
             self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
         };
         if self.shared || !self.dead && (foreign || comes()) {
@@ -114,10 +116,7 @@ impl PerfMap {
         let (len, dead) = (self.len, self.dead);
         let old = self.file.as_ref().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
         let in_company = !dead
-            && old.is_some_and(|((file, now), identity)| {
-                let comes = || other_writers::writes_or_will(identity, Some(file), now < len);
-                now > len || self.status.aside(comes)
-            });
+            && old.is_some_and(|((file, now), identity)| now > len || other_writers::writes(identity, Some(file)));
         let dir = self.dir()?;
         if in_company {
             dir.exchange(fresh, name)?;

@@ -1,6 +1,6 @@
 //! The writer's part in a split (see `generation`): what the file says goes under its names of older generations.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
@@ -63,7 +63,8 @@ impl RegionSink {
         drop(naming);
         let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, own));
         // A name that is left is one of the file that is written to: no file is better than one with other code.
-        let freed = names.iter().try_for_each(|name| free(&dir, name, own));
+        let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
+        let freed = names.iter().filter(is_own).try_for_each(|name| dir.remove(name));
         result.and(freed)
     }
 
@@ -99,20 +100,12 @@ impl RegionSink {
         self.status.counters.region_bytes.add(bytes);
         self.regions.keep_old(path.with_file_name(name), identity, bytes);
         for other in others {
-            if free(dir, other, own).and_then(|()| dir.link(name, other)).is_ok() {
-                self.regions.keep_old(path.with_file_name(other), identity, 0);
+            let linked = dir.link(name, &fresh).and_then(|()| file::put_in_place(dir, &fresh, other, own));
+            match linked {
+                Ok(()) => self.regions.keep_old(path.with_file_name(other), identity, 0),
+                Err(_) => drop(dir.remove(&fresh)),
             }
         }
-        Ok(())
-    }
-}
-
-/// Takes a name from the file that is written to.
-fn free(dir: &Dir, name: &OsStr, own: Option<Identity>) -> io::Result<()> {
-    let is_own = dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
-    if is_own {
-        dir.remove(name)
-    } else {
         Ok(())
     }
 }
