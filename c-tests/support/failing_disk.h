@@ -43,7 +43,7 @@ static void disk_waits(void) {
   }
 }
 
-ssize_t pwrite64(int file, const void *bytes, size_t size, off64_t offset) {
+ssize_t pwrite64(int file, const void *bytes, size_t size, off_t offset) {
   ssize_t written = syscall(SYS_pwrite64, file, bytes, size, offset);
   if (disk_is_slow_here() && disk_is_meant(file)) {
     disk_waits();
