@@ -715,15 +715,21 @@ static int is_elf(const char *path) {
   return fclose(file) == 0 && read == sizeof magic && memcmp(magic, "\177ELF", sizeof magic) == 0;
 }
 
+/* Memory whose protection the host changes, adopted, with code in it that the file knows. */
+static unsigned char *adopted_with_code(jitsym *session, int number, const char *name) {
+  unsigned char *memory = memory_of(SIZE, RWX);
+  put_code(memory, number);
+  CHECK(mprotect(memory, SIZE, RX) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, memory, name);
+  CHECK_OK(jitsym_flush(session, 60000));
+  return memory;
+}
+
 /* The name of an older generation leads to a whole file after each write that makes it one of its own. */
 static void splits_slowly(void) {
   jitsym *session = session_of_thread = test_open_flags(JITSYM_SINK_REGION, 0);
-  unsigned char *memory = memory_of(SIZE, RWX);
-  put_code(memory, 61);
-  CHECK(mprotect(memory, SIZE, RX) == 0);
-  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  announce(session, memory, "old");
-  CHECK_OK(jitsym_flush(session, 60000));
+  unsigned char *memory = adopted_with_code(session, 61, "old");
   struct mapping old = mapping_at(memory);
   struct stat before, after;
   CHECK(stat(old.path, &before) == 0);
@@ -766,12 +772,7 @@ static void *unregisters(void *exec) {
 /* The child's part of adopted memory is a mapping of its own file all the same. */
 static void forks_during_a_rename(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_REGION, 0);
-  unsigned char *memory = memory_of(SIZE, RWX);
-  put_code(memory, 60);
-  CHECK(mprotect(memory, SIZE, RX) == 0);
-  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  announce(session, memory, "gone soon");
-  CHECK_OK(jitsym_flush(session, 60000));
+  unsigned char *memory = adopted_with_code(session, 60, "gone soon");
   linking_is_slow = getpid();
   links = 0;
   session_of_thread = session;
@@ -890,10 +891,11 @@ static void leaves_one(void) {
 
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
-      create_refuses,   adopt_refuses, others_refuse,       two_views,        one_view,           places,
-      many_regions,     without_sink,  sessions_end,        adopted_is_the_same, adopted_is_used, beside_other_sinks,
-      adopts_by_itself, forks_later,   forks_now,           forks_during_a_write, forks_during_a_rename, meets_leftovers,
-      adopted_while_it_runs, removes_files, adopted_goes, splits_slowly,
+      create_refuses,       adopt_refuses,         others_refuse,         two_views,    one_view,
+      places,               many_regions,          without_sink,          sessions_end, adopted_is_the_same,
+      adopted_is_used,      beside_other_sinks,    adopts_by_itself,      forks_later,  forks_now,
+      forks_during_a_write, forks_during_a_rename, meets_leftovers,       adopted_while_it_runs,
+      removes_files,        adopted_goes,          splits_slowly,
   };
 
   test_begin(argc, argv);

@@ -191,6 +191,11 @@ static FILE *open_slowly(const char *path) {
   return file;
 }
 
+/* As if the file were nobody else's. */
+static FILE *open_as_new(const char *kind, const char *path) {
+  return strstr(kind, "-slow") != NULL ? open_slowly(path) : fopen(path, "w+");
+}
+
 static void begin(const char *kind) {
   struct writer *writer = new_writer(kind, kind);
   char map[64], dump[64];
@@ -202,8 +207,8 @@ static void begin(const char *kind) {
     int fd = open(map, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && (writer->file = fdopen(fd, "a")) != NULL);
   } else if (strcmp(kind, "map-own") == 0 || strcmp(kind, "map-slow") == 0) {
-    /* V8 --perf-basic-prof, wasmtime's perfmap: as if the file were nobody else's. */
-    CHECK((writer->file = strcmp(kind, "map-own") == 0 ? fopen(map, "w+") : open_slowly(map)) != NULL);
+    /* V8 --perf-basic-prof, wasmtime's perfmap */
+    CHECK((writer->file = open_as_new(kind, map)) != NULL);
     setvbuf(writer->file, NULL, _IOLBF, 0);
   } else if (strcmp(kind, "map-half!") == 0) {
     /* With a buffer, of which the end of a line may wait for the next. */
@@ -212,8 +217,8 @@ static void begin(const char *kind) {
   } else if (strcmp(kind, "map-each") == 0) {
     /* Ruby's YJIT: open, append, close for each line. */
   } else if (strcmp(kind, "dump-own") == 0 || strcmp(kind, "dump-slow") == 0) {
-    /* CPython -X perf_jit: as if the file were nobody else's, and with a buffer. */
-    CHECK((writer->file = strcmp(kind, "dump-own") == 0 ? fopen(dump, "w+") : open_slowly(dump)) != NULL);
+    /* CPython -X perf_jit: with a buffer. */
+    CHECK((writer->file = open_as_new(kind, dump)) != NULL);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fileno(writer->file), 0) != MAP_FAILED);
     CHECK(fwrite(&header, sizeof header, 1, writer->file) == 1);
   } else if (strcmp(kind, "dump-all!") == 0) {

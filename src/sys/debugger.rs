@@ -9,7 +9,7 @@
 use std::ptr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, OnceLock, TryLockError};
 
 use super::mapping::Table;
 
@@ -126,9 +126,10 @@ pub fn descriptor_addr() -> u64 {
 
 /// The first of this library's entries in the list, and the entry after its last one.
 pub fn own_entries() -> Option<(u64, u64)> {
+    let ends = ENDS.get()?;
     // SAFETY: the ends are never freed.
-    let last = unsafe { LAST.load(Ordering::Acquire).as_ref() }?;
-    Some((FIRST.load(Ordering::Acquire) as u64, last.next.load(Ordering::Acquire) as u64))
+    let after = unsafe { ends.last.as_ref() }.next.load(Ordering::Acquire);
+    Some((ends.first.as_ptr() as u64, after as u64))
 }
 
 /// Whether a debugger listens.
@@ -138,7 +139,7 @@ pub fn is_watched() -> bool {
 
 /// Whether nobody else has put anything into the list so far. Two that do so at the same moment can lose an entry of one.
 pub fn is_alone() -> bool {
-    names::descriptor().first.load(Ordering::Relaxed).is_null() || !LAST.load(Ordering::Acquire).is_null()
+    names::descriptor().first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
 /// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
@@ -174,13 +175,15 @@ struct Ends {
     last: NonNull<Entry>,
 }
 
-// SAFETY: they are never freed, and used by who has the lock.
+// SAFETY: they are never freed, and what changes in them is atomic.
 unsafe impl Send for Ends {}
+// SAFETY: as above.
+unsafe impl Sync for Ends {}
 
-static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
-/// The same for threads that look at the list while another one has that lock.
-static FIRST: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
-static LAST: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
+/// Once they are about to be put into the list. Who only looks at it needs no lock.
+static ENDS: OnceLock<Ends> = OnceLock::new();
+/// The thread that has this changes what lies between them.
+static CHANGE: Mutex<()> = Mutex::new(());
 
 /// An object in the list. It stays there until it is taken out.
 #[derive(Debug)]
@@ -205,10 +208,10 @@ pub fn list(bytes: &[u8], empty: fn() -> Vec<u8>) -> Option<Listed> {
     let mut image = Table::default();
     image.try_reserve(bytes.len()).ok()?;
     image.extend_from_slice(bytes);
-    with_ends(|ends| {
-        let ends = match ends {
+    changing(|| {
+        let ends = match ENDS.get() {
             Some(ends) => ends,
-            None => ends.insert(put_ends(empty().leak())?),
+            None => put_ends(empty().leak())?,
         };
         let entry = new_entry(&image)?;
         // SAFETY: both ends and what is between them belong to this library.
@@ -220,7 +223,7 @@ pub fn list(bytes: &[u8], empty: fn() -> Vec<u8>) -> Option<Listed> {
 
 /// Takes an object out of the list.
 pub fn unlist(listed: Listed) {
-    let done = with_ends(|_| {
+    let done = changing(|| {
         // SAFETY: it is in the list, between two entries of this library.
         let entry = unsafe { listed.entry.as_ref() };
         let (next, prev) = (entry.next.load(Ordering::Relaxed), entry.prev.load(Ordering::Relaxed));
@@ -242,8 +245,8 @@ pub fn unlist(listed: Listed) {
 
 /// Takes everything out that this library has in the list: in a forked child, what its parent had. That memory is lost.
 pub fn unlist_all() -> bool {
-    let done = with_ends(|ends| {
-        let Some(ends) = ends else { return Some(()) };
+    let done = changing(|| {
+        let Some(ends) = ENDS.get() else { return Some(()) };
         loop {
             // SAFETY: what is between the ends belongs to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
@@ -260,17 +263,17 @@ pub fn unlist_all() -> bool {
     done.is_some()
 }
 
-fn with_ends<T>(body: impl FnOnce(&mut Option<Ends>) -> Option<T>) -> Option<T> {
-    let mut ends = match ENDS.try_lock() {
-        Ok(ends) => ends,
+fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
+    let _change = match CHANGE.try_lock() {
+        Ok(change) => change,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
     };
-    body(&mut ends)
+    body()
 }
 
 /// Debuggers complain of entries without an object, so the ends have one too.
-fn put_ends(empty: &'static [u8]) -> Option<Ends> {
+fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);
     let head = &names::descriptor().first;
     // SAFETY: nobody else has them yet.
@@ -278,8 +281,7 @@ fn put_ends(empty: &'static [u8]) -> Option<Ends> {
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
     last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
     // Before anybody finds them in the list.
-    FIRST.store(first.as_ptr(), Ordering::Release);
-    LAST.store(last.as_ptr(), Ordering::Release);
+    let ends = ENDS.get_or_init(|| Ends { first, last });
     let mut before = head.load(Ordering::Acquire);
     loop {
         last_ref.next.store(before, Ordering::Relaxed);
@@ -294,7 +296,7 @@ fn put_ends(empty: &'static [u8]) -> Option<Ends> {
     }
     tell(REGISTER, first);
     tell(REGISTER, last);
-    Some(Ends { first, last })
+    Some(ends)
 }
 
 fn new_entry(image: &[u8]) -> Option<NonNull<Entry>> {

@@ -189,7 +189,7 @@ impl Ends {
     /// It was put there.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: both are between the ends, or are these. Who stands at the entry goes on from there.
+        // SAFETY: both are between the ends, or are these. A walk that stands at the entry goes on from there.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);

@@ -1,6 +1,9 @@
 //! The real perf, the ground-truth program (`c-tests/perf/truth_jit.c`), and what the one says held against the other.
 #![allow(dead_code)]
 
+#[path = "lost.rs"]
+mod lost;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -312,9 +315,7 @@ pub fn whole<T>(data: &Path, mut record: impl FnMut() -> T) -> T {
 
 /// How many times the kernel had no room for records.
 fn lost(data: &Path) -> u64 {
-    let text = stdout(&run(perf("report").args(["--stats", "--force", "-i"]).arg(data)));
-    let count = |line: &str| line.trim().strip_prefix("LOST events:")?.split_whitespace().next()?.parse().ok();
-    text.lines().find_map(count).unwrap_or(0)
+    lost::lost(&stdout(&run(perf("report").args(["--stats", "--force", "-i"]).arg(data))))
 }
 
 /// Starts `perf record` for a process that is there, and returns when its events count.

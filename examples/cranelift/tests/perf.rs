@@ -1,5 +1,7 @@
 //! What the real perf shows of the code that Cranelift has compiled: names, shares, whole stacks, source lines.
 
+#[path = "../../../tests/support/lost.rs"]
+mod lost;
 #[path = "../../../tests/support/tmp_files.rs"]
 mod tmp_files;
 
@@ -45,8 +47,7 @@ fn record(dir: &Path, program: &Path, seconds: u32) -> Option<Vec<Stack>> {
     let told = run(record.arg(&data).args(["--", "sh", "-c", &format!("echo $$; {program}")]));
     let _files = TmpFiles(told.trim().parse().expect("pid"));
     let stats = run(perf(dir).args(["report", "--stats", "-i"]).arg(&data));
-    let lost = stats.lines().find_map(|line| line.trim().strip_prefix("LOST events:"));
-    if lost.is_some_and(|lost| !lost.trim().starts_with('0')) {
+    if lost::lost(&stats) > 0 {
         return None;
     }
     run(perf(dir).args(["inject", "--jit", "-i"]).arg(&data).arg("-o").arg(&injected));

@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use super::generation::GENERATION_MOST;
 use super::{lock, Region, Regions};
 use crate::queue::apart;
 use crate::queue::status::Status;
@@ -156,7 +155,7 @@ impl Region {
     pub(super) fn replace_by_copy(&self, file: &RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = lock(&self.naming);
-            (naming.dir()?, naming.name_of(GENERATION_MOST, false))
+            (naming.dir()?, naming.name_of_copy())
         };
         let copy = file::claim(&dir, &name, mode, file::ANYWHERE)?;
         let result = file.snapshot(copy, |_| true, self.build_id()).and_then(|()| lock(&self.naming).replace_by(&name));

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::file::{Layout, RegionFile};
+use super::generation::GENERATION_MOST;
 use super::{children, NEVER};
 use crate::sys::delegate;
 use crate::sys::descriptors::DescriptorTable;
@@ -159,6 +160,11 @@ impl Naming {
     pub(super) fn of_child(&self) -> Option<(PathBuf, Identity)> {
         let identity = self.named().filter(|_| self.is_of_child)?;
         Some((self.path.clone(), identity))
+    }
+
+    /// What a copy of the file is called until it is whole and gets another name.
+    pub(super) fn name_of_copy(&self) -> OsString {
+        self.name_of(GENERATION_MOST, false)
     }
 
     pub fn name(&self) -> &OsStr {

@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::file::RegionFile;
-use super::generation::GENERATION_MOST;
 use super::naming::Split;
 use super::sink::RegionSink;
 use super::{lock, Region};
@@ -79,7 +78,7 @@ impl RegionSink {
     ) -> io::Result<()> {
         let Some((name, others)) = names.split_first() else { return Ok(()) };
         let naming = lock(&region.naming);
-        let (path, fresh) = (naming.path.clone(), naming.name_of(GENERATION_MOST, false));
+        let (path, fresh) = (naming.path.clone(), naming.name_of_copy());
         drop(naming);
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);

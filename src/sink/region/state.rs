@@ -190,7 +190,7 @@ impl Region {
         Some(self.inode.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
     }
 
-    /// In a forked child: of its own file. 0: there is none any more.
+    /// In a forked child it gets a separate file. 0 when there is no longer one.
     pub(super) fn set_inode(&self, inode: u64) {
         self.inode.store(inode, Ordering::Relaxed);
     }
