@@ -92,7 +92,7 @@ mod tracer;
 pub use {
     event::Event,
     maps::{find, maps, Mapping},
-    shadow::{Frame, Kind, Shadow, KEPT, RSP},
+    shadow::{Change, Frame, Kind, Shadow, KEPT, RSP},
     space::HARDWARE,
     tracer::Tracer,
 };
