@@ -34,6 +34,13 @@ pub enum Event {
         /// The signal.
         signo: i32,
     },
+    /// A thread that ran has ended a system call of those that [`crate::Tracer::watch_syscalls`] names.
+    Syscall {
+        /// The thread.
+        tid: Tid,
+        /// The number of the system call.
+        number: i64,
+    },
     /// What [`crate::Tracer::interrupt`] has asked for.
     Interrupted {
         /// The thread.

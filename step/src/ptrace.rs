@@ -7,6 +7,8 @@ use crate::{Registers, Tid};
 
 /// `PTRACE_EVENT_STOP` and its fellows are above the signal in a status.
 pub const EVENT_SHIFT: i32 = 16;
+/// What a thread is stopped by at a system call.
+pub const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 /// `si_code` of `SIGTRAP`s that the kernel makes itself.
 pub const SI_KERNEL: i32 = 0x80;
 pub const TRAP_BRKPT: i32 = 1;
@@ -18,6 +20,7 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_EXITKILL;
 
 /// A request that returns no value.
@@ -36,6 +39,22 @@ pub fn seize(tid: Tid) -> io::Result<()> {
 
 pub fn cont(tid: Tid, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_CONT, tid, 0, signal as usize)
+}
+
+/// As `cont`, up to the begin or end of a system call.
+pub fn to_syscall(tid: Tid, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_SYSCALL, tid, 0, signal as usize)
+}
+
+/// Whether a thread is stopped at the end of a system call.
+pub fn is_syscall_end(tid: Tid) -> io::Result<bool> {
+    let mut info = [0u8; 88];
+    // SAFETY: no more than the size that is given is written.
+    let got = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, info.len(), info.as_mut_ptr()) };
+    match got {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(info[0] == libc::PTRACE_SYSCALL_INFO_EXIT),
+    }
 }
 
 pub fn single_step(tid: Tid, signal: i32) -> io::Result<()> {

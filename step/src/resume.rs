@@ -229,6 +229,7 @@ impl Tracer {
         thread.delivered = std::mem::take(&mut thread.signal);
         match stepping {
             true => ptrace::single_step(tid, thread.delivered),
+            false if !self.watched.is_empty() => ptrace::to_syscall(tid, thread.delivered),
             false => ptrace::cont(tid, thread.delivered),
         }
     }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::{maps, Tid};
+use crate::Tid;
 
 /// `int3`
 const INT3: u8 = 0xcc;
@@ -132,27 +132,25 @@ impl Space {
         all
     }
 
-    /// Sets one. `pid` is any process with this memory.
-    pub fn set_breakpoint(&mut self, pid: Tid, addr: u64) -> io::Result<Breakpoint> {
-        if let Some(there) = self.breakpoint(addr) {
-            return Ok(there);
-        }
-        let maps = maps::maps(pid)?;
-        let mapping = maps::find(&maps, addr);
-        let mapping = mapping.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "nothing is mapped there"))?;
-        let breakpoint = if mapping.shared {
-            // What is written there others would have, too.
-            let free = self.hardware().iter().position(|&other| other == 0);
-            Breakpoint::Hardware(free.ok_or_else(|| io::Error::from(io::ErrorKind::QuotaExceeded))?)
-        } else {
+    /// Sets one, unless there is one.
+    pub fn set_breakpoint(&mut self, addr: u64) -> io::Result<()> {
+        if self.breakpoint(addr).is_none() {
             let mut original = [0];
             self.memory.read_exact_at(&mut original, addr)?;
             self.memory.write_all_at(&[INT3], addr)?;
-            Breakpoint::Software(original[0])
-        };
-        self.gone.remove(&addr);
-        self.breakpoints.insert(addr, breakpoint);
-        Ok(breakpoint)
+            self.gone.remove(&addr);
+            self.breakpoints.insert(addr, Breakpoint::Software(original[0]));
+        }
+        Ok(())
+    }
+
+    pub fn set_hardware_breakpoint(&mut self, addr: u64) -> io::Result<()> {
+        if self.breakpoint(addr).is_none() {
+            let free = self.hardware().iter().position(|&other| other == 0);
+            let free = free.ok_or_else(|| io::Error::from(io::ErrorKind::QuotaExceeded))?;
+            self.breakpoints.insert(addr, Breakpoint::Hardware(free));
+        }
+        Ok(())
     }
 
     pub fn remove_breakpoint(&mut self, addr: u64) {

@@ -222,6 +222,13 @@ impl Tracer {
         if at.is_some_and(|at| at != registers.rip && at + 1 != registers.rip) {
             thread.at = None;
         }
+        if signal == ptrace::SYSCALL_STOP {
+            let number = registers.orig_rax as i64;
+            if self.watched.contains(&number) && ptrace::is_syscall_end(tid)? {
+                return Ok(Some(Event::Syscall { tid, number }));
+            }
+            return self.again(tid);
+        }
         if signal != libc::SIGTRAP {
             thread.signal = signal;
             // Then the instruction at the breakpoint has not been executed.

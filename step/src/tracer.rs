@@ -92,6 +92,8 @@ pub struct Tracer {
     /// Threads in the state `Waiting`, in the order in which they came.
     pub(crate) waiting: VecDeque<Tid>,
     status: Option<ExitStatus>,
+    /// The system calls that are told.
+    pub(crate) watched: &'static [i64],
 }
 
 pub(crate) fn no_such(what: &str) -> io::Error {
@@ -113,6 +115,7 @@ impl Tracer {
             events: VecDeque::new(),
             waiting: VecDeque::new(),
             status: None,
+            watched: &[],
         };
         tracer.spaces.insert(0, Space::open(pid)?);
         Ok(tracer)
@@ -206,13 +209,29 @@ impl Tracer {
         self.space_mut(pid)?.write(addr, bytes)
     }
 
+    /// Tells of the ends of these system calls, by threads that run. Each call of any kind stops a thread twice then. Threads that
+    /// run already begin with it at their next stop.
+    pub fn watch_syscalls(&mut self, numbers: &'static [i64]) {
+        self.watched = numbers;
+    }
+
     /// Stops each thread that comes to this address, before the instruction. A second one at the same address changes nothing.
     /// In shared memory the error is `QuotaExceeded` if the processor has no more.
     pub fn set_breakpoint(&mut self, pid: Tid, addr: u64) -> io::Result<()> {
-        let breakpoint = self.space_mut(pid)?.set_breakpoint(pid, addr)?;
-        if matches!(breakpoint, crate::space::Breakpoint::Hardware(_)) {
-            self.update_debug_registers(pid);
+        let maps = maps::maps(pid)?;
+        let mapping = maps::find(&maps, addr);
+        let mapping = mapping.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "nothing is mapped there"))?;
+        // What is written there others would have, too.
+        match mapping.shared {
+            true => self.set_hardware_breakpoint(pid, addr),
+            false => self.space_mut(pid)?.set_breakpoint(addr),
         }
+    }
+
+    /// The same by the processor alone: nothing is written, so that the address need not be that of an instruction.
+    pub fn set_hardware_breakpoint(&mut self, pid: Tid, addr: u64) -> io::Result<()> {
+        self.space_mut(pid)?.set_hardware_breakpoint(addr)?;
+        self.update_debug_registers(pid);
         Ok(())
     }
 
@@ -281,6 +300,7 @@ impl Tracer {
     }
 
     fn remove_breakpoints(&mut self) {
+        self.watched = &[];
         for space in self.spaces.values_mut() {
             let all: Vec<u64> = space.breakpoints().collect();
             all.into_iter().for_each(|addr| space.remove_breakpoint(addr));
@@ -294,6 +314,7 @@ impl Tracer {
             | Event::Breakpoint { tid, .. }
             | Event::Handler { tid, .. }
             | Event::Signal { tid, .. }
+            | Event::Syscall { tid, .. }
             | Event::Interrupted { tid }
             | Event::Exec { tid, .. } => self.resume(tid),
             Event::NewThread { tid, by } | Event::Forked { pid: tid, by, .. } => {

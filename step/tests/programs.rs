@@ -109,6 +109,29 @@ fn nothing_but_traced() {
     assert_eq!(count(&|event| matches!(event, Event::Exec { tid, former } if tid != former)), 1);
 }
 
+/// Each line that is printed is told of, and nothing but what was asked for.
+#[test]
+fn system_calls() {
+    let mut writes = 0;
+    let outcome = traced(
+        "busy",
+        |tracer| {
+            tracer.watch_syscalls(&[libc::SYS_write]);
+            tracer.resume(tracer.pid()).expect("resume");
+        },
+        |tracer, event| {
+            if let Event::Syscall { tid, number } = event {
+                assert_eq!(number, libc::SYS_write);
+                let registers = tracer.registers(tid).expect("registers");
+                writes += u64::from(registers.rdi == 1 && registers.rax == registers.rdx);
+            }
+            tracer.go_on(event).expect("go on");
+        },
+    );
+    assert_same("busy", outcome);
+    assert!(writes > 5, "{writes}");
+}
+
 /// Each call of a function is met once, by whatever thread, in forked children as well if they are told.
 #[test]
 fn breakpoints() {
