@@ -18,3 +18,6 @@ pub mod record;
 pub mod show;
 mod tables;
 pub mod text;
+#[allow(missing_docs)]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod verify;

@@ -7,7 +7,7 @@ use gimli::{Dwarf, RunTimeEndian, SectionId};
 use object::read::elf::ElfFile64;
 use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use crate::tables::{self, Row, Target};
+use crate::tables::{self, Fde, Row, Target};
 
 /// A function in its symbol table.
 #[derive(Clone, Debug)]
@@ -138,13 +138,13 @@ impl<'a> Region<'a> {
     }
 
     /// Hands out all rows of the unwind tables. The error says what cannot be decoded.
-    pub fn each_row(&self, each: &mut dyn FnMut(&Row)) -> Result<(), String> {
+    pub fn each_row(&self, each: &mut dyn FnMut(&Fde, &Row)) -> Result<(), String> {
         let Some((at, bytes)) = self.section(".eh_frame") else { return Ok(()) };
         let text = self.section(".text").map_or(0, |(at, _)| at);
         let bases = BaseAddresses::default().set_eh_frame(at).set_text(text);
         let section = EhFrame::new(bytes, self.endian());
-        tables::each_row(&section, &bases, &mut |_, row| {
-            each(row);
+        tables::each_row(&section, &bases, &mut |fde, row| {
+            each(fde, row);
             Ok(())
         })
     }

@@ -5,7 +5,7 @@
 //! too odd for the memory.
 
 mod file;
-mod frames;
+pub(crate) mod frames;
 mod header;
 mod jitdump;
 mod lines;

@@ -354,7 +354,7 @@ fn json_rule(rule: &Rule) -> String {
 }
 
 /// A string of JSON, quotes included.
-fn json_string(text: &str) -> String {
+pub(crate) fn json_string(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

@@ -190,7 +190,7 @@ fn decode(tables: &TableReader, size: u64) -> Result<(Vec<Entry>, Rows), String>
         if entries.last().is_none_or(|last| last.at != at) {
             entries.push(Entry { at, start: fde.initial_address(), len: fde.len() });
         }
-        rows.push(fde, row);
+        rows.push(CODE, fde, row);
         Ok(())
     })?;
     Ok((entries, rows))

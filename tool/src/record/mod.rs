@@ -4,7 +4,7 @@ pub mod command_line;
 pub mod contents;
 pub mod perf;
 pub mod plan;
-mod run;
+pub mod run;
 pub mod script;
 pub mod stacks;
 
@@ -47,7 +47,7 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
             if let Some((status, cause)) = command.first().and_then(|word| plan::refusal(word)) {
                 return Err(Failure { status, cause });
             }
-            let environment = plan::environment(options, &|name| std::env::var_os(name));
+            let environment = plan::environment(options.adopt, &|name| std::env::var_os(name));
             if let Some(value) = std::env::var_os("JITSYM").filter(|value| jitsym::turns_off(value)) {
                 say(&format!("JITSYM={} is in the environment, and turns everything off", value.display()));
                 jitsym::doubt("JITSYM".as_ref(), &value).inspect(|doubt| say(doubt));

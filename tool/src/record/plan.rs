@@ -94,8 +94,8 @@ pub fn arguments(options: &Options, event: &str, data: &Path, pids: &BTreeSet<u3
     arguments
 }
 
-/// What the command's environment gets beside what it has.
-pub fn environment(options: &Options, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
+/// What the command's environment gets beside what it has. `adopt`: `JITSYM_ADOPT=1` too.
+pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
     let mut added = Vec::new();
     let is_unset = |name: &str| env(name).is_none_or(|value| value.is_empty());
     if is_unset("JITSYM") {
@@ -109,7 +109,7 @@ pub fn environment(options: &Options, env: &dyn Fn(&str) -> Option<OsString>) ->
     if env("JITSYM_REMOVE").is_some_and(|value| !["", "0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))) {
         added.push(("JITSYM_REMOVE", "0"));
     }
-    if options.adopt && is_unset("JITSYM_ADOPT") {
+    if adopt && is_unset("JITSYM_ADOPT") {
         added.push(("JITSYM_ADOPT", "1"));
     }
     added
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn what_the_user_has_set_stays() {
         let added = |adopt, set: &[&str]| {
-            environment(&options(Stacks::None, adopt), &|name| set.contains(&name).then(|| "map".into()))
+            environment(adopt, &|name| set.contains(&name).then(|| "map".into()))
         };
         assert_eq!(added(false, &[]), [("JITSYM", "on"), ("JITSYM_FORK", "now")]);
         assert_eq!(added(true, &["JITSYM_FORK"]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);

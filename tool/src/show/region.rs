@@ -32,7 +32,7 @@ pub(super) fn dump(file: &[u8], facts: &Facts, how: &mut Dump, out: &mut dyn Wri
     let region = Region::read(file)?;
     writeln!(out, "{}; addresses are those in the file", head(&region, facts))?;
     let mut rows = Column::new();
-    let decoded = region.each_row(&mut |row| rows.push((row.start_address(), row_text(row, region.target))));
+    let decoded = region.each_row(&mut |_, row| rows.push((row.start_address(), row_text(row, region.target))));
     rows.sort_by_key(|(addr, _)| *addr);
     let mut printed = 0;
     for (number, function) in region.functions.iter().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn stat(file: &[u8], facts: &Facts, look: Look, most: usize, out: &mu
     }
     let names: HashSet<&[u8]> = region.functions.iter().map(|function| function.name).collect();
     let mut rows = 0u64;
-    let decoded = region.each_row(&mut |_| rows += 1);
+    let decoded = region.each_row(&mut |_, _| rows += 1);
     let sizes = Sizes(region.functions.iter().map(|function| function.size).collect());
     writeln!(out, "code       {}", sizes.text())?;
     writeln!(out, "names      {} different", names.len())?;

@@ -103,7 +103,7 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report
             report.cause(format!("it ended with {status}"), Rank::Minor, text, "COMMAND");
         }
         let env = |name: &str| std::env::var_os(name);
-        let added = plan::environment(&options, &env);
+        let added = plan::environment(options.adopt, &env);
         let given = |name: &'static str| {
             let added = added.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
             let value = added.or_else(|| Some(env(name)?.to_string_lossy().into_owned()))?;

@@ -1,4 +1,4 @@
-//! The command-line program: says what is wrong with jitdumps and perf maps, prints them, completes the files of processes
+//! The command-line program: says what is wrong with jitdumps and perf maps, prints them, holds them against the code that runs, completes the files of processes
 //! that were killed, and removes those of processes that are dead.
 
 mod args;
@@ -15,6 +15,7 @@ mod progress;
 mod record;
 mod recover;
 mod show;
+mod verify;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
             drop(out);
             return record::run(asked);
         }
+        Asked::Command(Command::Verify(asked)) => verify::run(asked, &mut out),
         Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),
     };
     ExitCode::from(outcome.max(written(out.flush())) as u8)

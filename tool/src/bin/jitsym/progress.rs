@@ -26,6 +26,12 @@ impl Progress {
         Progress { what, total, next, shown: false }
     }
 
+    /// So much is done of what has become so much.
+    pub fn update_of(&mut self, done: u64, total: u64) {
+        self.total = total;
+        self.update(done);
+    }
+
     /// So much is done.
     pub fn update(&mut self, done: u64) {
         if self.next.is_some_and(|next| Instant::now() >= next) {

@@ -53,7 +53,7 @@ pub struct Record {
     command: Vec<OsString>,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
     seconds.ok_or_else(|| "a number of seconds above 0".into())
 }

@@ -16,8 +16,7 @@ use std::rc::Rc;
 use jitsym::format::jitdump::raw::RawLoad;
 
 use self::compare::Compare;
-pub(super) use self::rows::Rows;
-use self::rows::{Row, Where};
+pub(crate) use self::rows::{Row, Rows, Where};
 use self::state::{State, Value};
 use self::walk::{Graph, Machine};
 use super::rules::{self, Rule};
@@ -43,7 +42,7 @@ struct Difference {
 }
 
 /// The code, where it really is in a record with padding; `None` if there is not as much.
-pub(super) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
+pub(crate) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
     let behind_name = load.tail.get(load.name()?.len() + 1..)?;
     let size = usize::try_from(load.size).ok()?;
     let (code, padding) = behind_name.split_at_checked(size)?;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use gimli::{CfaRule, RegisterRule};
 
-use crate::tables::{Fde, Row as TableRow, CODE};
+use crate::tables::{Fde, Row as TableRow};
 
 /// Where the caller's value of a register is, as a row says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Where {
+pub(crate) enum Where {
     /// In memory, so far from the CFA.
     At(i64),
     /// In another register.
@@ -21,7 +21,7 @@ pub(super) enum Where {
 
 /// One row.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(crate) struct Row {
     pub start: u64,
     pub end: u64,
     /// The register and the bytes that are added to it; `None` for an expression.
@@ -30,7 +30,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn new(row: &TableRow) -> Row {
+    fn new(row: &TableRow, base: u64) -> Row {
         let cfa = match *row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => Some((register.0, offset)),
             CfaRule::Expression(_) => None,
@@ -44,7 +44,7 @@ impl Row {
             };
             (register.0, place)
         });
-        let offset = |address: u64| address.wrapping_sub(CODE);
+        let offset = |address: u64| address.wrapping_sub(base);
         Row { start: offset(row.start_address()), end: offset(row.end_address()), cfa, rules: rules.collect() }
     }
 
@@ -61,13 +61,14 @@ impl Row {
 const RULES_MAX: usize = 1 << 20;
 
 /// The rows of one piece of code.
-pub(in crate::check) struct Rows {
+#[derive(Debug)]
+pub(crate) struct Rows {
     /// In the order of their starts.
     rows: Vec<Row>,
     /// Where entries begin.
     pub(super) entries: Vec<u64>,
     /// The column of the return address.
-    pub(super) return_address: u16,
+    pub(crate) return_address: u16,
     /// Bytes of the code.
     size: u64,
     /// The entry that the last row was of.
@@ -82,12 +83,12 @@ impl Rows {
         Rows { rows: Vec::new(), entries: Vec::new(), return_address: u16::MAX, size, last: None, held: 0 }
     }
 
-    /// Takes a row of an entry. Those for other places than the code are of no interest.
-    pub fn push(&mut self, fde: &Fde, row: &TableRow) {
-        if row.start_address().wrapping_sub(CODE) >= self.size || self.held > RULES_MAX {
+    /// Takes a row of an entry, where the code lies at `base`. Those for other places than the code are of no interest.
+    pub fn push(&mut self, base: u64, fde: &Fde, row: &TableRow) {
+        if row.start_address().wrapping_sub(base) >= self.size || self.held > RULES_MAX {
             return;
         }
-        let row = Row::new(row);
+        let row = Row::new(row, base);
         self.held += 1 + row.rules.len();
         if self.last.replace(fde.offset()) != Some(fde.offset()) {
             self.entries.push(row.start);
@@ -97,14 +98,14 @@ impl Rows {
     }
 
     /// All of them in order; `None` if there are none, or too many.
-    pub(super) fn complete(mut self) -> Option<Rows> {
+    pub(crate) fn complete(mut self) -> Option<Rows> {
         self.rows.sort_by_key(|row| row.start);
         self.entries.sort_unstable();
         (!self.rows.is_empty() && self.held <= RULES_MAX).then_some(self)
     }
 
     /// The row for an offset.
-    pub(super) fn at(&self, offset: u64) -> Option<&Row> {
+    pub(crate) fn at(&self, offset: u64) -> Option<&Row> {
         let after = self.rows.partition_point(|row| row.start <= offset);
         self.rows.get(after.checked_sub(1)?).filter(|row| offset < row.end)
     }

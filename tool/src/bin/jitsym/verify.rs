@@ -1,0 +1,88 @@
+//! `jitsym verify`
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use crate::Outcome;
+
+/// Runs a program, steps through its compiled code, and compares unwind tables and bytes with what is really executed
+///
+/// The command has to write a jitdump or regions: JITSYM=on is set unless JITSYM is, other runtimes have an option for it.
+/// It computes what it computes by itself, and is not stepped any more once each function was; after --seconds it runs on alone.
+/// Ends with 1 if something is wrong, and with 2 if nothing could be compared.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym verify --function 'py::*' -- python3.13 -X perf_jit script.py")]
+pub struct Verify {
+    /// Only functions with this name, in which * stands for anything; can be given several times
+    #[arg(short, long = "function", value_name = "NAME")]
+    functions: Vec<String>,
+    /// Calls of each function that are stepped
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    calls: u32,
+    /// Ends the steps after so many seconds
+    #[arg(long, value_name = "S", value_parser = crate::record::seconds)]
+    seconds: Option<f64>,
+    /// The same for programs: an object with "findings". What the command prints goes to the standard error output
+    #[arg(long)]
+    json: bool,
+    /// The command with its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs, and prints what was found.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub fn run(asked: Verify, out: &mut dyn Write) -> Outcome {
+    use jitsym_tool::record::{plan, run::exit_code};
+    use jitsym_tool::verify::{finding, verify, Options, Patterns};
+
+    let Verify { functions, calls, seconds, json, command } = asked;
+    if let Some((_, cause)) = command.first().and_then(|word| plan::refusal(word)) {
+        eprintln!("jitsym: {cause}");
+        return Outcome::Failed;
+    }
+    let options = Options {
+        environment: plan::environment(false, &|name| std::env::var_os(name)),
+        functions: Patterns(functions),
+        calls,
+        seconds: seconds.map(std::time::Duration::from_secs_f64),
+        to_stderr: json,
+        command,
+    };
+    let mut progress = crate::progress::Progress::new("functions were stepped".into(), 0, false);
+    let verified = verify(&options, &mut |done, total| progress.update_of(done, total));
+    drop(progress);
+    let (findings, coverage, status) = match verified {
+        Ok(verified) => verified,
+        Err(error) => {
+            eprintln!("jitsym: {error}");
+            return Outcome::Failed;
+        }
+    };
+    let ended = status.map_or("goes on".into(), |status| match exit_code(status) {
+        0 => "ended well".into(),
+        code => format!("ended with {code}"),
+    });
+    let print = if json { finding::json } else { finding::text };
+    let printed = crate::written(print(&findings, &coverage, &ended, out));
+    let outcome = if coverage.instructions == 0 && findings.is_empty() {
+        let _ = out.flush();
+        match coverage.registered {
+            0 => eprintln!("jitsym: no function was registered: the command wrote no jitdump and has no regions"),
+            _ => eprintln!("jitsym: no registered function was entered"),
+        }
+        Outcome::Failed
+    } else if findings.is_empty() {
+        Outcome::Good
+    } else {
+        Outcome::Found
+    };
+    outcome.max(printed)
+}
+
+/// There is no tracer for other machines.
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub fn run(_: Verify, _: &mut dyn Write) -> Outcome {
+    eprintln!("jitsym: `verify` steps programs on x86-64 Linux alone");
+    Outcome::Failed
+}

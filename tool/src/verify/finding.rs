@@ -1,0 +1,177 @@
+//! What can be found, and how it is told.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use crate::check::report::json_string;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Unregistered,
+    Late,
+    Address,
+    Size,
+    Bytes,
+    Tables,
+    NoRow,
+    Cfa,
+    ReturnAddress,
+    SavedRegister,
+}
+
+impl Kind {
+    /// Its name, which does not change between versions.
+    pub fn id(self) -> &'static str {
+        match self {
+            Kind::Unregistered => "unregistered",
+            Kind::Late => "late",
+            Kind::Address => "address",
+            Kind::Size => "size",
+            Kind::Bytes => "bytes",
+            Kind::Tables => "tables",
+            Kind::NoRow => "no-row",
+            Kind::Cfa => "cfa",
+            Kind::ReturnAddress => "return-address",
+            Kind::SavedRegister => "saved-register",
+        }
+    }
+}
+
+/// One thing that is wrong at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub kind: Kind,
+    /// The function; what calls it where it has no name.
+    pub function: String,
+    /// From the start of the function.
+    pub offset: u64,
+    pub addr: u64,
+    /// What is executed there.
+    pub instruction: String,
+    pub said: String,
+    pub is: String,
+    pub change: String,
+    /// The file that tells of it.
+    pub file: String,
+}
+
+/// Findings of one kind in one function, and of all, that are told one by one.
+const OF_ONE: usize = 8;
+const TOLD: usize = 100;
+
+/// All findings, each place once.
+#[derive(Debug, Default)]
+pub struct Findings {
+    all: Vec<Finding>,
+    counts: HashMap<(Kind, String), usize>,
+    seen: std::collections::HashSet<(Kind, String, u64)>,
+    /// Those that are not told.
+    more: usize,
+}
+
+impl Findings {
+    pub fn add(&mut self, finding: Finding) {
+        if !self.seen.insert((finding.kind, finding.function.clone(), finding.offset)) {
+            return;
+        }
+        let count = self.counts.entry((finding.kind, finding.function.clone())).or_default();
+        *count += 1;
+        if *count > OF_ONE || self.all.len() >= TOLD {
+            self.more += 1;
+        } else {
+            self.all.push(finding);
+        }
+    }
+
+    /// Whether one of another kind at the same function tells more.
+    pub fn has(&self, kind: Kind, function: &str) -> bool {
+        self.counts.contains_key(&(kind, function.to_owned()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len() + self.more
+    }
+
+    /// In the order of functions and offsets.
+    pub fn sort(&mut self) {
+        self.all.sort_by(|a, b| (a.kind, &a.function, a.offset).cmp(&(b.kind, &b.function, b.offset)));
+    }
+}
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    pub processes: usize,
+    /// Functions that were registered, those of them that have tables, and that were entered.
+    pub registered: usize,
+    pub with_tables: usize,
+    pub entered: usize,
+    /// Different instructions in them that were compared, and comparisons.
+    pub instructions: usize,
+    pub comparisons: u64,
+    /// Calls whose frame is not known, because code was entered by a jump and was not seen to return.
+    pub jumps: u64,
+    pub steps: u64,
+}
+
+/// Writes all for people.
+pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn Write) -> io::Result<()> {
+    for finding in &findings.all {
+        let Finding { kind, function, offset, addr, instruction, said, is, change, file } = finding;
+        writeln!(out, "{}: {function}+{offset:#x} ({addr:#x}): {instruction}", kind.id())?;
+        writeln!(out, "    said: {said}")?;
+        writeln!(out, "    is:   {is}")?;
+        writeln!(out, "    do:   {change}")?;
+        if !file.is_empty() {
+            writeln!(out, "    in:   {file}")?;
+        }
+    }
+    if findings.more > 0 {
+        writeln!(out, "and {} more of these kinds", findings.more)?;
+    }
+    let Coverage { registered, with_tables, entered, instructions, jumps, steps, processes, comparisons: _ } = coverage;
+    let found = match findings.len() {
+        0 => "nothing is wrong".to_owned(),
+        1 => "1 finding".to_owned(),
+        count => format!("{count} findings"),
+    };
+    let of = if *processes > 1 { format!(" in {processes} processes") } else { String::new() };
+    writeln!(
+        out,
+        "{found}: {registered} functions registered{of} ({with_tables} with tables), {entered} entered, {instructions} instructions \
+         compared, {steps} stepped"
+    )?;
+    if *jumps > 0 {
+        writeln!(out, "{jumps} calls were entered by a jump and not seen to return: their tables were not compared")?;
+    }
+    writeln!(out, "the command {ended}")
+}
+
+/// Writes all for programs.
+pub fn json(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "{{\"findings\":[")?;
+    for (number, finding) in findings.all.iter().enumerate() {
+        let Finding { kind, function, offset, addr, instruction, said, is, change, file } = finding;
+        write!(out, "{}\n{{\"kind\":{}", if number > 0 { "," } else { "" }, json_string(kind.id()))?;
+        write!(out, ",\"function\":{},\"offset\":{offset},\"addr\":{addr}", json_string(function))?;
+        let texts = [("instruction", instruction), ("said", said), ("is", is), ("change", change), ("file", file)];
+        for (name, text) in texts {
+            write!(out, ",\"{name}\":{}", json_string(text))?;
+        }
+        write!(out, "}}")?;
+    }
+    let Coverage { registered, with_tables, entered, instructions, comparisons, jumps, steps, processes } = coverage;
+    writeln!(
+        out,
+        "\n],\"more\":{},\"processes\":{processes},\"registered\":{registered},\"with_tables\":{with_tables},\
+         \"entered\":{entered},\"instructions\":{instructions},\"comparisons\":{comparisons},\"jumps\":{jumps},\
+         \"steps\":{steps},\"ended\":{}}}",
+        findings.more,
+        json_string(ended)
+    )
+}

@@ -1,0 +1,187 @@
+//! A process: its code, its files, its mappings, and where breakpoints are wanted in it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use jitsym_step::{find, Mapping, Tid, Tracer};
+
+use super::code::Book;
+use super::pattern::Patterns;
+use super::sources::{self, Sources};
+
+/// Bytes before and behind a place at which code is looked for that is not where it was said to be.
+const NEAR: u64 = 4096;
+/// Shorter code could be anywhere.
+const SEARCHED_MIN: usize = 8;
+/// So many bytes have to be right for a place to be taken for an instruction.
+const FIRST: usize = 8;
+
+/// What lies at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Registered code.
+    Piece(usize),
+    /// A program or library.
+    Native,
+    /// Memory that code was written to, which nobody has registered so far.
+    Unknown,
+}
+
+/// A process.
+#[derive(Default)]
+pub struct Process {
+    pub book: Book,
+    pub sources: Sources,
+    maps: Vec<Mapping>,
+    /// Who wants a breakpoint at an address, how many times.
+    wanted: BTreeMap<u64, u32>,
+    /// Pieces by the address at which they are entered.
+    entries: HashMap<u64, usize>,
+    /// Those for which the processor has had no breakpoint left.
+    waiting: Vec<(usize, bool)>,
+    /// ELF files that were looked at.
+    files: HashSet<(String, u64)>,
+    /// By whom debuggers are told of code. The library waits there until all was written.
+    pub tellers: HashSet<u64>,
+}
+
+impl Process {
+    /// Reads the mappings again.
+    pub fn remap(&mut self, tracer: &Tracer, pid: Tid) {
+        self.maps = tracer.maps(pid).unwrap_or_default();
+    }
+
+    /// What lies at an address.
+    pub fn place(&mut self, tracer: &Tracer, pid: Tid, addr: u64) -> Place {
+        if let Some(piece) = self.book.at(addr) {
+            return Place::Piece(piece);
+        }
+        if find(&self.maps, addr).is_none() {
+            self.remap(tracer, pid);
+        }
+        match find(&self.maps, addr) {
+            Some(mapping) if sources::is_native(mapping) => Place::Native,
+            Some(_) => Place::Unknown,
+            // It will fault there.
+            None => Place::Native,
+        }
+    }
+
+    /// Looks for files and for what was added to them, and has new code stop at its entries.
+    pub fn follow(&mut self, tracer: &mut Tracer, pid: Tid, is_remapped: bool, wanted: &Patterns, calls: u32) {
+        let mut added = Vec::new();
+        if is_remapped {
+            self.remap(tracer, pid);
+            added = self.sources.discover(pid, &self.maps, &mut self.book, wanted);
+            let tellers = sources::symbol(pid, &self.maps, "__jit_debug_register_code", &mut self.files);
+            for addr in tellers {
+                if self.want(tracer, pid, addr, false).is_ok() {
+                    self.tellers.insert(addr);
+                }
+            }
+        }
+        added.extend(self.sources.read(pid, &mut self.book, wanted));
+        for index in added {
+            if self.book.pieces[index].wanted && self.book.pieces[index].calls < calls {
+                self.enter(tracer, pid, index);
+            }
+        }
+    }
+
+    /// Has a piece stop at its entry, wherever that is.
+    fn enter(&mut self, tracer: &mut Tracer, pid: Tid, index: usize) {
+        let piece = &self.book.pieces[index];
+        let (start, bytes) = (piece.addr, &piece.bytes);
+        if piece.size == 0 {
+            return;
+        }
+        let mut there = vec![0; bytes.len()];
+        let len = tracer.read(pid, start, &mut there).unwrap_or(0);
+        let first = bytes.len().min(FIRST);
+        let is_right = len >= first && there[..first] == bytes[..first] && self.book.at(start) == Some(index);
+        if is_right && !bytes.is_empty() {
+            self.stop_at(tracer, pid, index, false);
+            return;
+        }
+        if let Some(shift) = self.elsewhere(tracer, pid, index) {
+            self.book.shift(index, shift);
+            self.stop_at(tracer, pid, index, false);
+            return;
+        }
+        // What is there may be no instruction, in which nothing must be written.
+        self.stop_at(tracer, pid, index, true);
+    }
+
+    /// Where code lies that is near by, but not where it was said to be.
+    fn elsewhere(&self, tracer: &Tracer, pid: Tid, index: usize) -> Option<i64> {
+        let piece = &self.book.pieces[index];
+        let bytes = &piece.bytes;
+        if bytes.len() < SEARCHED_MIN {
+            return None;
+        }
+        let from = piece.addr.saturating_sub(NEAR);
+        let mapping = find(&self.maps, piece.addr).or_else(|| find(&self.maps, from))?;
+        let from = from.max(mapping.range.start);
+        let mut around = vec![0; 2 * NEAR as usize + bytes.len()];
+        let len = tracer.read(pid, from, &mut around).ok()?;
+        let mut places = around[..len].windows(bytes.len()).enumerate().filter(|(_, window)| window == bytes);
+        let (at, _) = places.next()?;
+        let start = from + at as u64;
+        // Of two equal ones nobody knows which was meant, and code that has a name was not.
+        let is_registered = self.book.at(start).is_some_and(|other| self.book.pieces[other].range().start == start);
+        let shift = start.wrapping_sub(piece.addr) as i64;
+        (places.next().is_none() && !is_registered && shift != 0).then_some(shift)
+    }
+
+    fn stop_at(&mut self, tracer: &mut Tracer, pid: Tid, index: usize, by_hardware: bool) {
+        let start = self.book.pieces[index].range().start;
+        if self.entries.insert(start, index).is_some() {
+            return;
+        }
+        if self.want(tracer, pid, start, by_hardware).is_err() {
+            self.entries.remove(&start);
+            self.waiting.push((index, by_hardware));
+        }
+    }
+
+    /// The piece that begins at a breakpoint.
+    pub fn entry(&self, addr: u64) -> Option<usize> {
+        self.entries.get(&addr).copied()
+    }
+
+    /// A piece need not stop any more at its entry.
+    pub fn leave_entry(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64) {
+        if self.entries.remove(&addr).is_none() {
+            return;
+        }
+        self.release(tracer, pid, addr);
+        // Another one has its turn.
+        if let Some((index, by_hardware)) = self.waiting.pop() {
+            self.stop_at(tracer, pid, index, by_hardware);
+        }
+    }
+
+    /// Sets a breakpoint for one who wants it.
+    pub fn want(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64, by_hardware: bool) -> io::Result<()> {
+        if !self.wanted.contains_key(&addr) {
+            match by_hardware {
+                true => tracer.set_hardware_breakpoint(pid, addr)?,
+                false => tracer.set_breakpoint(pid, addr)?,
+            }
+        }
+        *self.wanted.entry(addr).or_default() += 1;
+        Ok(())
+    }
+
+    /// One does not want it any more.
+    pub fn release(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64) {
+        if let Some(count) = self.wanted.get_mut(&addr) {
+            *count -= 1;
+            if *count == 0 {
+                self.wanted.remove(&addr);
+                // The process may have ended.
+                let _ = tracer.remove_breakpoint(pid, addr);
+            }
+        }
+    }
+}

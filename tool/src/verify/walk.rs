@@ -1,0 +1,671 @@
+//! Steps the calls of registered functions, and runs through what they call in programs and libraries.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use iced_x86::Mnemonic;
+use jitsym_step::{Change, Event, Frame, Kind as FrameKind, Shadow, Tid, Tracer};
+
+use super::finding::{Coverage, Finding, Findings, Kind};
+use super::process::{Place, Process};
+use super::truth::{instruction, kept, numbered, Difference, Seen};
+use super::Options;
+
+/// System calls after which there may be more to read, or something new is mapped.
+const WATCHED: &[i64] = &[
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_mmap,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+];
+/// Between looks at files that are written without system calls.
+const LOOK: Duration = Duration::from_millis(20);
+/// A call that shows nothing new for so many steps is left alone.
+const DULL: u64 = 20_000;
+/// Bytes of a stack that are kept: below the stack pointer, and at most.
+const BELOW: u64 = 128;
+const STACK_MAX: u64 = 16 << 10;
+/// Instructions of which it is not known yet whether they are right: of one place, and of all.
+const OPEN_OF_ONE: usize = 4;
+const OPEN_MAX: usize = 50_000;
+/// What behind a piece of code is executed is taken for its end.
+const BEHIND: u64 = 64;
+
+/// What a thread is made to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// It runs.
+    Free,
+    /// It is stepped.
+    Steps,
+    /// It runs to where compiled code goes on: the address, and the stack pointer there.
+    Through(u64, u64),
+}
+
+struct Thread {
+    mode: Mode,
+    shadow: Shadow,
+    /// A number for each frame of the shadow.
+    calls: Vec<u64>,
+    /// Where it was before the last step.
+    rip: u64,
+    rsp: u64,
+    /// Steps without anything new.
+    dull: u64,
+    came_from: u64,
+}
+
+impl Default for Thread {
+    fn default() -> Thread {
+        Thread {
+            mode: Mode::Free,
+            shadow: Shadow::default(),
+            calls: Vec::new(),
+            rip: 0,
+            rsp: 0,
+            dull: 0,
+            came_from: 0,
+        }
+    }
+}
+
+/// A run.
+pub struct Walk<'a> {
+    tracer: Tracer,
+    options: &'a Options,
+    progress: &'a mut dyn FnMut(u64, u64),
+    processes: HashMap<Tid, Process>,
+    /// Whose memory a process has.
+    homes: HashMap<Tid, Tid>,
+    threads: HashMap<Tid, Thread>,
+    /// What seems to be wrong, or is not known.
+    open: Vec<(Tid, Seen)>,
+    open_of_one: HashMap<(Tid, u64), usize>,
+    /// Instructions that were compared, by process, piece and address.
+    compared: HashSet<(Tid, usize, u64)>,
+    entered: HashSet<(Tid, usize)>,
+    /// Registers that a call has left as they were, once it has returned.
+    kept: HashMap<u64, BTreeSet<u16>>,
+    /// Calls that may be none, until they return, with the instructions that are right if they are.
+    unsure: HashMap<u64, Vec<(Tid, usize, u64)>>,
+    next_call: u64,
+    findings: Findings,
+    coverage: Coverage,
+    begin: Instant,
+}
+
+fn now() -> u64 {
+    // SAFETY: a struct of integers.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is written.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(tracer: Tracer, options: &'a Options, progress: &'a mut dyn FnMut(u64, u64)) -> Walk<'a> {
+        Walk {
+            tracer,
+            options,
+            progress,
+            processes: HashMap::new(),
+            homes: HashMap::new(),
+            threads: HashMap::new(),
+            open: Vec::new(),
+            open_of_one: HashMap::new(),
+            compared: HashSet::new(),
+            entered: HashSet::new(),
+            kept: HashMap::new(),
+            unsure: HashMap::new(),
+            next_call: 1,
+            findings: Findings::default(),
+            coverage: Coverage::default(),
+            begin: Instant::now(),
+        }
+    }
+
+    /// Runs the program to its end. Returns what was found, and how it has ended.
+    pub fn run(mut self) -> io::Result<(Findings, Coverage, Option<std::process::ExitStatus>)> {
+        let pid = self.tracer.pid();
+        self.homes.insert(pid, pid);
+        self.processes.insert(pid, Process::default());
+        self.tracer.watch_syscalls(WATCHED);
+        self.tracer.resume(pid)?;
+        let mut looked = Instant::now();
+        let is_over = |walk: &Walk| walk.options.seconds.is_some_and(|most| walk.begin.elapsed() >= most);
+        while !is_over(&self) {
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                self.look(true);
+                let entered = self.entered.len() as u64;
+                (self.progress)(entered, self.processes.values().map(|it| it.book.pieces.len() as u64).sum());
+            }
+            match self.tracer.wait_for(LOOK)? {
+                Some(Event::Done) => break,
+                Some(event) => self.event(event)?,
+                None => {}
+            }
+            // A daemon is not waited for.
+            if self.tracer.status().is_some() {
+                break;
+            }
+        }
+        let status = self.tracer.let_go()?;
+        self.look(false);
+        self.judge();
+        Ok((self.findings, self.coverage, status))
+    }
+
+    /// Reads what all processes have written.
+    fn look(&mut self, sets_breakpoints: bool) {
+        for (&pid, process) in &mut self.processes {
+            let calls = if sets_breakpoints { self.options.calls } else { 0 };
+            process.follow(&mut self.tracer, pid, false, &self.options.functions, calls);
+        }
+    }
+
+    fn home(&self, tid: Tid) -> Tid {
+        let pid = self.tracer.pid_of(tid).unwrap_or(tid);
+        self.homes.get(&pid).copied().unwrap_or(pid)
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Stepped { tid } => self.stepped(tid),
+            Event::Breakpoint { tid, addr } => self.breakpoint(tid, addr),
+            Event::Handler { tid, .. } => self.handler(tid),
+            Event::Signal { tid, .. } => self.go(tid),
+            Event::Syscall { tid, number } => {
+                self.system_call(tid, number)?;
+                self.go(tid)
+            }
+            Event::NewThread { tid, by } => {
+                self.tracer.resume(tid)?;
+                self.go(by)
+            }
+            Event::Forked { pid, by, shares_memory } => {
+                let home = self.home(by);
+                self.homes.insert(pid, if shares_memory { home } else { pid });
+                if !shares_memory {
+                    let mut process = Process::default();
+                    process.sources.forked_at = Some(now());
+                    process.follow(&mut self.tracer, pid, true, &self.options.functions, self.options.calls);
+                    self.processes.insert(pid, process);
+                }
+                self.tracer.resume(pid)?;
+                self.go(by)
+            }
+            Event::Exec { tid, .. } => {
+                self.threads.remove(&tid);
+                // What the program before has run stays known.
+                if let Some(process) = self.processes.remove(&tid) {
+                    self.retire(tid, process);
+                }
+                self.homes.insert(tid, tid);
+                self.processes.insert(tid, Process::default());
+                self.tracer.resume(tid)
+            }
+            Event::ThreadExited { tid, .. } => {
+                self.abandon(tid);
+                Ok(())
+            }
+            Event::Exited { pid, .. } => {
+                self.abandon(pid);
+                if let Some(mut process) = self.processes.remove(&pid) {
+                    process.follow(&mut self.tracer, pid, false, &self.options.functions, 0);
+                    self.retire(pid, process);
+                }
+                Ok(())
+            }
+            Event::Interrupted { tid } => self.go(tid),
+            Event::Done => Ok(()),
+        }
+    }
+
+    /// A process has ended. Its code is judged now.
+    fn retire(&mut self, pid: Tid, process: Process) {
+        self.processes.insert(pid, process);
+        self.judge_process(pid);
+        self.processes.remove(&pid);
+    }
+
+    /// Has a thread go on as before.
+    fn go(&mut self, tid: Tid) -> io::Result<()> {
+        match self.threads.get(&tid).map(|thread| thread.mode) {
+            Some(Mode::Steps) => self.tracer.step(tid),
+            _ => self.tracer.resume(tid),
+        }
+    }
+
+    fn system_call(&mut self, tid: Tid, number: i64) -> io::Result<()> {
+        let home = self.home(tid);
+        let registers = self.tracer.registers(tid)?;
+        let is_mapping = number == libc::SYS_mmap;
+        // A file, or memory for code.
+        let is_remapped = match is_mapping {
+            true => registers.rdx as i32 & libc::PROT_EXEC != 0 && registers.r8 as i32 != -1,
+            false => !matches!(number, libc::SYS_write | libc::SYS_writev | libc::SYS_pwrite64 | libc::SYS_pwritev),
+        };
+        if is_mapping && !is_remapped {
+            return Ok(());
+        }
+        if let Some(process) = self.processes.get_mut(&home) {
+            process.follow(&mut self.tracer, home, is_remapped, &self.options.functions, self.options.calls);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, tid: Tid, addr: u64) -> Place {
+        let home = self.home(tid);
+        self.processes.get_mut(&home).map_or(Place::Native, |process| process.place(&self.tracer, home, addr))
+    }
+
+    fn breakpoint(&mut self, tid: Tid, addr: u64) -> io::Result<()> {
+        let home = self.home(tid);
+        let registers = self.tracer.registers(tid)?;
+        let thread = self.threads.entry(tid).or_default();
+        if thread.mode == Mode::Through(addr, registers.rsp) {
+            // Back, from whatever was called.
+            self.forget_through(tid);
+            let thread = self.threads.entry(tid).or_default();
+            thread.shadow.returned(&mut self.tracer, tid)?;
+            thread.calls.truncate(thread.shadow.frames().len());
+            thread.mode = Mode::Steps;
+            return self.look_and_go(tid);
+        }
+        let Some(process) = self.processes.get_mut(&home) else { return self.go(tid) };
+        let Some(index) = process.entry(addr) else {
+            // Where debuggers are told, or a breakpoint that another thread waits at.
+            if process.tellers.contains(&addr) {
+                process.follow(&mut self.tracer, home, false, &self.options.functions, self.options.calls);
+            }
+            return self.go(tid);
+        };
+        let piece = &mut process.book.pieces[index];
+        piece.calls += 1;
+        if piece.calls >= self.options.calls {
+            process.leave_entry(&mut self.tracer, home, addr);
+        }
+        self.entered.insert((home, index));
+        self.begin(tid, addr)
+    }
+
+    /// A thread stands at the entry of code, and is stepped from here on.
+    fn begin(&mut self, tid: Tid, addr: u64) -> io::Result<()> {
+        let call = self.next_call;
+        self.next_call += 1;
+        let how = self.how_entered(tid, addr)?;
+        if self.threads.entry(tid).or_default().mode == Mode::Free {
+            self.clear(tid);
+        } else if how.is_none() {
+            // By a jump, from where nothing is known.
+            return self.go(tid);
+        }
+        self.forget_through(tid);
+        let thread = self.threads.entry(tid).or_default();
+        if thread.calls.is_empty() {
+            thread.dull = 0;
+        }
+        if how.is_some() {
+            thread.shadow.entered(&mut self.tracer, tid)?;
+        }
+        if how == Some(false) {
+            self.unsure.insert(call, Vec::new());
+        }
+        thread.calls.resize(thread.shadow.frames().len(), call);
+        if let Some(last) = thread.calls.last_mut() {
+            *last = call;
+        }
+        thread.mode = Mode::Steps;
+        self.look_and_go(tid)
+    }
+
+    /// Whether code was entered by a call: surely, perhaps, or (`None`) not.
+    fn how_entered(&mut self, tid: Tid, addr: u64) -> io::Result<Option<bool>> {
+        let registers = self.tracer.registers(tid)?;
+        let home = self.home(tid);
+        let Ok(back) = self.tracer.word(home, registers.rsp) else { return Ok(None) };
+        let mut before = [0; 7];
+        let at = back.wrapping_sub(before.len() as u64);
+        if self.tracer.read(home, at, &mut before).unwrap_or(0) != before.len() {
+            return Ok(None);
+        }
+        let mut perhaps = None;
+        for len in 2..=before.len() {
+            let bytes = &before[before.len() - len..];
+            let mut decoder = iced_x86::Decoder::with_ip(64, bytes, back - len as u64, 0);
+            let call = decoder.decode();
+            if call.is_invalid() || call.len() != len || call.mnemonic() != Mnemonic::Call {
+                continue;
+            }
+            perhaps = Some(perhaps.unwrap_or(false));
+            if call.is_call_near() && call.near_branch_target() == addr {
+                return Ok(Some(true));
+            }
+            if call.is_call_near_indirect() {
+                let register = call.op0_register().full_register();
+                let all = numbered(&registers);
+                let target = match call.op0_kind() {
+                    iced_x86::OpKind::Register => super::truth::number(register).map(|number| all[number]),
+                    _ if call.is_ip_rel_memory_operand() => {
+                        self.tracer.word(home, call.ip_rel_memory_address()).ok()
+                    }
+                    _ => None,
+                };
+                if target == Some(addr) {
+                    return Ok(Some(true));
+                }
+            }
+        }
+        Ok(perhaps)
+    }
+
+    /// Forgets what a thread has done.
+    fn clear(&mut self, tid: Tid) {
+        let thread = self.threads.entry(tid).or_default();
+        thread.shadow.clear();
+        thread.calls.clear();
+    }
+
+    /// Removes the breakpoint that a thread waits at.
+    fn forget_through(&mut self, tid: Tid) {
+        let home = self.home(tid);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        if let Mode::Through(addr, _) = thread.mode {
+            thread.mode = Mode::Free;
+            if let Some(process) = self.processes.get_mut(&home) {
+                process.release(&mut self.tracer, home, addr);
+            }
+        }
+    }
+
+    fn abandon(&mut self, tid: Tid) {
+        self.forget_through(tid);
+        self.threads.remove(&tid);
+    }
+
+    /// No more steps of this call.
+    fn free(&mut self, tid: Tid) -> io::Result<()> {
+        self.forget_through(tid);
+        self.clear(tid);
+        self.threads.entry(tid).or_default().mode = Mode::Free;
+        self.tracer.resume(tid)
+    }
+
+    /// A signal's handler is no code of interest. What was interrupted goes on behind it.
+    fn handler(&mut self, tid: Tid) -> io::Result<()> {
+        let Some(thread) = self.threads.get(&tid) else { return self.tracer.resume(tid) };
+        let (rip, rsp) = (thread.rip, thread.rsp);
+        self.through(tid, rip, rsp)
+    }
+
+    /// Lets a thread run to an address, if a breakpoint can be there.
+    fn through(&mut self, tid: Tid, addr: u64, rsp: u64) -> io::Result<()> {
+        let home = self.home(tid);
+        self.forget_through(tid);
+        let wanted = self.processes.get_mut(&home).map(|process| process.want(&mut self.tracer, home, addr, false));
+        if !matches!(wanted, Some(Ok(()))) {
+            return self.free(tid);
+        }
+        self.threads.entry(tid).or_default().mode = Mode::Through(addr, rsp);
+        self.tracer.resume(tid)
+    }
+
+    fn stepped(&mut self, tid: Tid) -> io::Result<()> {
+        self.coverage.steps += 1;
+        let thread = self.threads.entry(tid).or_default();
+        let before = thread.shadow.frames().last().copied();
+        let change = thread.shadow.stepped(&mut self.tracer, tid)?;
+        let registers = self.tracer.registers(tid)?;
+        let thread = self.threads.entry(tid).or_default();
+        let len = thread.shadow.frames().len();
+        match change {
+            Change::Called => {
+                thread.calls.push(self.next_call);
+                self.next_call += 1;
+            }
+            Change::Returned => {
+                if let (Some(frame), Some(call)) = (before, thread.calls.pop()) {
+                    self.kept.insert(call, kept(&frame, &numbered(&registers)));
+                    self.compared.extend(self.unsure.remove(&call).unwrap_or_default());
+                }
+            }
+            Change::Left | Change::Switched => thread.calls.resize(len, self.next_call),
+            Change::None => {}
+        }
+        if change == Change::Switched {
+            self.next_call += 1;
+        }
+        self.look_and_go(tid)
+    }
+
+    /// Compares what a thread executes next, and decides how it goes on.
+    fn look_and_go(&mut self, tid: Tid) -> io::Result<()> {
+        let registers = self.tracer.registers(tid)?;
+        let (rip, rsp) = (registers.rip, registers.rsp);
+        let place = self.place(tid, rip);
+        let thread = self.threads.entry(tid).or_default();
+        (thread.rip, thread.rsp) = (rip, rsp);
+        if thread.dull > DULL {
+            return self.free(tid);
+        }
+        thread.dull += 1;
+        match place {
+            Place::Native => {
+                // On with the innermost compiled code that waits for a return.
+                let frames: Vec<Frame> = thread.shadow.frames().to_vec();
+                for frame in frames.iter().rev().filter(|frame| frame.kind == FrameKind::Call) {
+                    if self.place(tid, frame.return_address) != Place::Native {
+                        return self.through(tid, frame.return_address, frame.cfa);
+                    }
+                }
+                self.free(tid)
+            }
+            Place::Piece(_) | Place::Unknown => {
+                self.observe(tid, place)?;
+                self.threads.entry(tid).or_default().came_from = rip;
+                self.tracer.step(tid)
+            }
+        }
+    }
+
+    /// Compares an instruction, or keeps what is known of it.
+    fn observe(&mut self, tid: Tid, place: Place) -> io::Result<()> {
+        let home = self.home(tid);
+        let registers = numbered(&self.tracer.registers(tid)?);
+        let (rip, rsp) = (registers[16], registers[7]);
+        let Some(thread) = self.threads.get(&tid) else { return Ok(()) };
+        let frame = thread.shadow.frames().last().copied().filter(|frame| frame.kind == FrameKind::Call);
+        let from = rsp.saturating_sub(BELOW);
+        let until = frame.map_or(rsp, |frame| frame.cfa.max(rsp)).min(rsp.saturating_add(STACK_MAX));
+        let mut stack = vec![0; until.saturating_sub(from) as usize];
+        let len = self.tracer.read(home, from, &mut stack).unwrap_or(0);
+        stack.truncate(len);
+        let mut code = vec![0; 15];
+        let len = self.tracer.read(home, rip, &mut code).unwrap_or(0);
+        code.truncate(len);
+        let call = thread.calls.last().copied().unwrap_or(0);
+        let came_from = thread.came_from;
+        let seen = Seen { time: now(), rip, code, registers, frame, from, stack, call, came_from };
+        let is_right = match (place, self.processes.get_mut(&home)) {
+            (Place::Piece(index), Some(process)) => {
+                let piece = &process.book.pieces[index];
+                if !piece.wanted {
+                    return Ok(());
+                }
+                let mut checked = false;
+                let is_right = seen.compare(piece, &mut checked).is_empty() && piece.shift == 0;
+                let is_swallowed = process.book.swallowed.iter().any(|&(_, small)| small == index);
+                let is_right = is_right && !is_swallowed && piece.time <= seen.time;
+                if is_right && checked {
+                    self.coverage.comparisons += 1;
+                    let place = (home, index, rip);
+                    if !self.compared.contains(&place) {
+                        self.threads.entry(tid).or_default().dull = 0;
+                        match self.unsure.get_mut(&call) {
+                            Some(right) => right.push(place),
+                            None => drop(self.compared.insert(place)),
+                        }
+                    }
+                }
+                is_right
+            }
+            _ => false,
+        };
+        if !is_right {
+            let count = self.open_of_one.entry((home, rip)).or_default();
+            if *count < OPEN_OF_ONE && self.open.len() < OPEN_MAX {
+                *count += 1;
+                self.threads.entry(tid).or_default().dull = 0;
+                self.open.push((home, seen));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything is known now: says what was wrong.
+    fn judge(&mut self) {
+        let all: Vec<Tid> = self.processes.keys().copied().collect();
+        all.into_iter().for_each(|pid| self.judge_process(pid));
+        self.findings.sort();
+        self.coverage.instructions = self.compared.len();
+        self.coverage.jumps = self.unsure.len() as u64;
+    }
+
+    fn judge_process(&mut self, pid: Tid) {
+        let Some(process) = self.processes.get(&pid) else { return };
+        let (mine, others) = std::mem::take(&mut self.open).into_iter().partition(|(of, _)| *of == pid);
+        self.open = others;
+        let mine: Vec<(Tid, Seen)> = mine;
+        self.coverage.processes += usize::from(!process.sources.is_empty());
+        let wanted = || process.book.pieces.iter().filter(|piece| piece.wanted);
+        self.coverage.registered += wanted().count();
+        self.coverage.with_tables += wanted().filter(|piece| piece.rows.is_some()).count();
+        let (unsure, kept) = (&self.unsure, &self.kept);
+        for (_, mut seen) in mine {
+            // What was taken for a call may have been none.
+            seen.frame = seen.frame.filter(|_| !unsure.contains_key(&seen.call));
+            let Some(index) = process.book.at_time(seen.rip, seen.time) else {
+                self.findings.add(unregistered(process, &seen));
+                continue;
+            };
+            let piece = &process.book.pieces[index];
+            if !piece.wanted {
+                continue;
+            }
+            self.entered.insert((pid, index));
+            let mut checked = false;
+            let mut differences = seen.compare(piece, &mut checked);
+            if piece.time > seen.time {
+                let is_it = !differences.iter().any(|it| it.finding.kind == Kind::Bytes);
+                let finding = if is_it { late(piece, &seen) } else { unregistered(process, &seen) };
+                self.findings.add(finding);
+                if !is_it {
+                    continue;
+                }
+            }
+            if piece.shift != 0 {
+                self.findings.add(elsewhere(piece, &seen));
+            }
+            if let Some(&(large, _)) = process.book.swallowed.iter().find(|&&(_, small)| small == index) {
+                self.findings.add(too_large(&process.book.pieces[large], piece, &seen));
+            }
+            let is_kept = |register: u16| kept.get(&seen.call).is_some_and(|all| all.contains(&register));
+            differences.retain(|it| it.if_kept.is_none_or(is_kept));
+            if checked && differences.is_empty() {
+                self.coverage.comparisons += 1;
+                self.compared.insert((pid, index, seen.rip));
+            }
+            for Difference { finding, .. } in differences {
+                self.findings.add(finding);
+            }
+        }
+        self.coverage.entered = self.entered.len();
+    }
+}
+
+fn unregistered(process: &Process, seen: &Seen) -> Finding {
+    let entry = seen.frame.map_or(seen.rip, |frame| frame.entry);
+    let entry = if process.book.at_time(entry, seen.time).is_none() { entry } else { seen.rip };
+    let before = process.book.at_time(seen.came_from, seen.time).map(|index| &process.book.pieces[index]);
+    let (text, _) = instruction(&seen.code, seen.rip);
+    let mut finding = Finding {
+        kind: Kind::Unregistered,
+        function: format!("[{entry:#x}]"),
+        // One for each function that nobody knows.
+        offset: 0,
+        addr: seen.rip,
+        instruction: text,
+        said: "nothing: no file tells of this code".into(),
+        is: "it is executed".into(),
+        change: "register it before it runs".into(),
+        file: String::new(),
+    };
+    if let Some(piece) = before {
+        let (end, offset) = (piece.range().end, seen.came_from - piece.range().start);
+        finding.is = format!("it is executed after {}+{offset:#x}", piece.name);
+        let is_behind = (end..end + BEHIND).contains(&seen.rip) && entry == seen.rip
+            || seen.frame.is_some_and(|frame| piece.range().contains(&frame.entry) && (end..end + BEHIND).contains(&seen.rip));
+        if is_behind {
+            finding.kind = Kind::Size;
+            finding.function.clone_from(&piece.name);
+            finding.offset = seen.rip - piece.range().start;
+            finding.said = format!("the size is {:#x}", piece.size);
+            finding.is = "the function goes on behind that".into();
+            finding.change = "register all of the function".into();
+            finding.file.clone_from(&piece.file);
+        }
+    }
+    finding
+}
+
+fn at(kind: Kind, piece: &super::code::Piece, seen: &Seen) -> Finding {
+    Finding {
+        kind,
+        function: piece.name.clone(),
+        offset: 0,
+        addr: seen.rip,
+        instruction: instruction(&seen.code, seen.rip).0,
+        said: String::new(),
+        is: String::new(),
+        change: String::new(),
+        file: piece.file.clone(),
+    }
+}
+
+fn late(piece: &super::code::Piece, seen: &Seen) -> Finding {
+    let by = Duration::from_nanos(piece.time - seen.time);
+    Finding {
+        said: format!("it was registered at {} ns", piece.time),
+        is: format!("it was executed {by:?} before that"),
+        change: "register it before anything can call it".into(),
+        ..at(Kind::Late, piece, seen)
+    }
+}
+
+fn elsewhere(piece: &super::code::Piece, seen: &Seen) -> Finding {
+    let start = piece.range().start;
+    let way = if piece.shift > 0 { "higher" } else { "lower" };
+    Finding {
+        said: format!("it is at {:#x}", piece.addr),
+        is: format!("these bytes run at {start:#x}"),
+        change: format!("give the address at which it runs, {} bytes {way}", piece.shift.unsigned_abs()),
+        ..at(Kind::Address, piece, seen)
+    }
+}
+
+fn too_large(large: &super::code::Piece, small: &super::code::Piece, seen: &Seen) -> Finding {
+    let room = small.range().start - large.range().start;
+    Finding {
+        said: format!("its size is {:#x}", large.size),
+        is: format!("{} begins at +{room:#x}, and runs there", small.name),
+        change: format!("give a size of {room:#x} at most"),
+        ..at(Kind::Size, large, seen)
+    }
+}
