@@ -51,7 +51,7 @@ impl Tracer {
         let breakpoint = at.filter(|_| is_at).map(|addr| Ok::<_, io::Error>((addr, self.breakpoint_of(tid, addr)?)));
         let breakpoint = breakpoint.transpose()?.and_then(|(addr, breakpoint)| Some((addr, breakpoint?)));
         let Some(thread) = self.threads.get_mut(&tid) else { return Ok(()) };
-        if !is_at || matches!(breakpoint, Some((_, Breakpoint::Hardware(_)))) {
+        if !is_at || matches!(breakpoint, Some((_, Breakpoint::Hardware))) {
             thread.at = None;
         }
         thread.instruction = None;
@@ -69,7 +69,7 @@ impl Tracer {
                 return Ok(());
             }
             Some((_, Breakpoint::Software(_))) => {}
-            Some((_, Breakpoint::Hardware(_))) => {
+            Some((_, Breakpoint::Hardware)) => {
                 let mut registers = self.registers(tid)?;
                 registers.eflags |= RESUME_FLAG;
                 self.set_registers(tid, &registers)?;

@@ -22,7 +22,7 @@ pub enum Breakpoint {
     /// An instruction in the place of this byte.
     Software(u8),
     /// One of the processor's.
-    Hardware(usize),
+    Hardware,
 }
 
 /// That a thread executes an instruction at the program's entry, and what else is there. Nobody comes to the entry twice.
@@ -37,6 +37,8 @@ pub struct Space {
     memory: File,
     pub entry: Option<u64>,
     breakpoints: BTreeMap<u64, Breakpoint>,
+    /// The addresses of the processor's among them; 0 is none.
+    hardware: [u64; HARDWARE],
     /// Where breakpoints were: a thread may have executed one before it was removed.
     gone: HashSet<u64>,
     slot: Option<Slot>,
@@ -51,7 +53,7 @@ impl Space {
         let entry = std::iter::from_fn(|| Some((words.next()?, words.next()?)));
         let entry = entry.filter(|&(key, _)| key == AT_ENTRY).map(|(_, value)| value).next();
         let (breakpoints, gone) = Default::default();
-        Ok(Space { memory, entry, breakpoints, gone, slot: None })
+        Ok(Space { memory, entry, breakpoints, hardware: [0; HARDWARE], gone, slot: None })
     }
 
     /// That of a forked child, which has a copy of this one with everything that was written there.
@@ -123,13 +125,7 @@ impl Space {
 
     /// What the debug registers are to contain.
     pub fn hardware(&self) -> [u64; HARDWARE] {
-        let mut all = [0; HARDWARE];
-        for (&addr, breakpoint) in &self.breakpoints {
-            if let Breakpoint::Hardware(number) = *breakpoint {
-                all[number] = addr;
-            }
-        }
-        all
+        self.hardware
     }
 
     /// Sets one, unless there is one.
@@ -146,9 +142,10 @@ impl Space {
 
     pub fn set_hardware_breakpoint(&mut self, addr: u64) -> io::Result<()> {
         if self.breakpoint(addr).is_none() {
-            let free = self.hardware().iter().position(|&other| other == 0);
+            let free = self.hardware.iter().position(|&other| other == 0);
             let free = free.ok_or_else(|| io::Error::from(io::ErrorKind::QuotaExceeded))?;
-            self.breakpoints.insert(addr, Breakpoint::Hardware(free));
+            self.hardware[free] = addr;
+            self.breakpoints.insert(addr, Breakpoint::Hardware);
         }
         Ok(())
     }
@@ -156,8 +153,11 @@ impl Space {
     pub fn remove_breakpoint(&mut self, addr: u64) {
         let Some(breakpoint) = self.breakpoints.remove(&addr) else { return };
         self.gone.insert(addr);
-        if let Breakpoint::Software(original) = breakpoint {
-            self.put_back(addr, original);
+        match breakpoint {
+            Breakpoint::Software(original) => self.put_back(addr, original),
+            Breakpoint::Hardware => {
+                self.hardware.iter_mut().filter(|other| **other == addr).for_each(|other| *other = 0);
+            }
         }
     }
 

@@ -259,7 +259,7 @@ impl Tracer {
                 self.again(tid)
             }
             ptrace::TRAP_HWBKPT => {
-                let is_ours = matches!(self.space(pid)?.breakpoint(registers.rip), Some(Breakpoint::Hardware(_)));
+                let is_ours = matches!(self.space(pid)?.breakpoint(registers.rip), Some(Breakpoint::Hardware));
                 self.met(tid, registers.rip, is_ours)
             }
             ptrace::SI_KERNEL => {

@@ -224,8 +224,13 @@ impl Tracer {
         // What is written there others would have, too.
         match mapping.shared {
             true => self.set_hardware_breakpoint(pid, addr),
-            false => self.space_mut(pid)?.set_breakpoint(addr),
+            false => self.set_software_breakpoint(pid, addr),
         }
+    }
+
+    /// The same where the caller knows that the memory is private.
+    pub fn set_software_breakpoint(&mut self, pid: Tid, addr: u64) -> io::Result<()> {
+        self.space_mut(pid)?.set_breakpoint(addr)
     }
 
     /// The same by the processor alone: nothing is written, so that the address need not be that of an instruction.
@@ -239,7 +244,7 @@ impl Tracer {
     pub fn remove_breakpoint(&mut self, pid: Tid, addr: u64) -> io::Result<()> {
         let was = self.space(pid)?.breakpoint(addr);
         self.space_mut(pid)?.remove_breakpoint(addr);
-        if matches!(was, Some(crate::space::Breakpoint::Hardware(_))) {
+        if matches!(was, Some(crate::space::Breakpoint::Hardware)) {
             self.update_debug_registers(pid);
         }
         Ok(())

@@ -19,7 +19,8 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         }
     };
     let mut starts = Vec::new();
-    let mut last_row = |_: &crate::tables::Fde, row: &crate::tables::Row| starts.push((row.start_address(), row.end_address()));
+    let mut last_row =
+        |_: &crate::tables::Fde, row: &crate::tables::Row| starts.push((row.start_address(), row.end_address()));
     let decoded = region.each_row(&mut last_row);
     starts.sort_unstable();
     let mut summary = Summary::default();

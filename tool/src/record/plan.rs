@@ -175,9 +175,7 @@ mod tests {
 
     #[test]
     fn what_the_user_has_set_stays() {
-        let added = |adopt, set: &[&str]| {
-            environment(adopt, &|name| set.contains(&name).then(|| "map".into()))
-        };
+        let added = |adopt, set: &[&str]| environment(adopt, &|name| set.contains(&name).then(|| "map".into()));
         assert_eq!(added(false, &[]), [("JITSYM", "on"), ("JITSYM_FORK", "now")]);
         assert_eq!(added(true, &["JITSYM_FORK"]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);
         assert_eq!(added(true, &["JITSYM", "JITSYM_ADOPT", "JITSYM_FORK"]), []);

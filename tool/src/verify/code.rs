@@ -36,7 +36,16 @@ impl Piece {
         start..start.saturating_add(self.size)
     }
 
-    /// Up to where a piece of the same size class has the same bytes.
+    /// How many of its calls are stepped, of so many that are wanted: without tables there is less to see.
+    pub fn most(&self, calls: u32) -> u32 {
+        if self.rows.is_some() {
+            calls
+        } else {
+            calls.min(1)
+        }
+    }
+
+    /// Whether the bytes of another piece that begins within this one are its own there.
     fn same_bytes(&self, other: &Piece) -> bool {
         let Ok(at) = usize::try_from(other.addr.wrapping_sub(self.addr)) else { return false };
         let mine = self.bytes.get(at..).unwrap_or_default();

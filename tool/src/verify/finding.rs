@@ -143,8 +143,8 @@ pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
     let of = if *processes > 1 { format!(" in {processes} processes") } else { String::new() };
     writeln!(
         out,
-        "{found}: {registered} functions registered{of} ({with_tables} with tables), {entered} entered, {instructions} instructions \
-         compared, {steps} stepped"
+        "{found}; functions registered{of}: {registered} (with tables: {with_tables}), entered: {entered}; instructions compared: \
+         {instructions}, stepped: {steps}"
     )?;
     if *jumps > 0 {
         writeln!(out, "{jumps} calls were entered by a jump and not seen to return: their tables were not compared")?;

@@ -31,7 +31,9 @@ mod tests {
 
     #[test]
     fn names() {
-        for (pattern, name) in [("f", "f"), ("*", ""), ("py::*", "py::f:a.py"), ("*:a.py", "py::f:a.py"), ("a*b*c", "aXbYbc")] {
+        for (pattern, name) in
+            [("f", "f"), ("*", ""), ("py::*", "py::f:a.py"), ("*:a.py", "py::f:a.py"), ("a*b*c", "aXbYbc")]
+        {
             assert!(fits(pattern, name), "{pattern} {name}");
         }
         for (pattern, name) in [("f", "ff"), ("f", ""), ("py::*", "f"), ("a*b*c", "acb"), ("ab*ba", "aba")] {

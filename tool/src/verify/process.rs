@@ -82,7 +82,8 @@ impl Process {
         }
         added.extend(self.sources.read(pid, &mut self.book, wanted));
         for index in added {
-            if self.book.pieces[index].wanted && self.book.pieces[index].calls < calls {
+            let piece = &self.book.pieces[index];
+            if piece.wanted && piece.calls < piece.most(calls) {
                 self.enter(tracer, pid, index);
             }
         }
@@ -138,9 +139,11 @@ impl Process {
         if self.entries.insert(start, index).is_some() {
             return;
         }
-        if self.want(tracer, pid, start, by_hardware).is_err() {
+        if let Err(error) = self.want(tracer, pid, start, by_hardware) {
             self.entries.remove(&start);
-            self.waiting.push((index, by_hardware));
+            if error.kind() == io::ErrorKind::QuotaExceeded {
+                self.waiting.push((index, by_hardware));
+            }
         }
     }
 
@@ -164,9 +167,15 @@ impl Process {
     /// Sets a breakpoint for one who wants it.
     pub fn want(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64, by_hardware: bool) -> io::Result<()> {
         if !self.wanted.contains_key(&addr) {
-            match by_hardware {
+            if find(&self.maps, addr).is_none() {
+                self.remap(tracer, pid);
+            }
+            let mapping = find(&self.maps, addr).filter(|mapping| mapping.executable);
+            let mapping = mapping.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no code is there"))?;
+            // What is written to shared memory others would have, too.
+            match by_hardware || mapping.shared {
                 true => tracer.set_hardware_breakpoint(pid, addr)?,
-                false => tracer.set_breakpoint(pid, addr)?,
+                false => tracer.set_software_breakpoint(pid, addr)?,
             }
         }
         *self.wanted.entry(addr).or_default() += 1;

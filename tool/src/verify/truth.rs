@@ -83,16 +83,19 @@ impl Seen {
         Some(u64::from_le_bytes(*self.stack.get(at..)?.first_chunk()?))
     }
 
-    /// Where a value of the caller is really to be found.
-    fn whereabouts(&self, register: u16, value: u64, cfa: u64) -> Option<String> {
+    /// Where a value of the caller is really to be found: in memory first, if it was said to be there.
+    fn whereabouts(&self, register: u16, value: u64, cfa: u64, memory_first: bool) -> Option<String> {
         let in_place = register != RA && self.registers[usize::from(register)] == value;
-        if in_place {
-            return Some(format!("still in {}", NAMES[usize::from(register)]));
-        }
+        let in_place = in_place.then(|| format!("still in {}", NAMES[usize::from(register)]));
         let low = self.registers[usize::from(RSP)];
         let slots = (1..).map(|index| cfa.wrapping_sub(8 * index)).take_while(|&at| at >= low && at < cfa);
         let slot = slots.take(NEAR as usize / 8).find(|&at| self.word(at) == Some(value));
-        slot.map(|at| format!("at CFA-{:#x}", cfa - at))
+        let in_memory = slot.map(|at| format!("at CFA-{}", cfa - at));
+        if memory_first {
+            in_memory.or(in_place)
+        } else {
+            in_place.or(in_memory)
+        }
     }
 
     /// How the CFA can be found here.
@@ -128,7 +131,7 @@ impl Seen {
         let offset = self.rip.wrapping_sub(piece.range().start);
         let mut found = Vec::new();
         let mut add = |finding: Finding, if_kept| found.push(Difference { finding, if_kept });
-        let (_, len) = instruction(&self.code, self.rip);
+        let len = Decoder::with_ip(64, &self.code, self.rip, DecoderOptions::NONE).decode().len();
         let said = piece.bytes.get(offset as usize..).unwrap_or_default();
         let len = len.min(said.len()).min(self.code.len());
         if said[..len] != self.code[..len] {
@@ -217,10 +220,11 @@ impl Seen {
                 continue;
             }
             let kind = if register == RA { Kind::ReturnAddress } else { Kind::SavedRegister };
-            let what = if register == RA { "the return address" } else { name(register) };
+            let what =
+                if register == RA { "the return address".into() } else { format!("the caller's {}", name(register)) };
             let mut finding = self.finding(kind, piece);
-            let whereabouts = self.whereabouts(register, truth, cfa);
-            finding.said = format!("the caller's {what} is {said}").replace("caller's the", "the");
+            let whereabouts = self.whereabouts(register, truth, cfa, matches!(place, Where::At(_)));
+            finding.said = format!("{what} is {said}");
             finding.is = match &whereabouts {
                 Some(place) => format!("it is {place}"),
                 None => "it is in none of the words between the stack pointer and the CFA".into(),

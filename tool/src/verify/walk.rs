@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use iced_x86::Mnemonic;
+use iced_x86::{FlowControl, Mnemonic};
 use jitsym_step::{Change, Event, Frame, Kind as FrameKind, Shadow, Tid, Tracer};
 
+use super::code::Piece;
 use super::finding::{Coverage, Finding, Findings, Kind};
 use super::process::{Place, Process};
 use super::truth::{instruction, kept, numbered, Difference, Seen};
@@ -26,14 +27,18 @@ const WATCHED: &[i64] = &[
 ];
 /// Between looks at files that are written without system calls.
 const LOOK: Duration = Duration::from_millis(20);
-/// A call that shows nothing new for so many steps is left alone.
-const DULL: u64 = 20_000;
+/// After so many steps without anything new a thread runs on to where it has not been.
+const DULL: u64 = 400;
+/// Not more often than this in one call.
+const ON_MAX: u32 = 200;
 /// Bytes of a stack that are kept: below the stack pointer, and at most.
 const BELOW: u64 = 128;
 const STACK_MAX: u64 = 16 << 10;
 /// Instructions of which it is not known yet whether they are right: of one place, and of all.
 const OPEN_OF_ONE: usize = 4;
 const OPEN_MAX: usize = 50_000;
+/// The instruction of a system call.
+const SYSCALL: u16 = 0x050f;
 /// What behind a piece of code is executed is taken for its end.
 const BEHIND: u64 = 64;
 
@@ -44,15 +49,32 @@ enum Mode {
     Free,
     /// It is stepped.
     Steps,
-    /// It runs to where compiled code goes on: the address, and the stack pointer there.
-    Through(u64, u64),
+    /// It runs to the next of `Thread::points`.
+    Through,
+}
+
+/// An address, and the stack pointer that a thread has there if it is in the call that is meant.
+type Point = (u64, u64);
+
+/// A call.
+#[derive(Clone, Copy)]
+struct Call {
+    id: u64,
+    /// Between it and the call below there are others, which are not known.
+    is_apart: bool,
 }
 
 struct Thread {
     mode: Mode,
     shadow: Shadow,
-    /// A number for each frame of the shadow.
-    calls: Vec<u64>,
+    /// One for each frame of the shadow.
+    calls: Vec<Call>,
+    /// Where it stops when it runs.
+    points: Vec<Point>,
+    /// Sides of branches that were not taken, and in which frame.
+    sides: Vec<(usize, Point)>,
+    /// How often it has run on.
+    ran_on: u32,
     /// Where it was before the last step.
     rip: u64,
     rsp: u64,
@@ -67,11 +89,22 @@ impl Default for Thread {
             mode: Mode::Free,
             shadow: Shadow::default(),
             calls: Vec::new(),
+            points: Vec::new(),
+            sides: Vec::new(),
+            ran_on: 0,
             rip: 0,
             rsp: 0,
             dull: 0,
             came_from: 0,
         }
+    }
+}
+
+impl Thread {
+    /// Forgets all but the outermost calls.
+    fn truncate(&mut self, len: usize) {
+        self.calls.truncate(len);
+        self.sides.retain(|&(depth, _)| depth <= len);
     }
 }
 
@@ -89,11 +122,15 @@ pub struct Walk<'a> {
     open_of_one: HashMap<(Tid, u64), usize>,
     /// Instructions that were compared, by process, piece and address.
     compared: HashSet<(Tid, usize, u64)>,
+    /// Addresses that were executed.
+    been: HashSet<(Tid, u64)>,
     entered: HashSet<(Tid, usize)>,
     /// Registers that a call has left as they were, once it has returned.
     kept: HashMap<u64, BTreeSet<u16>>,
     /// Calls that may be none, until they return, with the instructions that are right if they are.
     unsure: HashMap<u64, Vec<(Tid, usize, u64)>>,
+    /// The thread that executes an instruction now, which is no system call.
+    stepping: Option<Tid>,
     next_call: u64,
     findings: Findings,
     coverage: Coverage,
@@ -120,9 +157,11 @@ impl<'a> Walk<'a> {
             open: Vec::new(),
             open_of_one: HashMap::new(),
             compared: HashSet::new(),
+            been: HashSet::new(),
             entered: HashSet::new(),
             kept: HashMap::new(),
             unsure: HashMap::new(),
+            stepping: None,
             next_call: 1,
             findings: Findings::default(),
             coverage: Coverage::default(),
@@ -146,7 +185,11 @@ impl<'a> Walk<'a> {
                 let entered = self.entered.len() as u64;
                 (self.progress)(entered, self.processes.values().map(|it| it.book.pieces.len() as u64).sum());
             }
-            match self.tracer.wait_for(LOOK)? {
+            // A step ends at once, and a call of the system in compiled code is rare.
+            let steps = self.stepping.is_some_and(|tid| !self.tracer.is_stopped(tid));
+            let event = if steps { Some(self.tracer.wait()?) } else { self.tracer.wait_for(LOOK)? };
+            self.stepping = None;
+            match event {
                 Some(Event::Done) => break,
                 Some(event) => self.event(event)?,
                 None => {}
@@ -270,12 +313,20 @@ impl<'a> Walk<'a> {
         let home = self.home(tid);
         let registers = self.tracer.registers(tid)?;
         let thread = self.threads.entry(tid).or_default();
-        if thread.mode == Mode::Through(addr, registers.rsp) {
-            // Back, from whatever was called.
+        if thread.mode == Mode::Through && thread.points.contains(&(addr, registers.rsp)) {
             self.forget_through(tid);
             let thread = self.threads.entry(tid).or_default();
+            let last = thread.shadow.frames().last().copied();
             thread.shadow.returned(&mut self.tracer, tid)?;
-            thread.calls.truncate(thread.shadow.frames().len());
+            let len = thread.shadow.frames().len();
+            let returned = last
+                .zip(thread.calls.last())
+                .filter(|(frame, _)| frame.cfa == registers.rsp && frame.return_address == addr);
+            if let Some((frame, &call)) = returned.filter(|_| len + 1 == thread.calls.len()) {
+                self.returned(call.id, &frame, tid)?;
+            }
+            let thread = self.threads.entry(tid).or_default();
+            thread.truncate(len);
             thread.mode = Mode::Steps;
             return self.look_and_go(tid);
         }
@@ -289,7 +340,7 @@ impl<'a> Walk<'a> {
         };
         let piece = &mut process.book.pieces[index];
         piece.calls += 1;
-        if piece.calls >= self.options.calls {
+        if piece.calls >= piece.most(self.options.calls) {
             process.leave_entry(&mut self.tracer, home, addr);
         }
         self.entered.insert((home, index));
@@ -298,7 +349,7 @@ impl<'a> Walk<'a> {
 
     /// A thread stands at the entry of code, and is stepped from here on.
     fn begin(&mut self, tid: Tid, addr: u64) -> io::Result<()> {
-        let call = self.next_call;
+        let id = self.next_call;
         self.next_call += 1;
         let how = self.how_entered(tid, addr)?;
         if self.threads.entry(tid).or_default().mode == Mode::Free {
@@ -310,18 +361,19 @@ impl<'a> Walk<'a> {
         self.forget_through(tid);
         let thread = self.threads.entry(tid).or_default();
         if thread.calls.is_empty() {
-            thread.dull = 0;
+            thread.ran_on = 0;
         }
+        thread.dull = 0;
         if how.is_some() {
             thread.shadow.entered(&mut self.tracer, tid)?;
         }
         if how == Some(false) {
-            self.unsure.insert(call, Vec::new());
+            self.unsure.insert(id, Vec::new());
         }
-        thread.calls.resize(thread.shadow.frames().len(), call);
-        if let Some(last) = thread.calls.last_mut() {
-            *last = call;
-        }
+        let len = thread.shadow.frames().len();
+        // Of a call that was there already nothing is known any more.
+        thread.truncate(len.saturating_sub(1));
+        thread.calls.resize(len, Call { id, is_apart: true });
         thread.mode = Mode::Steps;
         self.look_and_go(tid)
     }
@@ -353,9 +405,7 @@ impl<'a> Walk<'a> {
                 let all = numbered(&registers);
                 let target = match call.op0_kind() {
                     iced_x86::OpKind::Register => super::truth::number(register).map(|number| all[number]),
-                    _ if call.is_ip_rel_memory_operand() => {
-                        self.tracer.word(home, call.ip_rel_memory_address()).ok()
-                    }
+                    _ if call.is_ip_rel_memory_operand() => self.tracer.word(home, call.ip_rel_memory_address()).ok(),
                     _ => None,
                 };
                 if target == Some(addr) {
@@ -370,15 +420,17 @@ impl<'a> Walk<'a> {
     fn clear(&mut self, tid: Tid) {
         let thread = self.threads.entry(tid).or_default();
         thread.shadow.clear();
-        thread.calls.clear();
+        thread.truncate(0);
     }
 
-    /// Removes the breakpoint that a thread waits at.
+    /// Removes the breakpoints that a thread runs to.
     fn forget_through(&mut self, tid: Tid) {
         let home = self.home(tid);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
-        if let Mode::Through(addr, _) = thread.mode {
+        if thread.mode == Mode::Through {
             thread.mode = Mode::Free;
+        }
+        for (addr, _) in std::mem::take(&mut thread.points) {
             if let Some(process) = self.processes.get_mut(&home) {
                 process.release(&mut self.tracer, home, addr);
             }
@@ -402,45 +454,98 @@ impl<'a> Walk<'a> {
     fn handler(&mut self, tid: Tid) -> io::Result<()> {
         let Some(thread) = self.threads.get(&tid) else { return self.tracer.resume(tid) };
         let (rip, rsp) = (thread.rip, thread.rsp);
-        self.through(tid, rip, rsp)
+        self.through(tid, &[(rip, rsp)])
     }
 
-    /// Lets a thread run to an address, if a breakpoint can be there.
-    fn through(&mut self, tid: Tid, addr: u64, rsp: u64) -> io::Result<()> {
+    /// Lets a thread run to the first of some places, as far as breakpoints can be there.
+    fn through(&mut self, tid: Tid, points: &[Point]) -> io::Result<()> {
         let home = self.home(tid);
         self.forget_through(tid);
-        let wanted = self.processes.get_mut(&home).map(|process| process.want(&mut self.tracer, home, addr, false));
-        if !matches!(wanted, Some(Ok(()))) {
+        let Some(process) = self.processes.get_mut(&home) else { return self.free(tid) };
+        let mut able = Vec::new();
+        for &point in points {
+            if process.want(&mut self.tracer, home, point.0, false).is_ok() {
+                able.push(point);
+            }
+        }
+        if able.is_empty() {
             return self.free(tid);
         }
-        self.threads.entry(tid).or_default().mode = Mode::Through(addr, rsp);
+        let thread = self.threads.entry(tid).or_default();
+        (thread.mode, thread.points) = (Mode::Through, able);
         self.tracer.resume(tid)
+    }
+
+    /// Lets a thread run to where it has not been, or to the end of a call.
+    fn run_on(&mut self, tid: Tid) -> io::Result<()> {
+        let home = self.home(tid);
+        let thread = self.threads.entry(tid).or_default();
+        thread.ran_on += 1;
+        if thread.ran_on > ON_MAX || thread.calls.is_empty() {
+            return self.free(tid);
+        }
+        thread.dull = 0;
+        let frames = thread.shadow.frames().iter().filter(|frame| frame.kind == FrameKind::Call);
+        let mut points: Vec<Point> = frames.map(|frame| (frame.return_address, frame.cfa)).collect();
+        let is_new = |addr: u64| !self.open_of_one.contains_key(&(home, addr)) && !self.been.contains(&(home, addr));
+        points.extend(thread.sides.iter().map(|&(_, point)| point).filter(|point| is_new(point.0)));
+        points.sort_unstable();
+        points.dedup();
+        self.through(tid, &points)
+    }
+
+    /// A call has returned, so that it was one.
+    fn returned(&mut self, id: u64, frame: &Frame, tid: Tid) -> io::Result<()> {
+        let registers = self.tracer.registers(tid)?;
+        self.kept.insert(id, kept(frame, &numbered(&registers)));
+        self.compared.extend(self.unsure.remove(&id).unwrap_or_default());
+        Ok(())
     }
 
     fn stepped(&mut self, tid: Tid) -> io::Result<()> {
         self.coverage.steps += 1;
+        let branch = self.tracer.executed(tid).filter(|it| it.flow_control() == FlowControl::ConditionalBranch);
+        let branch = branch.map(|it| (it.near_branch_target(), it.next_ip()));
         let thread = self.threads.entry(tid).or_default();
         let before = thread.shadow.frames().last().copied();
         let change = thread.shadow.stepped(&mut self.tracer, tid)?;
         let registers = self.tracer.registers(tid)?;
         let thread = self.threads.entry(tid).or_default();
         let len = thread.shadow.frames().len();
+        if let Some((target, next)) = branch {
+            let other = if registers.rip == target { next } else { target };
+            let side = (len, (other, registers.rsp));
+            if !thread.sides.contains(&side) {
+                thread.sides.push(side);
+            }
+        }
         match change {
             Change::Called => {
-                thread.calls.push(self.next_call);
+                thread.calls.push(Call { id: self.next_call, is_apart: false });
                 self.next_call += 1;
             }
             Change::Returned => {
-                if let (Some(frame), Some(call)) = (before, thread.calls.pop()) {
-                    self.kept.insert(call, kept(&frame, &numbered(&registers)));
-                    self.compared.extend(self.unsure.remove(&call).unwrap_or_default());
+                let call = thread.calls.last().copied();
+                thread.truncate(len);
+                if let (Some(frame), Some(call)) = (before, call) {
+                    self.returned(call.id, &frame, tid)?;
+                    // To a call that is not known, or to the end of what is to be stepped.
+                    if call.is_apart && len > 0 {
+                        return self.run_on(tid);
+                    }
+                    if len == 0 {
+                        return self.free(tid);
+                    }
                 }
             }
-            Change::Left | Change::Switched => thread.calls.resize(len, self.next_call),
+            Change::Left => thread.truncate(len),
+            Change::Switched => {
+                let call = Call { id: self.next_call, is_apart: false };
+                self.next_call += 1;
+                thread.truncate(0);
+                thread.calls.resize(len, call);
+            }
             Change::None => {}
-        }
-        if change == Change::Switched {
-            self.next_call += 1;
         }
         self.look_and_go(tid)
     }
@@ -453,7 +558,7 @@ impl<'a> Walk<'a> {
         let thread = self.threads.entry(tid).or_default();
         (thread.rip, thread.rsp) = (rip, rsp);
         if thread.dull > DULL {
-            return self.free(tid);
+            return self.run_on(tid);
         }
         thread.dull += 1;
         match place {
@@ -462,7 +567,7 @@ impl<'a> Walk<'a> {
                 let frames: Vec<Frame> = thread.shadow.frames().to_vec();
                 for frame in frames.iter().rev().filter(|frame| frame.kind == FrameKind::Call) {
                     if self.place(tid, frame.return_address) != Place::Native {
-                        return self.through(tid, frame.return_address, frame.cfa);
+                        return self.through(tid, &[(frame.return_address, frame.cfa)]);
                     }
                 }
                 self.free(tid)
@@ -470,6 +575,8 @@ impl<'a> Walk<'a> {
             Place::Piece(_) | Place::Unknown => {
                 self.observe(tid, place)?;
                 self.threads.entry(tid).or_default().came_from = rip;
+                let is_call = self.tracer.word(self.home(tid), rip).is_ok_and(|word| word as u16 == SYSCALL);
+                self.stepping = Some(tid).filter(|_| !is_call);
                 self.tracer.step(tid)
             }
         }
@@ -490,7 +597,7 @@ impl<'a> Walk<'a> {
         let mut code = vec![0; 15];
         let len = self.tracer.read(home, rip, &mut code).unwrap_or(0);
         code.truncate(len);
-        let call = thread.calls.last().copied().unwrap_or(0);
+        let call = thread.calls.last().map_or(0, |call| call.id);
         let came_from = thread.came_from;
         let seen = Seen { time: now(), rip, code, registers, frame, from, stack, call, came_from };
         let is_right = match (place, self.processes.get_mut(&home)) {
@@ -498,6 +605,9 @@ impl<'a> Walk<'a> {
                 let piece = &process.book.pieces[index];
                 if !piece.wanted {
                     return Ok(());
+                }
+                if self.been.insert((home, rip)) {
+                    self.threads.entry(tid).or_default().dull = 0;
                 }
                 let mut checked = false;
                 let is_right = seen.compare(piece, &mut checked).is_empty() && piece.shift == 0;
@@ -507,7 +617,6 @@ impl<'a> Walk<'a> {
                     self.coverage.comparisons += 1;
                     let place = (home, index, rip);
                     if !self.compared.contains(&place) {
-                        self.threads.entry(tid).or_default().dull = 0;
                         match self.unsure.get_mut(&call) {
                             Some(right) => right.push(place),
                             None => drop(self.compared.insert(place)),
@@ -552,7 +661,8 @@ impl<'a> Walk<'a> {
             // What was taken for a call may have been none.
             seen.frame = seen.frame.filter(|_| !unsure.contains_key(&seen.call));
             let Some(index) = process.book.at_time(seen.rip, seen.time) else {
-                self.findings.add(unregistered(process, &seen));
+                let found = unregistered(process, &seen, self.findings.is_empty());
+                found.into_iter().for_each(|finding| self.findings.add(finding));
                 continue;
             };
             let piece = &process.book.pieces[index];
@@ -564,8 +674,8 @@ impl<'a> Walk<'a> {
             let mut differences = seen.compare(piece, &mut checked);
             if piece.time > seen.time {
                 let is_it = !differences.iter().any(|it| it.finding.kind == Kind::Bytes);
-                let finding = if is_it { late(piece, &seen) } else { unregistered(process, &seen) };
-                self.findings.add(finding);
+                let found = if is_it { Some(late(piece, &seen)) } else { unregistered(process, &seen, true) };
+                found.into_iter().for_each(|finding| self.findings.add(finding));
                 if !is_it {
                     continue;
                 }
@@ -590,42 +700,43 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn unregistered(process: &Process, seen: &Seen) -> Finding {
-    let entry = seen.frame.map_or(seen.rip, |frame| frame.entry);
-    let entry = if process.book.at_time(entry, seen.time).is_none() { entry } else { seen.rip };
-    let before = process.book.at_time(seen.came_from, seen.time).map(|index| &process.book.pieces[index]);
-    let (text, _) = instruction(&seen.code, seen.rip);
-    let mut finding = Finding {
+/// Code that no file tells of. `None` if what led there is told already.
+fn unregistered(process: &Process, seen: &Seen, is_first: bool) -> Option<Finding> {
+    let piece_at = |addr: u64| process.book.at_time(addr, seen.time).map(|index| &process.book.pieces[index]);
+    let entry = seen.frame.map(|frame| frame.entry);
+    let before = piece_at(seen.came_from);
+    // A function that goes on behind its end, or code behind the end of one.
+    let is_behind = |piece: &&Piece| (piece.range().end..piece.range().end + BEHIND).contains(&seen.rip);
+    let own = entry.map_or(before, piece_at);
+    if let Some(piece) = own.filter(is_behind) {
+        return Some(Finding {
+            offset: piece.size,
+            said: format!("the size is {:#x}", piece.size),
+            is: "the function goes on behind that".into(),
+            change: "register all of the function".into(),
+            ..at(Kind::Size, piece, seen)
+        });
+    }
+    let unknown = entry.filter(|&entry| piece_at(entry).is_none());
+    if unknown.is_none() && before.is_none() && !is_first {
+        return None;
+    }
+    let after = before.map(|piece| format!(" after {}+{:#x}", piece.name, seen.came_from - piece.range().start));
+    Some(Finding {
         kind: Kind::Unregistered,
-        function: format!("[{entry:#x}]"),
         // One for each function that nobody knows.
+        function: format!("[{:#x}]", unknown.unwrap_or(seen.rip)),
         offset: 0,
         addr: seen.rip,
-        instruction: text,
+        instruction: instruction(&seen.code, seen.rip).0,
         said: "nothing: no file tells of this code".into(),
-        is: "it is executed".into(),
+        is: format!("it is executed{}", after.unwrap_or_default()),
         change: "register it before it runs".into(),
         file: String::new(),
-    };
-    if let Some(piece) = before {
-        let (end, offset) = (piece.range().end, seen.came_from - piece.range().start);
-        finding.is = format!("it is executed after {}+{offset:#x}", piece.name);
-        let is_behind = (end..end + BEHIND).contains(&seen.rip) && entry == seen.rip
-            || seen.frame.is_some_and(|frame| piece.range().contains(&frame.entry) && (end..end + BEHIND).contains(&seen.rip));
-        if is_behind {
-            finding.kind = Kind::Size;
-            finding.function.clone_from(&piece.name);
-            finding.offset = seen.rip - piece.range().start;
-            finding.said = format!("the size is {:#x}", piece.size);
-            finding.is = "the function goes on behind that".into();
-            finding.change = "register all of the function".into();
-            finding.file.clone_from(&piece.file);
-        }
-    }
-    finding
+    })
 }
 
-fn at(kind: Kind, piece: &super::code::Piece, seen: &Seen) -> Finding {
+fn at(kind: Kind, piece: &Piece, seen: &Seen) -> Finding {
     Finding {
         kind,
         function: piece.name.clone(),
@@ -639,7 +750,7 @@ fn at(kind: Kind, piece: &super::code::Piece, seen: &Seen) -> Finding {
     }
 }
 
-fn late(piece: &super::code::Piece, seen: &Seen) -> Finding {
+fn late(piece: &Piece, seen: &Seen) -> Finding {
     let by = Duration::from_nanos(piece.time - seen.time);
     Finding {
         said: format!("it was registered at {} ns", piece.time),
@@ -649,7 +760,7 @@ fn late(piece: &super::code::Piece, seen: &Seen) -> Finding {
     }
 }
 
-fn elsewhere(piece: &super::code::Piece, seen: &Seen) -> Finding {
+fn elsewhere(piece: &Piece, seen: &Seen) -> Finding {
     let start = piece.range().start;
     let way = if piece.shift > 0 { "higher" } else { "lower" };
     Finding {
@@ -660,7 +771,7 @@ fn elsewhere(piece: &super::code::Piece, seen: &Seen) -> Finding {
     }
 }
 
-fn too_large(large: &super::code::Piece, small: &super::code::Piece, seen: &Seen) -> Finding {
+fn too_large(large: &Piece, small: &Piece, seen: &Seen) -> Finding {
     let room = small.range().start - large.range().start;
     Finding {
         said: format!("its size is {:#x}", large.size),
