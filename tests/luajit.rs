@@ -445,10 +445,10 @@ mod unwinding {
                     continue;
                 };
                 let (size, saved) = frame_at(code, eh_frame, rip);
-                // rbp, rbx, r15, r14, r13, r12 by their DWARF numbers.
+                // rbx, rbp, r12 to r15 by their DWARF numbers.
                 assert_eq!(
                     saved,
-                    [(3, -24), (6, -16), (12, -88), (13, -80), (14, -40), (15, -32), (16, -8)],
+                    [(3, -24), (6, -16), (12, -80), (13, -88), (14, -40), (15, -32), (16, -8)],
                     "{}",
                     code.name
                 );

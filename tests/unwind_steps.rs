@@ -10,33 +10,16 @@ mod cfi;
 #[path = "support/perf.rs"]
 mod perf;
 mod support;
-#[path = "unwind_steps/tracee.rs"]
-mod tracee;
-
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cfi::{Cfa, Decoded, Dumped, Rule, State};
+use jitsym_step::{Change, Event, Registers, Shadow, Tid, Tracer, KEPT, RSP};
+use object::{Object, ObjectSymbol};
 use support::{checker, scratch_dir, TmpFiles};
-use tracee::Tracee;
 
-/// What a function has to leave as it is: rbx, rbp, r12 to r15, by their DWARF numbers.
-const KEPT: [u16; 6] = [3, 6, 12, 13, 14, 15];
-const RSP: u16 = 7;
 const RETURN_ADDRESS: u16 = 16;
-
-/// Values of the registers by DWARF numbers, those of `KEPT` and the stack pointer.
-type Registers = [u64; 16];
-
-/// A call that has not returned.
-struct Frame {
-    /// The stack pointer before the call instruction, and where it returns to.
-    cfa: u64,
-    return_address: u64,
-    /// The registers at the call.
-    registers: Registers,
-}
 
 /// The tables of the jitdump as far as it is written.
 struct Tables {
@@ -106,13 +89,15 @@ struct Seen {
 }
 
 struct Walk {
-    tracee: Tracee,
+    tracer: Tracer,
+    pid: Tid,
     tables: Tables,
-    calls: Vec<Frame>,
+    calls: Shadow,
     seen: Seen,
 }
 
-fn registers(from: &libc::user_regs_struct) -> Registers {
+/// Those of `KEPT` and the stack pointer, by DWARF numbers.
+fn registers(from: &Registers) -> [u64; 16] {
     let mut registers = [0; 16];
     let kept = [from.rbx, from.rbp, from.r12, from.r13, from.r14, from.r15];
     KEPT.iter().zip(kept).for_each(|(&number, value)| registers[usize::from(number)] = value);
@@ -121,40 +106,61 @@ fn registers(from: &libc::user_regs_struct) -> Registers {
 }
 
 impl Walk {
+    /// The address of a function of the program.
+    fn function(&self, program: &Path, name: &str) -> u64 {
+        let file = std::fs::read(program).expect("read the program");
+        let file = object::File::parse(&*file).expect("an ELF file");
+        let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name)).expect("a symbol");
+        self.tracer.entry(self.pid).expect("an entry") - file.entry() + symbol.address()
+    }
+
     /// Follows a function from its entry until it has returned.
     fn follow(&mut self) {
-        let mut before = self.tracee.registers();
-        self.call(&before);
-        loop {
+        self.calls.clear();
+        self.calls.entered(&mut self.tracer, self.pid).expect("a call");
+        while !self.calls.frames().is_empty() {
+            let before = self.tracer.registers(self.pid).expect("registers");
             self.check(&before);
-            self.tracee.step();
+            self.step();
+            let last = self.calls.frames().last().copied().expect("a call");
+            let change = self.calls.stepped(&mut self.tracer, self.pid).expect("a step");
             self.seen.steps += 1;
-            let now = self.tracee.registers();
-            while let Some(frame) = self.calls.last().filter(|frame| frame.cfa <= now.rsp) {
-                // Were this not so, the program would not keep to what it has promised to its caller.
-                assert_eq!((now.rsp, now.rip), (frame.cfa, frame.return_address), "a return");
+            // Were this not so, the program would not keep to what it has promised to its caller.
+            assert!(!matches!(change, Change::Left | Change::Switched), "{change:?} at {:#x}", before.rip);
+            if change == Change::Returned {
+                let now = self.tracer.registers(self.pid).expect("registers");
+                assert_eq!((now.rsp, now.rip), (last.cfa, last.return_address), "a return");
                 let kept = registers(&now);
-                KEPT.iter().for_each(|&it| assert_eq!(kept[usize::from(it)], frame.registers[usize::from(it)]));
-                self.calls.pop();
+                KEPT.iter().for_each(|&it| assert_eq!(kept[usize::from(it)], last.registers[usize::from(it)]));
             }
-            if self.calls.is_empty() {
-                return;
-            }
-            // Whatever instruction has stored the address behind itself is a call.
-            if now.rsp == before.rsp - 8 && (2..=7).contains(&self.tracee.word(now.rsp).wrapping_sub(before.rip)) {
-                self.call(&now);
-            }
-            before = now;
         }
     }
 
-    fn call(&mut self, now: &libc::user_regs_struct) {
-        let return_address = self.tracee.word(now.rsp);
-        self.calls.push(Frame { cfa: now.rsp + 8, return_address, registers: registers(now) });
+    /// One instruction of the program's thread. The library's own thread runs meanwhile.
+    fn step(&mut self) {
+        self.tracer.step(self.pid).expect("a step");
+        loop {
+            match self.tracer.wait().expect("an event") {
+                Event::Stepped { tid } if tid == self.pid => return,
+                event => self.tracer.go_on(event).expect("go on"),
+            }
+        }
+    }
+
+    /// Runs to the next breakpoint, or (`false`) to the end.
+    fn run(&mut self) -> bool {
+        self.tracer.resume(self.pid).expect("resume");
+        loop {
+            match self.tracer.wait().expect("an event") {
+                Event::Breakpoint { .. } => return true,
+                Event::Done => return false,
+                event => self.tracer.go_on(event).expect("go on"),
+            }
+        }
     }
 
     /// Unwinds from registered code up to the first frame that is of other code.
-    fn check(&mut self, now: &libc::user_regs_struct) {
+    fn check(&mut self, now: &Registers) {
         if self.tables.find(now.rip).is_none() {
             return;
         }
@@ -162,10 +168,11 @@ impl Walk {
         self.seen.places.insert(now.rip);
         // What was popped still lies below the stack pointer.
         let from = now.rsp - 128;
-        let mut stack = Stack { from, bytes: vec![0; (self.calls[0].cfa - from) as usize] };
-        self.tracee.read(from, &mut stack.bytes);
+        let mut stack = Stack { from, bytes: vec![0; (self.calls.frames()[0].cfa - from) as usize] };
+        let len = self.tracer.read(self.pid, from, &mut stack.bytes).expect("the stack");
+        assert_eq!(len, stack.bytes.len());
         let (mut values, mut pc, mut depth) = (registers(now), now.rip, 0);
-        for frame in self.calls.iter().rev() {
+        for frame in self.calls.frames().iter().rev() {
             let Some((index, state)) = self.tables.find(pc) else { break };
             let place = || {
                 let start = self.tables.code[index].0.addr;
@@ -208,16 +215,19 @@ fn every_instruction() {
         .env("JITSYM_SPOOL", "off")
         .env("JITSYM_DIR", &dir)
         .stdout(std::fs::File::create(&output).expect("a file for the truth"));
-    let tracee = Tracee::start(&mut command, program);
-    let _files = TmpFiles(tracee.pid());
-    let path = dir.join(format!("jit-{}.dump", tracee.pid()));
-    let run_slice = tracee.function(program, "run_slice");
+    let tracer = Tracer::spawn(command).expect("start the program");
+    let pid = tracer.pid();
+    let _files = TmpFiles(pid as u32);
+    let path = dir.join(format!("jit-{pid}.dump"));
     let tables = Tables { path, len: 0, code: Vec::new(), known: HashMap::new() };
-    let mut walk = Walk { tracee, tables, calls: Vec::new(), seen: Seen::default() };
-    while walk.tracee.run_to(run_slice) {
+    let mut walk = Walk { tracer, pid, tables, calls: Shadow::default(), seen: Seen::default() };
+    let run_slice = walk.function(program, "run_slice");
+    walk.tracer.set_breakpoint(pid, run_slice).expect("a breakpoint");
+    while walk.run() {
         walk.tables.update();
         walk.follow();
     }
+    assert!(walk.tracer.status().is_some_and(|status| status.success()), "{:?}", walk.tracer.status());
 
     let truth = perf::Truth::parse(&std::fs::read_to_string(&output).expect("the truth"));
     let Seen { steps, inside, frames, deepest, places } = &walk.seen;

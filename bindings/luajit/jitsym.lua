@@ -116,7 +116,7 @@ end
 --
 -- The store of the trace number is what the head is recognised by. Whatever does not look like this, or contradicts
 -- itself, gets no description: a wrong one is worse than none.
-local SAVED = { { 6, -16 }, { 3, -24 }, { 15, -32 }, { 14, -40 }, { 13, -80 }, { 12, -88 } }
+local SAVED = { { 6, -16 }, { 3, -24 }, { 15, -32 }, { 14, -40 }, { 12, -80 }, { 13, -88 } }
 local FRAME = 96
 local RSP = 7
 

@@ -81,7 +81,7 @@ enum { JITSYM_RBX = 3, JITSYM_RBP = 6, JITSYM_RSP = 7 };
 
 /* By the interpreter, and the last two on the way into a trace. */
 static const jitsym_saved_register jitsym_saved[] = {
-  { JITSYM_RBP, -16 }, { JITSYM_RBX, -24 }, { 15, -32 }, { 14, -40 }, { 13, -80 }, { 12, -88 },
+  { JITSYM_RBP, -16 }, { JITSYM_RBX, -24 }, { 15, -32 }, { 14, -40 }, { 12, -80 }, { 13, -88 },
 };
 
 /* How many bytes `add rsp, imm` at `p` takes, and its operand; 0 if it is another instruction. */

@@ -106,6 +106,13 @@ impl Shadow {
         Ok(())
     }
 
+    /// The caller knows of a call that was not seen: the innermost one.
+    pub fn push(&mut self, tracer: &mut Tracer, tid: Tid, frame: Frame) -> io::Result<()> {
+        self.frames.push(frame);
+        self.rsp = tracer.registers(tid)?.rsp;
+        Ok(())
+    }
+
     /// The thread has run without steps, and now stands behind the call that it was in: calls from there are gone.
     pub fn returned(&mut self, tracer: &mut Tracer, tid: Tid) -> io::Result<()> {
         let now = tracer.registers(tid)?;

@@ -111,8 +111,9 @@ pub struct Coverage {
     pub registered: usize,
     pub with_tables: usize,
     pub entered: usize,
-    /// Different instructions in them that were compared, and comparisons.
+    /// Different instructions in them that were compared, those of them whose tables were right, and comparisons.
     pub instructions: usize,
+    pub proved: usize,
     pub comparisons: u64,
     /// Calls whose frame is not known, because code was entered by a jump and was not seen to return.
     pub jumps: u64,
@@ -134,7 +135,7 @@ pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
     if findings.more > 0 {
         writeln!(out, "and {} more of these kinds", findings.more)?;
     }
-    let Coverage { registered, with_tables, entered, instructions, jumps, steps, processes, comparisons: _ } = coverage;
+    let Coverage { registered, with_tables, entered, instructions, proved, jumps, steps, processes, .. } = coverage;
     let found = match findings.len() {
         0 => "nothing is wrong".to_owned(),
         1 => "1 finding".to_owned(),
@@ -144,10 +145,10 @@ pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
     writeln!(
         out,
         "{found}; functions registered{of}: {registered} (with tables: {with_tables}), entered: {entered}; instructions compared: \
-         {instructions}, stepped: {steps}"
+         {instructions} (tables are right: {proved}), stepped: {steps}"
     )?;
     if *jumps > 0 {
-        writeln!(out, "{jumps} calls were entered by a jump and not seen to return: their tables were not compared")?;
+        writeln!(out, "{jumps} calls were entered by a jump, and not seen to return to where their tables say: those count as not compared")?;
     }
     writeln!(out, "the command {ended}")
 }
@@ -165,11 +166,12 @@ pub fn json(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
         }
         write!(out, "}}")?;
     }
-    let Coverage { registered, with_tables, entered, instructions, comparisons, jumps, steps, processes } = coverage;
+    let Coverage { registered, with_tables, entered, instructions, proved, comparisons, jumps, steps, processes } =
+        coverage;
     writeln!(
         out,
         "\n],\"more\":{},\"processes\":{processes},\"registered\":{registered},\"with_tables\":{with_tables},\
-         \"entered\":{entered},\"instructions\":{instructions},\"comparisons\":{comparisons},\"jumps\":{jumps},\
+         \"entered\":{entered},\"instructions\":{instructions},\"proved\":{proved},\"comparisons\":{comparisons},\"jumps\":{jumps},\
          \"steps\":{steps},\"ended\":{}}}",
         findings.more,
         json_string(ended)

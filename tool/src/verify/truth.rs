@@ -89,8 +89,9 @@ impl Seen {
         let in_place = in_place.then(|| format!("still in {}", NAMES[usize::from(register)]));
         let low = self.registers[usize::from(RSP)];
         let slots = (1..).map(|index| cfa.wrapping_sub(8 * index)).take_while(|&at| at >= low && at < cfa);
-        let slot = slots.take(NEAR as usize / 8).find(|&at| self.word(at) == Some(value));
-        let in_memory = slot.map(|at| format!("at CFA-{}", cfa - at));
+        let slots = slots.take(NEAR as usize / 8).filter(|&at| self.word(at) == Some(value));
+        let slots: Vec<String> = slots.take(4).map(|at| format!("CFA-{}", cfa - at)).collect();
+        let in_memory = (!slots.is_empty()).then(|| format!("at {}", slots.join(" or ")));
         if memory_first {
             in_memory.or(in_place)
         } else {

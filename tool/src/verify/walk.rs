@@ -5,13 +5,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use iced_x86::{FlowControl, Mnemonic};
-use jitsym_step::{Change, Event, Frame, Kind as FrameKind, Shadow, Tid, Tracer};
+use jitsym_step::{Change, Event, Frame, Kind as FrameKind, Shadow, Tid, Tracer, KEPT, RSP};
 
 use super::code::Piece;
 use super::finding::{Coverage, Finding, Findings, Kind};
 use super::process::{Place, Process};
 use super::truth::{instruction, kept, numbered, Difference, Seen};
 use super::Options;
+use crate::check::frames::Where;
 
 /// System calls after which there may be more to read, or something new is mapped.
 const WATCHED: &[i64] = &[
@@ -120,8 +121,9 @@ pub struct Walk<'a> {
     /// What seems to be wrong, or is not known.
     open: Vec<(Tid, Seen)>,
     open_of_one: HashMap<(Tid, u64), usize>,
-    /// Instructions that were compared, by process, piece and address.
+    /// Instructions whose bytes were compared, by process, piece and address; and those whose tables were.
     compared: HashSet<(Tid, usize, u64)>,
+    proved: HashSet<(Tid, usize, u64)>,
     /// Addresses that were executed.
     been: HashSet<(Tid, u64)>,
     entered: HashSet<(Tid, usize)>,
@@ -129,6 +131,8 @@ pub struct Walk<'a> {
     kept: HashMap<u64, BTreeSet<u16>>,
     /// Calls that may be none, until they return, with the instructions that are right if they are.
     unsure: HashMap<u64, Vec<(Tid, usize, u64)>>,
+    /// Of those of which only the tables tell: what was seen at their begin.
+    claims: HashMap<u64, Option<(Tid, Seen)>>,
     /// The thread that executes an instruction now, which is no system call.
     stepping: Option<Tid>,
     next_call: u64,
@@ -157,10 +161,12 @@ impl<'a> Walk<'a> {
             open: Vec::new(),
             open_of_one: HashMap::new(),
             compared: HashSet::new(),
+            proved: HashSet::new(),
             been: HashSet::new(),
             entered: HashSet::new(),
             kept: HashMap::new(),
             unsure: HashMap::new(),
+            claims: HashMap::new(),
             stepping: None,
             next_call: 1,
             findings: Findings::default(),
@@ -354,7 +360,14 @@ impl<'a> Walk<'a> {
         let how = self.how_entered(tid, addr)?;
         if self.threads.entry(tid).or_default().mode == Mode::Free {
             self.clear(tid);
-        } else if how.is_none() {
+        }
+        if how != Some(true) {
+            let claim = self.claim(tid, addr)?.filter(|claim| how.is_none() || claim.cfa != self.rsp(tid) + 8);
+            if let Some(claim) = claim {
+                return self.jumped(tid, claim, id);
+            }
+        }
+        if how.is_none() && self.threads.entry(tid).or_default().mode != Mode::Free {
             // By a jump, from where nothing is known.
             return self.go(tid);
         }
@@ -378,25 +391,82 @@ impl<'a> Walk<'a> {
         self.look_and_go(tid)
     }
 
+    fn rsp(&mut self, tid: Tid) -> u64 {
+        self.tracer.registers(tid).map_or(0, |registers| registers.rsp)
+    }
+
+    /// Code was entered by a jump from code that was not stepped. What its tables say of the call that it belongs to is right if
+    /// the thread returns to there later.
+    fn jumped(&mut self, tid: Tid, claim: Frame, id: u64) -> io::Result<()> {
+        let thread = self.threads.entry(tid).or_default();
+        let is_same = |frame: &Frame| (frame.cfa, frame.return_address) == (claim.cfa, claim.return_address);
+        let is_known = thread.shadow.frames().last().is_some_and(is_same);
+        if !is_known && !thread.calls.is_empty() {
+            return self.go(tid);
+        }
+        self.forget_through(tid);
+        let thread = self.threads.entry(tid).or_default();
+        if !is_known {
+            thread.shadow.push(&mut self.tracer, tid, claim)?;
+            thread.calls.push(Call { id, is_apart: true });
+            thread.ran_on = 0;
+            self.unsure.insert(id, Vec::new());
+            self.claims.insert(id, None);
+        } else {
+            thread.shadow.returned(&mut self.tracer, tid)?;
+        }
+        (thread.mode, thread.dull) = (Mode::Steps, 0);
+        self.look_and_go(tid)
+    }
+
+    /// The call that code belongs to by what its tables say of its first instruction, if there may be one.
+    fn claim(&mut self, tid: Tid, addr: u64) -> io::Result<Option<Frame>> {
+        let home = self.home(tid);
+        let registers = numbered(&self.tracer.registers(tid)?);
+        let process = self.processes.get(&home);
+        let rows = process.and_then(|it| it.book.pieces[it.book.at(addr)?].rows.as_ref());
+        let Some(row) = rows.and_then(|rows| rows.at(0)) else { return Ok(None) };
+        let Some((from, by)) = row.cfa else { return Ok(None) };
+        let Some(base) = registers.get(usize::from(from)) else { return Ok(None) };
+        let cfa = base.wrapping_add_signed(by);
+        let value = |number: u16| match row.rule(number) {
+            Where::At(at) => self.tracer.word(home, cfa.wrapping_add_signed(at)).ok(),
+            Where::Same => Some(registers[usize::from(number)]),
+            Where::In(_) | Where::Elsewhere => None,
+        };
+        let Some(return_address) = value(16) else { return Ok(None) };
+        let mut kept = [0; 16];
+        kept[usize::from(RSP)] = cfa;
+        for number in KEPT {
+            let Some(value) = value(number) else { return Ok(None) };
+            kept[usize::from(number)] = value;
+        }
+        let frame = Frame { kind: FrameKind::Call, cfa, return_address, entry: addr, registers: kept };
+        Ok(Some(frame).filter(|_| !self.calls_before(home, return_address).is_empty()))
+    }
+
+    /// The call instructions that may be before a return address.
+    fn calls_before(&self, home: Tid, back: u64) -> Vec<iced_x86::Instruction> {
+        let mut before = [0; 7];
+        let at = back.wrapping_sub(before.len() as u64);
+        if self.tracer.read(home, at, &mut before).unwrap_or(0) != before.len() {
+            return Vec::new();
+        }
+        let decoded = (2..=before.len()).map(|len| {
+            let bytes = &before[before.len() - len..];
+            (iced_x86::Decoder::with_ip(64, bytes, back - len as u64, 0).decode(), len)
+        });
+        let calls = decoded.filter(|(call, len)| call.len() == *len && call.mnemonic() == Mnemonic::Call);
+        calls.map(|(call, _)| call).filter(|call| !call.is_invalid()).collect()
+    }
+
     /// Whether code was entered by a call: surely, perhaps, or (`None`) not.
     fn how_entered(&mut self, tid: Tid, addr: u64) -> io::Result<Option<bool>> {
         let registers = self.tracer.registers(tid)?;
         let home = self.home(tid);
         let Ok(back) = self.tracer.word(home, registers.rsp) else { return Ok(None) };
-        let mut before = [0; 7];
-        let at = back.wrapping_sub(before.len() as u64);
-        if self.tracer.read(home, at, &mut before).unwrap_or(0) != before.len() {
-            return Ok(None);
-        }
-        let mut perhaps = None;
-        for len in 2..=before.len() {
-            let bytes = &before[before.len() - len..];
-            let mut decoder = iced_x86::Decoder::with_ip(64, bytes, back - len as u64, 0);
-            let call = decoder.decode();
-            if call.is_invalid() || call.len() != len || call.mnemonic() != Mnemonic::Call {
-                continue;
-            }
-            perhaps = Some(perhaps.unwrap_or(false));
+        let calls = self.calls_before(home, back);
+        for call in &calls {
             if call.is_call_near() && call.near_branch_target() == addr {
                 return Ok(Some(true));
             }
@@ -413,7 +483,7 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        Ok(perhaps)
+        Ok((!calls.is_empty()).then_some(false))
     }
 
     /// Forgets what a thread has done.
@@ -497,8 +567,22 @@ impl<'a> Walk<'a> {
     /// A call has returned, so that it was one.
     fn returned(&mut self, id: u64, frame: &Frame, tid: Tid) -> io::Result<()> {
         let registers = self.tracer.registers(tid)?;
-        self.kept.insert(id, kept(frame, &numbered(&registers)));
-        self.compared.extend(self.unsure.remove(&id).unwrap_or_default());
+        let now = numbered(&registers);
+        let kept = kept(frame, &now);
+        let right = self.unsure.remove(&id).unwrap_or_default();
+        match self.claims.remove(&id) {
+            // It has returned to where it was said to, with other registers.
+            Some(seen) if kept.len() < KEPT.len() => {
+                let (fresh, mut truth) = (self.next_call, *frame);
+                self.next_call += 1;
+                KEPT.into_iter().for_each(|number| truth.registers[usize::from(number)] = now[usize::from(number)]);
+                let seen = seen.map(|(home, seen)| (home, Seen { frame: Some(truth), call: fresh, ..seen }));
+                self.open.extend(seen);
+                self.kept.insert(fresh, kept.clone());
+            }
+            _ => self.proved.extend(right),
+        }
+        self.kept.insert(id, kept);
         Ok(())
     }
 
@@ -570,7 +654,12 @@ impl<'a> Walk<'a> {
                         return self.through(tid, &[(frame.return_address, frame.cfa)]);
                     }
                 }
-                self.free(tid)
+                // Whether the outermost call was one shows at its end.
+                let root = frames.first().zip(self.threads.entry(tid).or_default().calls.first());
+                match root.filter(|(_, call)| self.unsure.contains_key(&call.id)) {
+                    Some((frame, _)) => self.through(tid, &[(frame.return_address, frame.cfa)]),
+                    None => self.free(tid),
+                }
             }
             Place::Piece(_) | Place::Unknown => {
                 self.observe(tid, place)?;
@@ -600,6 +689,9 @@ impl<'a> Walk<'a> {
         let call = thread.calls.last().map_or(0, |call| call.id);
         let came_from = thread.came_from;
         let seen = Seen { time: now(), rip, code, registers, frame, from, stack, call, came_from };
+        if let Some(first @ None) = self.claims.get_mut(&call) {
+            *first = Some((home, seen.clone()));
+        }
         let is_right = match (place, self.processes.get_mut(&home)) {
             (Place::Piece(index), Some(process)) => {
                 let piece = &process.book.pieces[index];
@@ -609,17 +701,18 @@ impl<'a> Walk<'a> {
                 if self.been.insert((home, rip)) {
                     self.threads.entry(tid).or_default().dull = 0;
                 }
-                let mut checked = false;
+                let (mut checked, has_rows) = (false, piece.rows.is_some());
                 let is_right = seen.compare(piece, &mut checked).is_empty() && piece.shift == 0;
                 let is_swallowed = process.book.swallowed.iter().any(|&(_, small)| small == index);
                 let is_right = is_right && !is_swallowed && piece.time <= seen.time;
                 if is_right && checked {
                     self.coverage.comparisons += 1;
                     let place = (home, index, rip);
-                    if !self.compared.contains(&place) {
+                    self.compared.insert(place);
+                    if seen.frame.is_some() && has_rows && !self.proved.contains(&place) {
                         match self.unsure.get_mut(&call) {
                             Some(right) => right.push(place),
-                            None => drop(self.compared.insert(place)),
+                            None => drop(self.proved.insert(place)),
                         }
                     }
                 }
@@ -644,6 +737,7 @@ impl<'a> Walk<'a> {
         all.into_iter().for_each(|pid| self.judge_process(pid));
         self.findings.sort();
         self.coverage.instructions = self.compared.len();
+        self.coverage.proved = self.proved.len();
         self.coverage.jumps = self.unsure.len() as u64;
     }
 
@@ -688,9 +782,13 @@ impl<'a> Walk<'a> {
             }
             let is_kept = |register: u16| kept.get(&seen.call).is_some_and(|all| all.contains(&register));
             differences.retain(|it| it.if_kept.is_none_or(is_kept));
-            if checked && differences.is_empty() {
+            let place = (pid, index, seen.rip);
+            if checked {
                 self.coverage.comparisons += 1;
-                self.compared.insert((pid, index, seen.rip));
+                self.compared.insert(place);
+            }
+            if differences.is_empty() && seen.frame.is_some() && piece.rows.is_some() {
+                self.proved.insert(place);
             }
             for Difference { finding, .. } in differences {
                 self.findings.add(finding);
