@@ -169,3 +169,64 @@ fn could_not() {
     assert!(stdout(&output).ends_with("the command ended with 7\n"), "{}", stdout(&output));
     assert!(stderr(&output).contains("no function was registered"), "{}", stderr(&output));
 }
+
+/// Trampolines of CPython: each instruction of all that were called.
+#[test]
+fn of_cpython() {
+    let mut xtask = Command::new(env!("CARGO"));
+    xtask.current_dir(root()).args(["run", "--quiet", "--locked", "--package", "xtask", "--", "tool", "python3.13"]);
+    let python = stdout(&run(&mut xtask));
+    let script = scratch_dir("python").join("script.py");
+    std::fs::write(&script, "def f(n):\n    return n + 1\n\nfor i in range(5):\n    print(f(i))\n").expect("a script");
+    let output = try_run(verify(&["--json", "--", python.trim(), "-X", "perf_jit"]).arg(&script));
+    let (findings, all) = found(&output);
+    assert_eq!(output.status.code(), Some(0), "{findings:?} {}", stderr(&output));
+    assert_eq!(stderr(&output), "1\n2\n3\n4\n5\n");
+    assert_eq!(all["registered"], all["with_tables"]);
+    assert_eq!(all["instructions"], all["proved"]);
+    assert!(all["instructions"].as_u64() >= Some(4), "{all}");
+}
+
+/// Optimized code of V8, which is called by jumps from its built-in code.
+#[test]
+fn of_node() {
+    let dir = fresh_dir("node");
+    let script = dir.join("script.js");
+    // V8 writes 4096 bytes at a time.
+    let text = "const all = []\n\
+                for (let k = 0; k < 30; k++) all.push(eval(`(function f${k}(n) {\n\
+                  let s = ${k}; for (let i = 0; i < n; i++) s = (s * 3 + i) % 1000003; return s })`))\n\
+                let t = 0\n\
+                for (let round = 0; round < 200; round++) for (const f of all) t += f(4000)\n\
+                console.log(t)\n";
+    std::fs::write(&script, text).expect("a script");
+    let node = |command: &mut Command| stdout(&run(command.arg(&script).current_dir(&dir)));
+    let printed = node(&mut Command::new("node"));
+    let mut command = verify(&["--json", "--function", "JS:*f*", "--", "node", "--perf-prof"]);
+    let output = try_run(command.arg("--perf-prof-unwinding-info").arg(&script).current_dir(&dir));
+    let (findings, all) = found(&output);
+    assert!(findings.is_empty(), "{findings:?}");
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), printed), "{all}");
+    assert!(all["proved"].as_u64() >= Some(10), "{all}");
+}
+
+/// Traces of an unmodified LuaJIT. It patches their jumps later, and executes stubs of which it tells nobody.
+#[test]
+fn of_luajit() {
+    let binding = root().join("bindings/luajit");
+    let mut command = verify(&["--json", "--function", "TRACE_*", "--", "luajit", "-ljitsym"]);
+    command.arg(binding.join("nbody.lua")).arg("200000");
+    command.env("LUA_PATH", format!("{};;", binding.join("?.lua").display()));
+    let output = try_run(command.env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")));
+    let (findings, all) = found(&output);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let kinds: BTreeSet<&str> = findings.iter().map(|(kind, _, _)| kind.as_str()).collect();
+    assert_eq!(kinds, ["bytes", "unregistered"].into(), "{findings:?}");
+    // The tables: the interpreter, which the trace belongs to, has returned to where they say.
+    assert!(all["proved"].as_u64() >= Some(100), "{all}");
+    assert!(all["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .any(|it| it["is"].as_str().expect("text").starts_with('j')));
+}

@@ -16,6 +16,9 @@ const SEARCHED_MIN: usize = 8;
 /// So many bytes have to be right for a place to be taken for an instruction.
 const FIRST: usize = 8;
 
+/// What cannot be executed after so many looks is data.
+const LOOKS_MAX: u32 = 20;
+
 /// What lies at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -39,6 +42,9 @@ pub struct Process {
     entries: HashMap<u64, usize>,
     /// Those for which the processor has had no breakpoint left.
     waiting: Vec<(usize, bool)>,
+    /// Those whose memory could not be executed when they were registered, because it was being written; and how often it was
+    /// looked at.
+    not_yet: Vec<(usize, u32)>,
     /// ELF files that were looked at.
     files: HashSet<(String, u64)>,
     /// By whom debuggers are told of code. The library waits there until all was written.
@@ -81,17 +87,29 @@ impl Process {
             }
         }
         added.extend(self.sources.read(pid, &mut self.book, wanted));
+        if !is_remapped && added.is_empty() && !self.not_yet.is_empty() {
+            self.remap(tracer, pid);
+            for (index, looks) in std::mem::take(&mut self.not_yet) {
+                self.enter(tracer, pid, index, looks + 1);
+            }
+        }
         for index in added {
             let piece = &self.book.pieces[index];
             if piece.wanted && piece.calls < piece.most(calls) {
-                self.enter(tracer, pid, index);
+                self.enter(tracer, pid, index, 0);
             }
         }
     }
 
     /// Has a piece stop at its entry, wherever that is.
-    fn enter(&mut self, tracer: &mut Tracer, pid: Tid, index: usize) {
+    fn enter(&mut self, tracer: &mut Tracer, pid: Tid, index: usize, looks: u32) {
         let piece = &self.book.pieces[index];
+        if !find(&self.maps, piece.addr).is_some_and(|mapping| mapping.executable) {
+            if looks < LOOKS_MAX {
+                self.not_yet.push((index, looks));
+            }
+            return;
+        }
         let (start, bytes) = (piece.addr, &piece.bytes);
         if piece.size == 0 {
             return;
