@@ -206,7 +206,10 @@ impl Shadow {
             None if unchanged == 0 => Change::None,
             None => Change::Switched,
         };
-        // Those that are gone may be on a stack to which the thread returns.
+        // What was left on the same stack never comes back. On another one the thread may go on.
+        if change == Change::Left {
+            all.pop();
+        }
         all.retain(|frames| !frames.is_empty());
         let surplus = all.len().saturating_sub(PARKED_MAX);
         all.drain(..surplus);
