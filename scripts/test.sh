@@ -14,7 +14,7 @@ beside="c_tests cross races soak matrix random"
 run_suite() {
     case $1 in
         lib) cargo test --locked --lib -- --include-ignored ;;
-        tool) cargo test --locked --no-fail-fast --package jitsym-tool ;;
+        tool) cargo test --locked --no-fail-fast --package jitsym-tool --package jitsym-step ;;
         # Parts of suites, for `test.sh fast`.
         short) cargo test --locked --lib ;;
         rules) cargo test --locked --package jitsym-tool rules ;;

@@ -43,6 +43,9 @@ _jitsym() {
             jitsym,stat)
                 cmd="jitsym__subcmd__stat"
                 ;;
+            jitsym,verify)
+                cmd="jitsym__subcmd__verify"
+                ;;
             jitsym,version)
                 cmd="jitsym__subcmd__version"
                 ;;
@@ -73,6 +76,9 @@ _jitsym() {
             jitsym__subcmd__help,stat)
                 cmd="jitsym__subcmd__help__subcmd__stat"
                 ;;
+            jitsym__subcmd__help,verify)
+                cmd="jitsym__subcmd__help__subcmd__verify"
+                ;;
             jitsym__subcmd__help,version)
                 cmd="jitsym__subcmd__help__subcmd__version"
                 ;;
@@ -83,7 +89,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat record callgrind doctor recover clean version help"
+            opts="-h -V --help --version check dump stat record verify callgrind doctor recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -207,7 +213,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat record callgrind doctor recover clean version help"
+            opts="check dump stat record verify callgrind doctor recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -346,6 +352,20 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__help__subcmd__verify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help__subcmd__version)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -452,6 +472,36 @@ _jitsym() {
             fi
             case "${prev}" in
                 --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__verify)
+            opts="-f -h --function --calls --seconds --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --function)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --calls)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
