@@ -33,7 +33,7 @@
 //!             tracer.step(tid)?
 //!         }
 //!         // It is delivered when the thread goes on.
-//!         Event::Signal { tid, .. } | Event::Interrupted { tid } | Event::Exec { tid, .. } => tracer.resume(tid)?,
+//!         Event::Signal { tid, .. } | Event::Syscall { tid, .. } | Event::Interrupted { tid } | Event::Exec { tid, .. } => tracer.resume(tid)?,
 //!         // Both are stopped.
 //!         Event::NewThread { tid, by } | Event::Forked { pid: tid, by, .. } => {
 //!             tracer.resume(tid)?;
