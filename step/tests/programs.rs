@@ -13,14 +13,18 @@ use object::{Object, ObjectSymbol};
 
 /// Compiles a program, once for all tests of this process.
 fn compiled(name: &str) -> PathBuf {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = LOCK.lock();
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    if !program.exists() {
+    static DONE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut done = DONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if !done.iter().any(|it| it == name) {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
+        let new = program.with_extension(std::process::id().to_string());
         let mut command = Command::new("cc");
-        command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(&source).arg("-o").arg(&program);
+        command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(&source).arg("-o").arg(&new);
         assert!(command.status().expect("start the compiler").success(), "cannot compile");
+        // Another process may run the one that is there.
+        std::fs::rename(new, &program).expect("its name");
+        done.push(name.into());
     }
     program
 }

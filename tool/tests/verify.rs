@@ -170,6 +170,17 @@ fn could_not() {
     assert!(stderr(&output).contains("no function was registered"), "{}", stderr(&output));
 }
 
+/// It leaves no file behind.
+const PYTHON: &str = "import os
+
+def f(n):
+    return n + 1
+
+for i in range(5):
+    print(f(i))
+os.unlink(f'/tmp/jit-{os.getpid()}.dump')
+";
+
 /// Trampolines of CPython: each instruction of all that were called.
 #[test]
 fn of_cpython() {
@@ -177,7 +188,7 @@ fn of_cpython() {
     xtask.current_dir(root()).args(["run", "--quiet", "--locked", "--package", "xtask", "--", "tool", "python3.13"]);
     let python = stdout(&run(&mut xtask));
     let script = scratch_dir("python").join("script.py");
-    std::fs::write(&script, "def f(n):\n    return n + 1\n\nfor i in range(5):\n    print(f(i))\n").expect("a script");
+    std::fs::write(&script, PYTHON).expect("a script");
     let output = try_run(verify(&["--json", "--", python.trim(), "-X", "perf_jit"]).arg(&script));
     let (findings, all) = found(&output);
     assert_eq!(output.status.code(), Some(0), "{findings:?} {}", stderr(&output));
