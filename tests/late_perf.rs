@@ -72,7 +72,7 @@ fn check(truth: &Truth, injected: &Path) {
     let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
     perf::check_shares(&truth, &names);
     perf::check_stacks(&truth, &perf::not_unwound_before(&found));
-    perf::check_lines(&truth, &seen);
+    perf::check_lines(&truth, &seen, 500);
     // What lived all the time is in the file once, what moved meanwhile twice.
     let file = std::fs::read(&truth.paths["jitdump"]).expect("dump");
     let mut names = Vec::new();

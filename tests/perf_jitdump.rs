@@ -1,8 +1,8 @@
 //! What perf makes of a jitdump: record, inject and script as a user would, held against the ground truth.
 //!
-//! A name is right or the test fails. Shares are compared within 5 points, since the samples are some thousand. Of the
-//! stacks one in a hundred may be cut off: perf copies the stack from the stack pointer up, so that a register just popped
-//! is not in the copy.
+//! Programs are stepped, so that each instruction of the guest is a sample, and each name, stack and line is right or the test
+//! fails. One program is sampled: shares are compared within 5 points, since the samples are some thousand, and of the stacks one
+//! in a hundred may be cut off.
 
 // What `perf annotate` prints, as the matrix of readers has it.
 #[allow(dead_code)]
@@ -18,6 +18,7 @@ mod support;
 #[path = "../xtask/src/truth.rs"]
 mod truth;
 
+use jitsym_step::Graph;
 use perf::{Place, Recording, Sample, Truth};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +38,7 @@ fn stacks_shares_and_lines() {
     perf::check_shares(truth, &names);
     perf::check_stacks(truth, &found);
     perf::check_stack_shares(truth, &samples);
-    perf::check_lines(truth, &samples);
+    perf::check_lines(truth, &samples, 500);
     for name in ["leaf_fp", "leaf fixed (no frame at all)", "steps_rows"] {
         check_annotate(truth, &found, &injected, name);
     }
@@ -75,19 +76,27 @@ fn check_annotate(truth: &Truth, found: &[(&Sample, &Place)], injected: &Path, n
     assert!(spent * 100 >= right.counted * 90, "{shown:?} in the lines that burn of {name} in\n{text}");
 }
 
+/// The same by stepping: each instruction of each of them.
+#[test]
+fn each_instruction() {
+    let (recording, moments) =
+        Recording::stepped("each", perf::program(), perf::TABLES, &["scenario=stacks", "layout=gap"]);
+    let samples = perf::samples(&recording.truth, &recording.inject(), true);
+    moments.check(&recording.truth, &samples);
+    perf::check_lines(&recording.truth, &samples, 20);
+}
+
 /// Code without a free byte between the pieces keeps the right names, even where free bytes were claimed that there are not.
 #[test]
 fn packed_code_keeps_its_names() {
     for layout in ["layout=packed", "layout=lied"] {
         let name = layout.replace('=', "-");
-        let recording = Recording::with_stacks(&name, perf::program(), &["scenario=stacks", layout, "seconds=1.6"]);
+        let (recording, moments) =
+            Recording::stepped(&name, perf::program(), perf::TABLES, &["scenario=stacks", layout]);
         let truth = &recording.truth;
-        let samples = perf::samples(truth, &recording.inject(), true);
-        let found = perf::guest_samples(truth, &samples);
-        perf::check_names(&found, 500);
-        let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
-        perf::check_shares(truth, &names);
-        check_injected_frames(truth, &samples);
+        let injected = recording.inject();
+        moments.check(truth, &perf::samples(truth, &injected, false));
+        check_injected_frames(truth, &perf::samples(truth, &injected, true));
     }
 }
 
@@ -95,11 +104,8 @@ fn packed_code_keeps_its_names() {
 /// takes its place.
 #[test]
 fn packed_code_that_says_so_has_stacks() {
-    for (scenario, phases) in [("move", 4), ("reuse", 5)] {
-        let arguments = [&format!("scenario={scenario}"), "layout=marked", "seconds=1.4"];
-        let recording = Recording::with_stacks(&format!("{scenario}-marked"), perf::program(), &arguments);
-        check_phases(&recording, phases);
-    }
+    check_phases("move-marked", perf::program(), &["scenario=move", "layout=marked"], 4);
+    check_phases("reuse-marked", perf::program(), &["scenario=reuse", "layout=marked"], 5);
 }
 
 /// Whatever injected object a frame is given to, the frame lies within that object's code.
@@ -109,55 +115,50 @@ fn check_injected_frames(truth: &Truth, samples: &[perf::Sample]) {
         let size = truth.function(&frame.sym).map_or(0, |function| function.size);
         within.check((perf::TEXT_OFFSET..perf::TEXT_OFFSET + size).contains(&frame.ip), || format!("{frame:?}"));
     }
-    within.decide(500, 0.0);
+    within.decide(50, 0.0);
 }
 
 /// Moved code has its name, stacks and lines at the old place before and at the new place after; and so have others that are
 /// put at the old place later.
 #[test]
 fn moved_code() {
-    let recording = Recording::with_stacks("move", perf::program(), &["scenario=move", "layout=gap", "seconds=1.6"]);
-    check_phases(&recording, 4);
+    check_phases("move", perf::program(), &["scenario=move", "layout=gap"], 4);
 }
 
-/// The same with packed code and without call stacks: names only. (With `--call-graph dwarf` perf notes all mappings; without,
-/// it learns of the dump by an executable one only.)
+/// The same with packed code and without tables: names only. (With `--call-graph dwarf` perf notes all mappings; without, it
+/// learns of the dump by an executable one only.)
 #[test]
 fn moved_packed_code_keeps_its_names() {
-    let arguments = ["scenario=move", "layout=packed", "seconds=1"];
-    let recording = Recording::new("move-packed", perf::program(), &["-k", "1"], &arguments);
-    let samples = perf::samples(&recording.truth, &recording.inject(), false);
-    perf::check_names(&perf::guest_samples(&recording.truth, &samples), 500);
+    let arguments = ["scenario=move", "layout=packed"];
+    let (recording, moments) = Recording::stepped("move-packed", perf::program(), Graph::FramePointers, &arguments);
+    moments.check(&recording.truth, &perf::samples(&recording.truth, &recording.inject(), false));
 }
 
 /// An address that holds one piece of code after another: each sample has the name of its time.
 #[test]
 fn reused_addresses() {
-    let recording = Recording::with_stacks("reuse", perf::program(), &["scenario=reuse", "layout=gap", "seconds=1.6"]);
-    check_phases(&recording, 5);
+    check_phases("reuse", perf::program(), &["scenario=reuse", "layout=gap"], 5);
 }
 
 /// Code that is freed, its memory even unmapped, before the recording ends. The program is made by clang and holds the
 /// static library.
 #[test]
 fn freed_code() {
-    let arguments = ["scenario=free", "layout=gap", "seconds=1.5"];
-    let recording = Recording::with_stacks("free", perf::static_program(), &arguments);
-    check_phases(&recording, 2);
+    check_phases("free", perf::static_program(), &["scenario=free", "layout=gap"], 2);
 }
 
-/// A recording whose code changes on the way: everything is right in each phase.
-fn check_phases(recording: &Recording, phases: usize) {
+/// Steps through a program whose code changes on the way: everything is right in each phase.
+fn check_phases(name: &str, program: &Path, arguments: &[&str], phases: usize) {
+    let (recording, moments) = Recording::stepped(name, program, perf::TABLES, arguments);
     let truth = &recording.truth;
     assert_eq!(truth.phases.len(), phases, "{:?}", truth.phases);
     let samples = perf::samples(truth, &recording.inject(), true);
-    let found = perf::guest_samples(truth, &samples);
-    perf::check_names(&found, 500);
-    perf::check_stacks(truth, &perf::not_unwound_before(&found));
-    perf::check_lines(truth, &samples);
+    moments.check(truth, &samples);
+    perf::check_lines(truth, &samples, 20);
     // That the test is about something: code ran at several places, and places were held by several functions.
-    let run = |place: &&perf::Place| found.iter().filter(|(_, other)| std::ptr::eq(*other, *place)).count() >= 20;
-    let run: Vec<&perf::Place> = truth.places.iter().filter(run).collect();
+    let found = perf::guest_samples(truth, &samples);
+    let has_run = |place: &&perf::Place| found.iter().any(|(_, other)| std::ptr::eq(*other, *place));
+    let run: Vec<&perf::Place> = truth.places.iter().filter(has_run).collect();
     let gone = run.iter().filter(|place| place.to != u64::MAX).count();
     assert!(gone >= 3, "only {gone} places that were run and given up");
 }

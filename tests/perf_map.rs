@@ -7,6 +7,7 @@
 mod perf;
 mod support;
 
+use jitsym_step::Graph;
 use perf::{Recording, Sample, Truth};
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::MetadataExt;
@@ -15,9 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::{run, stdout, TmpFiles};
 
-/// Records the program with nothing but the map, and checks all that holds for any scenario.
+/// Steps through the program with nothing but the map, and checks all that holds for any scenario. Each instruction is a sample.
 fn record(name: &str, arguments: &[&str]) -> (Recording, Vec<Sample>) {
-    let recording = Recording::new(name, perf::program(), &[], &[&["sinks=map"], arguments].concat());
+    let arguments = [&["sinks=map"], arguments].concat();
+    let (recording, moments) = Recording::stepped(name, perf::program(), Graph::FramePointers, &arguments);
+    let samples = check(&recording);
+    let in_arena = samples.iter().filter(|sample| recording.truth.in_arena(sample.ip)).count();
+    assert_eq!(in_arena, moments.count(|ip| recording.truth.in_arena(ip)));
+    (recording, samples)
+}
+
+fn check(recording: &Recording) -> Vec<Sample> {
     let truth = &recording.truth;
     assert!(!truth.paths.contains_key("jitdump"));
     assert_eq!(truth.paths["map"].to_str(), Some(&*format!("/tmp/perf-{}.map", truth.pid)));
@@ -29,8 +38,8 @@ fn record(name: &str, arguments: &[&str]) -> (Recording, Vec<Sample>) {
         let newest = truth.newest_at(sample.ip).map(|place| &*place.name);
         names.check(newest == Some(&*sample.sym), || format!("{sample:?}, expected {newest:?}"));
     }
-    names.decide(500, 0.0);
-    (recording, samples)
+    names.decide(50, 0.0);
+    samples
 }
 
 /// Numbers of samples taken in code of the guest, by the name that perf gives.
@@ -42,10 +51,13 @@ fn count<'a>(truth: &Truth, samples: &'a [Sample]) -> std::collections::HashMap<
     counts
 }
 
-/// Code that lives to the end, without a free byte between the pieces: names and shares, by `perf script` and `perf report`.
+/// Code that lives to the end, without a free byte between the pieces: names and shares, by `perf script` and `perf report`. It is
+/// sampled, because shares are of time.
 #[test]
 fn live_code() {
-    let (recording, samples) = record("live", &["scenario=stacks", "layout=packed", "seconds=1.3"]);
+    let arguments = ["sinks=map", "scenario=stacks", "layout=packed", "seconds=1.3"];
+    let recording = Recording::new("live", perf::program(), &[], &arguments);
+    let samples = check(&recording);
     let truth = &recording.truth;
     let guest = samples.iter().filter(|sample| truth.in_arena(sample.ip));
     let names: Vec<&str> = guest.map(|sample| &*sample.sym).collect();
@@ -69,19 +81,19 @@ fn live_code() {
 /// Code that was freed before the end, its memory even unmapped, is still named.
 #[test]
 fn freed_code() {
-    let (recording, samples) = record("free", &["scenario=free", "layout=packed", "seconds=1.5"]);
+    let (recording, samples) = record("free", &["scenario=free", "layout=packed"]);
     let counts = count(&recording.truth, &samples);
     for place in recording.truth.places.iter().filter(|place| place.to != u64::MAX && !place.name.starts_with("mid")) {
-        assert!(counts[&*place.name] >= 50, "{}: {counts:?}", place.name);
+        assert!(counts.contains_key(&*place.name), "{}: {counts:?}", place.name);
     }
 }
 
 /// Moved code is named at the new place, and at the old place unless that was used again.
 #[test]
 fn moved_code() {
-    let (recording, samples) = record("move", &["scenario=move", "layout=packed", "seconds=1.3"]);
+    let (recording, samples) = record("move", &["scenario=move", "layout=packed"]);
     let truth = &recording.truth;
-    let run = |place: &&perf::Place| samples.iter().filter(|sample| place.contains(sample.ip)).count() >= 20;
+    let run = |place: &&perf::Place| samples.iter().any(|sample| place.contains(sample.ip));
     let moved = truth.places.iter().filter(|place| place.moved).filter(run).count();
     let left = truth.places.iter().filter(|place| place.to != u64::MAX && !place.moved).filter(run).count();
     assert!(moved >= 4 && left >= 4, "{moved} places moved to, {left} moved from");
@@ -90,11 +102,11 @@ fn moved_code() {
 /// Where code was put over code, the newest is named; and what the newest left over of the older still has its name.
 #[test]
 fn reused_addresses() {
-    let (recording, samples) = record("reuse", &["scenario=reuse", "layout=packed", "seconds=1.3"]);
+    let (recording, samples) = record("reuse", &["scenario=reuse", "layout=packed"]);
     let counts = count(&recording.truth, &samples);
     // `wide` is left at its tail only, and `second` behind the first bytes.
     let names = ["wide", "second", "third", "fourth", "fifth"];
-    assert!(names.iter().all(|name| counts.get(name).is_some_and(|&count| count >= 20)), "{counts:?}");
+    assert!(names.iter().all(|name| counts.contains_key(name)), "{counts:?}");
 }
 
 /// Whoever reads the map while it grows, and while entries are replaced, sees whole lines that claim no address twice; a

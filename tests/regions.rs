@@ -1,7 +1,7 @@
 //! Code regions, read by the real perf with no step in between: names and whole call stacks of packed code, held against the
 //! ground truth (`c-tests/matrix/`), and the files themselves, read by other people's tools.
 //!
-//! Each test records about a second of processor time. They may run at the same time: no share of time is compared.
+//! Most tests step through the program, so that each instruction of its code is a sample, and all have to be right.
 
 #[path = "regions/elf.rs"]
 mod elf;
@@ -25,17 +25,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use recorded::{for_frame_pointers, for_tables, Recorded, Running, STACKS};
+use jitsym_step::Graph;
+use recorded::{for_frame_pointers, for_tables, Recorded, Running, TABLES};
 use support::{compile, describe, run, stdout, tool, Link};
 
-/// Records a scenario in regions of the library's own, and wants 99 % of the names and whole stacks.
+/// Steps through a scenario in regions of the library's own, and wants all names and whole stacks.
 fn right(scenario: &str) {
-    Recorded::of(for_tables(), scenario, &["memory=created"], STACKS).check();
+    Recorded::of(for_tables(), scenario, &["memory=created"], TABLES).check();
 }
 
 /// The same in memory of the program's own, which the library adopts.
 fn right_in_adopted(scenario: &str) {
-    Recorded::of(for_tables(), scenario, &["memory=adopted"], STACKS).check();
+    Recorded::of(for_tables(), scenario, &["memory=adopted"], TABLES).check();
 }
 
 // ------------------------------------------------------------------------------------------------ names and stacks
@@ -77,7 +78,7 @@ fn adopted_and_made_writable_in_turn() {
 /// lies elsewhere than all others of its file.
 #[test]
 fn adopted_memory_is_mapped_at_one_place() {
-    let recorded = Recorded::of(for_tables(), "region-adopted", &[], STACKS);
+    let recorded = Recorded::of(for_tables(), "region-adopted", &[], TABLES);
     let text = recorded.perf("script", &["--show-mmap-events"]);
     let mut begins: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for line in text.lines().filter(|line| line.contains("PERF_RECORD_MMAP") && line.ends_with(".so")) {
@@ -124,7 +125,7 @@ fn moved() {
 /// Memory is adopted before it is writable and executable at once, so that no `mprotect` of the program's tells of new names.
 #[test]
 fn reused_in_what_was_reserved() {
-    Recorded::of(for_tables(), "cache-flush", &["memory=reserved"], STACKS).check();
+    Recorded::of(for_tables(), "cache-flush", &["memory=reserved"], TABLES).check();
 }
 
 /// Nobody says that the old code is gone: the registration of the new code ends it.
@@ -148,7 +149,7 @@ fn forked() {
 /// Each function has its own mapping, which the library puts into a window with others; in children too.
 #[test]
 fn windows() {
-    let recorded = Recorded::of(for_tables(), "region-windows", &["memory=created"], STACKS);
+    let recorded = Recorded::of(for_tables(), "region-windows", &["memory=created"], TABLES);
     recorded.check();
     let text = recorded.perf("script", &["--show-mmap-events"]);
     let paths = text.lines().filter_map(|line| line.split_whitespace().last()).filter(|path| script::is_region(path));
@@ -188,13 +189,12 @@ fn several_regions_and_sessions() {
 
 #[test]
 fn a_hundred_thousand() {
-    Recorded::of(for_tables(), "many", &["memory=created", "count=100000"], STACKS).check();
+    Recorded::of(for_tables(), "many", &["memory=created", "count=100000"], TABLES).check();
 }
 
 #[test]
 fn frame_pointers() {
-    let options = ["-k", "CLOCK_MONOTONIC", "--call-graph", "fp"];
-    Recorded::of(for_frame_pointers(), "frame-pointers", &["memory=created"], &options).check();
+    Recorded::of(for_frame_pointers(), "frame-pointers", &["memory=created"], Graph::FramePointers).check();
 }
 
 /// perf comes when the process is there already.
@@ -215,7 +215,7 @@ fn attached() {
 /// `perf record`, `perf report`, and nothing else: each function has its share, by its name, out of the region's file.
 #[test]
 fn plain_record_and_report() {
-    let recorded = Recorded::of(for_tables(), "packed-up", &["memory=created"], &["--call-graph", "dwarf"]);
+    let recorded = Recorded::sampled(for_tables(), "packed-up", &["memory=created"], &["--call-graph", "dwarf"]);
     let text = recorded.perf("report", &["--stdio", "-q", "--no-children", "-g", "none", "-F", "sample,dso,sym"]);
     let (mut named, mut others) = (0, 0);
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -242,11 +242,11 @@ fn source_lines() {
 }
 
 fn source_lines_in(memory: &str) {
-    let recorded = Recorded::of(for_tables(), "last-line", &[&format!("memory={memory}")], STACKS);
+    let recorded = Recorded::of(for_tables(), "last-line", &[&format!("memory={memory}")], TABLES);
     recorded.check();
     let flat = recorded.perf("script", &["--ns", "-G", "-F", &format!("{},srcline", script::FIELDS)]);
     let lines = script::lines(&recorded.truth, &script::parse(&flat).expect("script"));
-    assert!(lines.counted > 500 && lines.percent() >= 99.0, "lines: {lines:?}");
+    assert!(lines.counted > 50 && lines.right == lines.counted, "lines: {lines:?}");
 
     let source = recorded.truth.paths["source"].clone();
     let name = source.file_name().expect("name").to_string_lossy().into_owned();
@@ -261,12 +261,19 @@ fn source_lines_in(memory: &str) {
     let samples = |line: &str| line.split_whitespace().next().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
     let is_named = |line: &&str| line.contains("[.] last_line_is_hot_");
     let at_hot: usize = report.lines().filter(|line| is_hot(line)).filter(is_named).map(samples).sum();
-    assert!(at_hot > 500, "{at_hot} samples in hot lines:\n{report}");
+    let truth = &recorded.truth;
+    let is_at_hot = |moment: &&truth::Moment| {
+        let code = truth.code_at(moment.ip, moment.time).map(|index| &truth.codes[index]);
+        let code = code.filter(|code| code.name.starts_with("last_line_is_hot_"));
+        code.is_some_and(|code| code.lines.last().is_some_and(|line| line.0 <= moment.ip - code.addr))
+    };
+    let taken = truth.moments.iter().flatten().filter(is_at_hot).count();
+    assert!(at_hot == taken && taken > 0, "{at_hot} of {taken} samples in hot lines:\n{report}");
 
     let shown = recorded.perf("annotate", &["--stdio", "--stdio-color", "never", "-s", "last_line_is_hot_0"]);
     assert!(shown.contains("burn; end last_line_is_hot_0"), "the source is not shown:\n{shown}");
     let counted = shown.lines().filter_map(|line| line.split(" : ").next()?.trim().parse::<f64>().ok()).sum::<f64>();
-    assert!(counted > 95.0, "samples at instructions:\n{shown}");
+    assert!(counted > 99.0, "samples at instructions:\n{shown}");
 }
 
 /// Functions that have been inlined are frames by `perf script` and `perf report`, each with its own place in the source; also in code
@@ -274,7 +281,7 @@ fn source_lines_in(memory: &str) {
 #[test]
 fn inlined_functions() {
     for memory in ["created", "adopted"] {
-        let recorded = Recorded::of(for_tables(), "region-inlined", &[&format!("memory={memory}")], STACKS);
+        let recorded = Recorded::of(for_tables(), "region-inlined", &[&format!("memory={memory}")], TABLES);
         recorded.check();
         let source = std::fs::read_to_string(&recorded.truth.paths["source"]).expect("source");
         let line_of = |text: String| source.lines().position(|line| line.trim() == text).expect("line") + 1;
@@ -283,21 +290,34 @@ fn inlined_functions() {
         let text = recorded.perf("script", &["--ns", "-F", &format!("{},srcline", script::FIELDS)]);
         let (mut right, mut wrong) = (0, Vec::new());
         let (mut files, mut places) = (BTreeSet::new(), BTreeSet::new());
-        for sample in text.split("\n\n") {
+        let truth = &recorded.truth;
+        let moments: BTreeMap<u64, &truth::Moment> = truth.moments.iter().flatten().map(|m| (m.time, m)).collect();
+        for sample in text.split("\n\n").filter(|sample| !sample.is_empty()) {
+            let header = script::parse(sample.lines().next().unwrap_or_default()).expect("header");
+            let moment = moments[&header[0].time];
+            let code = truth.code_at(moment.ip, moment.time).map(|index| &truth.codes[index]);
+            let Some(code) = code.filter(|code| code.name.starts_with("holder_")) else { continue };
+            // The last line is the inlined function's, and that before the one of the function into which it was inlined.
+            let [.., (outer, ..), (inner, ..)] = code.lines[..] else { panic!("{code:?}") };
+            let offset = moment.ip - code.addr;
+            let depth = usize::from(offset >= outer) + usize::from(offset >= inner);
             // Of each frame a line, and one for its place in the source.
             let lines: Vec<&str> = sample.lines().skip(1).map(str::trim).collect();
-            let Some(at) = lines.iter().position(|line| line.contains(" holder_")) else { continue };
-            let fields: Vec<&str> = lines[at].split_whitespace().collect();
-            let number = fields[1].trim_start_matches("holder_");
-            let is_frame = |at: Option<usize>, name: String, place: String| {
-                let found = at.and_then(|at| lines.get(at..at + 2));
-                found.is_some_and(|found| found[0].contains(&name) && found[1].ends_with(&place))
+            let fields: Vec<&str> = lines[2 * depth].split_whitespace().collect();
+            let number = code.name.trim_start_matches("holder_");
+            let is_frame = |depth: usize, name: String, place: String| {
+                lines[2 * depth].contains(&name) && lines[2 * depth + 1].ends_with(&place)
             };
             let inlined = |place: String| place + " (inlined)";
-            if is_frame(at.checked_sub(4), format!(" inner_{number}"), inlined(place("burn; end", number)))
-                && is_frame(at.checked_sub(2), format!(" outer_{number}"), inlined(place("go on", number)))
-                && is_frame(Some(at), format!(" holder_{number} "), place("begin", number))
-            {
+            let is_outer = |at| is_frame(at, format!(" outer_{number}"), inlined(place("go on", number)));
+            let is_inner = || is_frame(0, format!(" inner_{number}"), inlined(place("burn; end", number)));
+            let is_whole = match depth {
+                0 => true,
+                1 => is_outer(0),
+                _ => is_inner() && is_outer(1),
+            };
+            let called_at = if depth == 0 { String::new() } else { place("begin", number) };
+            if is_whole && is_frame(depth, format!(" holder_{number} "), called_at) {
                 right += 1;
                 files.insert(fields[2].to_owned());
                 places.insert((number.to_owned(), u64::from_str_radix(fields[0], 16).expect("address") / 4096));
@@ -306,17 +326,15 @@ fn inlined_functions() {
             }
         }
         println!("{memory}: {right} right, {} wrong, in {files:?} at {places:x?}", wrong.len());
-        assert!(right > 300 && wrong.len() * 100 <= right, "{memory}: {right} right:\n{}", wrong.join("\n\n"));
+        assert!(right > 50 && wrong.is_empty(), "{memory}: {right} right:\n{}", wrong.join("\n\n"));
         assert!(files.len() >= 3, "generations and the child have files of their own: {files:?}");
         assert!(places.iter().filter(|(number, _)| number == "0").count() >= 2, "moved: {places:x?}");
 
-        let report = recorded.perf("report", &["--stdio", "-q", "--no-children", "--inline", "-g", "caller"]);
-        let frames: Vec<&str> = report.lines().map(|line| line.trim_start_matches([' ', '|', '-'])).collect();
-        let name = |line: &str| line.rsplit_once("--").map_or(line, |(_, name)| name).to_owned();
+        let folded = ["--stdio", "-q", "--no-children", "--inline", "-g", "folded,0,caller", "--percent-limit", "0"];
+        let report = recorded.perf("report", &folded);
         for number in 0..4 {
-            let expected =
-                [format!("holder_{number}"), format!("outer_{number} (inlined)"), format!("inner_{number} (inlined)")];
-            assert!(frames.windows(3).any(|lines| [0, 1, 2].map(|at| name(lines[at])) == expected), "{report}");
+            let expected = format!("holder_{number};outer_{number} (inlined);inner_{number} (inlined)");
+            assert!(report.contains(&expected), "{expected} in\n{report}");
         }
     }
 }
@@ -324,7 +342,7 @@ fn inlined_functions() {
 /// The files of a recording, copied to another place, are all that a report needs.
 #[test]
 fn copied_elsewhere() {
-    let mut recorded = Recorded::of(for_tables(), "region-adopted", &[], &[STACKS, &["-N"]].concat());
+    let mut recorded = Recorded::of(for_tables(), "region-adopted", &[], TABLES);
     let root = recorded.dir.join("copy");
     let printed =
         script::parse(&recorded.perf("script", &["--ns", "--no-inline", "-F", script::FIELDS])).expect("script");

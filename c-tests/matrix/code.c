@@ -173,6 +173,32 @@ static char *name_as_written(const char *name) {
   return written;
 }
 
+static void tell_lines(const struct code *code) {
+  for (uint32_t i = 0; i < code->function->line_count; i++) {
+    truth_line(code->number, &code->function->lines[i]);
+  }
+}
+
+/* What is saved in a frame with a frame pointer is described as saved until the epilogue, also where it was popped before. */
+static void tell_popped(const struct code *code) {
+  const struct function *f = code->function;
+  if (f->unwind.kind != JITSYM_UNWIND_FRAME_POINTER) {
+    return;
+  }
+  for (uint32_t i = 0; i < f->code.frame_count; i++) {
+    const struct frame_row *row = &f->code.frames[i];
+    uint32_t end = i + 1 < f->code.frame_count ? row[1].offset : f->code.size;
+    if (row->offset <= f->unwind.saved_from || row->offset >= f->unwind.epilogue_begin) {
+      continue;
+    }
+    for (uint32_t n = 0; n < f->unwind.saved_count; n++) {
+      if (row->frame.saved[f->unwind.saved[n].reg].at == 0) {
+        truth_popped(code->number, row->offset, end);
+      }
+    }
+  }
+}
+
 void announce(struct code *code, enum gap gap) {
   struct function *f = code->function;
   jitsym_code registered;
@@ -201,9 +227,8 @@ void announce(struct code *code, enum gap gap) {
   code->number = truth_code(code->addr, code->size, now(), name);
   free(name);
   check(jitsym_register(session, &registered, &code->id), "jitsym_register");
-  for (uint32_t i = 0; i < f->line_count; i++) {
-    truth_line(code->number, &f->lines[i]);
-  }
+  tell_lines(code);
+  tell_popped(code);
 }
 
 size_t put_code(struct code *code, enum kind kind, unsigned salt, const char *name, const struct region *region,
@@ -234,6 +259,8 @@ void move_code(struct code *code, const struct region *region, size_t offset, en
   code->number = truth_code(code->addr, code->size, now(), name);
   free(name);
   check(jitsym_move(session, code->id, &target), "jitsym_move");
+  tell_lines(code);
+  tell_popped(code);
 }
 
 void remove_code(struct code *code) {

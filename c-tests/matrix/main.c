@@ -4,7 +4,7 @@
  *
  *   matrix_jit list
  *   matrix_jit SCENARIO [truth=FILE] [dir=DIR] [sinks=map|jitdump|both|region] [memory=plain|created|adopted|reserved] [seconds=S]
- *              [count=N] [wait=0|1] [hold=0|1]
+ *              [count=N] [wait=0|1] [hold=0|1] [step=0|1]
  *
  *   truth    where the truth goes; standard output
  *   dir      directory of the library's files; what the library takes by itself
@@ -14,6 +14,7 @@
  *   count    functions of the scenario `many`, 50000
  *   wait     1: prints "ready" and waits for a byte on standard input before it runs anything
  *   hold     1: prints "done" behind the whole truth and waits for a byte, or the end, of standard input before it ends
+ *   step     1: somebody steps through `call_guest`, so each stack is run once, and `seconds` means nothing
  *
  * The truth is lines of fields separated by tabs. Times are CLOCK_MONOTONIC in nanoseconds; addresses, sizes and offsets
  * lower-case hexadecimal.
@@ -21,6 +22,7 @@
  *   path region FILE                                             of the last region; behind all that ran
  *   code ID ADDR SIZE FROM TO NAME                               TO 0: to the end
  *   alias ID NAME | line ID OFFSET LINE FILE | hotline ID LINE
+ *   popped ID OFFSET END                                         there a register that is described as saved was taken off the stack
  *   run TID FROM TO STACK                                        innermost first: ID, `*C-FUNCTION`, `?`
  *   unnamed TID FROM TO
  *   end
@@ -57,6 +59,11 @@ void check(enum jitsym_status status, const char *call) {
   jitsym_last_error(session, text, sizeof text);
   fprintf(stderr, "ground truth: %s: %s; %s\n", call, jitsym_status_name(status), text);
   exit(1);
+}
+
+/* Who steps through the program ends here, when the truth is whole and the program lives. */
+NOINLINE void hold(void) {
+  __asm__ volatile("" ::: "memory");
 }
 
 static void say_and_wait(const char *word) {
@@ -145,6 +152,8 @@ static void parse_options(int argc, char **argv) {
       option.wait = *value == '1';
     } else if (is_option(argv[i], "hold", &value)) {
       option.hold = *value == '1';
+    } else if (is_option(argv[i], "step", &value)) {
+      option.step = *value == '1';
     } else {
       fail("unknown option");
     }
@@ -218,6 +227,7 @@ int main(int argc, char **argv) {
   }
   truth_end();
   if (option.hold) {
+    hold();
     say_and_wait("done");
   }
   check(jitsym_close(session), "jitsym_close");

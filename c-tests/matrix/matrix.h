@@ -29,7 +29,7 @@ struct options {
   enum memory memory;
   double seconds;
   unsigned count;
-  int wait, hold;
+  int wait, hold, step;
 };
 
 extern struct options option;
@@ -40,6 +40,8 @@ void check(enum jitsym_status status, const char *call);
 
 /* Says that it is ready, and waits until it may go on, if a profiler is to attach. */
 void ready(void);
+
+void hold(void);
 
 /* ------------------------------------------------------------------------------------------------ truth.c */
 
@@ -67,6 +69,8 @@ void truth_code_ends(uint32_t number, uint64_t to);
 void truth_alias(uint32_t number, const char *name);
 void truth_line(uint32_t number, const jitsym_line *line);
 void truth_hot_line(uint32_t number, uint32_t line);
+/* Between these offsets a register that is described as saved in memory was taken off the stack. */
+void truth_popped(uint32_t number, uint32_t offset, uint32_t end);
 void truth_run(uint64_t from, uint64_t to, const char *stack);
 void truth_unnamed(uint64_t from, uint64_t to);
 /* To be called first in a forked child. It goes on with the log, which is one for all processes. */
@@ -198,11 +202,16 @@ extern struct code sort_code, call_code;
 
 /* Calls the first function of the path. Noted nowhere. */
 uint64_t call_guest(uint64_t rounds, const uint64_t *path);
-/* Runs it for about that time, and notes it. */
+/* Rounds for guest code that is called again and again: so many, or two if it is stepped. */
+uint64_t rounds_of(uint64_t rounds);
+/* Whether a loop goes round once more that has done so `turns` times: until that CPU time of the thread, or, if code is stepped,
+   until that many turns. */
+int goes_on(uint64_t end, unsigned turns, unsigned stepped);
+/* Runs it for about that time, or two rounds if it is stepped, and notes it. */
 void run_stack(const struct stack *stack, uint64_t ns);
-/* Slices of 0.5 to 3 ms, each of a stack picked at random, for that much CPU time of the thread. */
+/* Slices of 0.5 to 3 ms, each of a stack picked at random, for that much CPU time of the thread. Stepped: each of them once. */
 void run_stacks(const struct stack *stacks, unsigned count, double seconds);
-/* The same, of stacks made at random from those of the codes that are leaves and those that call. */
+/* The same, of stacks made at random from those of the codes that are leaves and those that call. Stepped: each code is in one. */
 void run_any(struct code *codes, unsigned count, double seconds);
 
 /* ------------------------------------------------------------------------------------------------ scene_*.c */

@@ -30,6 +30,14 @@ NOINLINE uint64_t call_guest(uint64_t rounds, const uint64_t *path) {
   return result + 1;
 }
 
+uint64_t rounds_of(uint64_t rounds) {
+  return option.step ? 2 : rounds;
+}
+
+int goes_on(uint64_t end, unsigned turns, unsigned stepped) {
+  return option.step ? turns < stepped : cpu_time() < end;
+}
+
 static uint64_t address_of(const struct code *code) {
   if (code == &sort_code) {
     return (uint64_t)(uintptr_t)sort_in_c;
@@ -50,7 +58,7 @@ void run_stack(const struct stack *stack, uint64_t ns) {
   if (leaf->speed == 0) {
     leaf->speed = 0.05;
   }
-  rounds = 1 + (uint64_t)((double)ns * leaf->speed);
+  rounds = rounds_of(1 + (uint64_t)((double)ns * leaf->speed));
 
   begin = cpu_time();
   from = now();
@@ -58,6 +66,9 @@ void run_stack(const struct stack *stack, uint64_t ns) {
   to = now();
   took = cpu_time() - begin;
   truth_run(from, to, text);
+  if (option.step) {
+    return;
+  }
 
   /* A slice that was much too short says little about the speed. */
   if (took * 4 < ns) {
@@ -73,31 +84,54 @@ static uint64_t slice(void) {
 
 void run_stacks(const struct stack *stacks, unsigned count, double seconds) {
   uint64_t end = cpu_time() + (uint64_t)(seconds * 1e9);
+  unsigned turns = 0;
   do {
-    run_stack(&stacks[random_in(0, count)], slice());
-  } while (cpu_time() < end);
+    run_stack(&stacks[option.step ? turns : random_in(0, count)], slice());
+  } while (goes_on(end, ++turns, count));
 }
 
-/* One of the codes whose kind lies in [from, to), of which there is at least one. */
-static struct code *any(struct code *codes, unsigned count, enum kind from, enum kind to) {
+/* Codes of a range of kinds, of which there is at least one. */
+struct choice {
+  struct code *codes;
+  unsigned count;
+  enum kind from, to;
+  /* Stepped: they are taken in turn. How many of them were, and which is the next to look at. */
+  unsigned taken, next;
+};
+
+static int is_of(const struct choice *choice, unsigned index) {
+  return choice->codes[index].kind >= choice->from && choice->codes[index].kind < choice->to;
+}
+
+static unsigned number_of(const struct choice *choice) {
+  unsigned number = 0;
+  for (unsigned i = 0; i < choice->count; i++) {
+    number += is_of(choice, i);
+  }
+  return number;
+}
+
+static struct code *any(struct choice *choice) {
   for (;;) {
-    struct code *code = &codes[random_in(0, count)];
-    if (code->kind >= from && code->kind < to) {
-      return code;
+    unsigned index = option.step ? choice->next++ % choice->count : (unsigned)random_in(0, choice->count);
+    if (is_of(choice, index)) {
+      choice->taken++;
+      return &choice->codes[index];
     }
   }
 }
 
 void run_any(struct code *codes, unsigned count, double seconds) {
   uint64_t end = cpu_time() + (uint64_t)(seconds * 1e9);
+  struct choice callers = {codes, count, MID_FP, MID_KINDS, 0, 0}, leaves = {codes, count, LEAF_FP, LEAF_KINDS, 0, 0};
   do {
     struct stack stack;
     unsigned depth = 0;
-    for (uint64_t callers = random_in(1, 6); callers > 0; callers--) {
-      stack.path[depth++] = any(codes, count, MID_FP, MID_KINDS);
+    for (uint64_t more = random_in(1, 6); more > 0; more--) {
+      stack.path[depth++] = any(&callers);
     }
-    stack.path[depth++] = any(codes, count, LEAF_FP, LEAF_KINDS);
+    stack.path[depth++] = any(&leaves);
     stack.path[depth] = NULL;
     run_stack(&stack, slice());
-  } while (cpu_time() < end);
+  } while (option.step ? callers.taken < number_of(&callers) || leaves.taken < number_of(&leaves) : cpu_time() < end);
 }

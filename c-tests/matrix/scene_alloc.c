@@ -63,7 +63,7 @@ static void make_all(void) {
 /* Each slice runs code that may be new, in the place of older code as soon as much was freed. */
 static void run_and_replace(double seconds, unsigned from) {
   uint64_t end = cpu_time() + (uint64_t)(seconds * 1e9);
-  for (unsigned n = 0; cpu_time() < end; n++) {
+  for (unsigned n = 0; goes_on(end, n, 4 * LEAVES); n++) {
     struct code *leaf = &called[random_in(from, LEAVES)], *caller = &calling[random_in(0, CALLERS)];
     if (n % 4 != 0) {
       enum kind kind = leaves[random_in(0, COUNT(leaves))];
@@ -74,7 +74,10 @@ static void run_and_replace(double seconds, unsigned from) {
       make(caller, callers[random_in(0, COUNT(callers))], "caller");
     }
     const struct stack stack = STACK(&calling[random_in(0, CALLERS)], caller, leaf);
-    run_stack(&stack, random_in(150000, 450000));
+    /* Memory has to be used again and again, and code need not run each time to be stepped through. */
+    if (!option.step || n % 8 == 0) {
+      run_stack(&stack, random_in(150000, 450000));
+    }
   }
 }
 

@@ -99,7 +99,7 @@ static void reuse_by(const enum kind *kinds, unsigned count) {
   for (unsigned i = 0; i < count; i++) {
     functions[i] = compile(kinds[i], i + 2, "", NULL);
   }
-  for (unsigned n = 0; cpu_time() < end; n++) {
+  for (unsigned n = 0; goes_on(end, n, 6 * count * PLACES); n++) {
     struct code *code = &at[n % PLACES];
     unsigned which = n / PLACES % count;
     if (n >= PLACES) {
@@ -151,14 +151,15 @@ static void late(void) {
   for (unsigned i = 0; i < CODES; i++) {
     struct function *function = compile(LEAF_FP, i + 2, name_of("late", i), NULL);
     uint64_t path[] = {caller.addr, 0}, from, end;
+    unsigned turns = 0;
     write_code(&codes[i], function, LEAF_FP, function->name, &region, at);
     at += function->code.size + gap_behind(function, WITH_GAP);
     path[1] = codes[i].addr;
     from = now();
     end = cpu_time() + (uint64_t)(option.seconds * 0.25e9 / CODES);
     do {
-      call_guest(100000, path);
-    } while (cpu_time() < end);
+      call_guest(rounds_of(100000), path);
+    } while (goes_on(end, ++turns, 2));
     announce(&codes[i], WITH_GAP);
     truth_unnamed(from, now());
     const struct stack stack = STACK(&caller, &codes[i]);

@@ -46,7 +46,7 @@ static void *run_all_the_while(void *nothing) {
   const uint64_t caller = runner.codes[0].addr;
   while (!__atomic_load_n(&runner.is_known, __ATOMIC_ACQUIRE)) {
     const uint64_t path[] = {caller, runner.codes[1].addr};
-    call_guest(20000, path);
+    call_guest(rounds_of(20000), path);
     __atomic_store_n(&runner.is_running, 1, __ATOMIC_RELEASE);
   }
   /* With speeds of its own. */
@@ -179,7 +179,8 @@ static void mappings(void) {
     struct region region = plain_region(REGION_RWX, 2 * PAGE);
     adopt_region(&region);
     put_code(&codes[i], kind_of(i), i + 1, name_of("of_mapping", i), &region, PAGE, NO_GAP);
-    if (i % STEP == STEP - 1) {
+    /* Stepped, all that is there runs each time. */
+    if (i % STEP == STEP - 1 && (!option.step || i % (4 * STEP) == STEP - 1)) {
       run_any(codes, i + 1, option.seconds * STEP / FUNCTIONS);
     }
   }
@@ -194,7 +195,7 @@ static void released(void) {
   put_some(codes, CODES, "until_release", &region, 0);
   run_any(codes, CODES, option.seconds);
   memcpy(bytes, region.run, REGION_SIZE);
-  uint64_t path[] = {codes[0].addr, codes[1].addr}, before = call_guest(1000, path);
+  uint64_t path[] = {codes[0].addr, codes[1].addr}, before = call_guest(rounds_of(1000), path);
   uint64_t to = now();
   for (unsigned i = 0; i < CODES; i++) {
     truth_code_ends(codes[i].number, to);
@@ -204,7 +205,7 @@ static void released(void) {
     fail("a region has other bytes when it is released");
   }
   region.run[REGION_SIZE - 1] = 0xcc;
-  if (call_guest(1000, path) != before) {
+  if (call_guest(rounds_of(1000), path) != before) {
     fail("code of a released region does something else");
   }
 }
@@ -231,7 +232,7 @@ static void reused(void) {
   for (unsigned i = 0; i < COUNT(kinds); i++) {
     functions[i] = compile(kinds[i], i + 2, "", NULL);
   }
-  for (unsigned n = 0; cpu_time() < end; n++) {
+  for (unsigned n = 0; goes_on(end, n, 6 * PLACES); n++) {
     unsigned place = (unsigned)random_in(0, PLACES), which = (unsigned)random_in(0, COUNT(kinds));
     struct code *code = &at[place];
     if (code->function) {
@@ -575,6 +576,7 @@ static void fill_and_exchange(unsigned group, const char *name, double seconds) 
 /* A runtime that maps each function by itself, and says nothing of memory. Its children do the same beside what they inherit. */
 static void windows(void) {
   pid_t children[CHILDREN];
+  truth_option("stale-frames", "yes");
   /* With room between them, and below and above. What comes to lie there meanwhile takes the highest free place. */
   const struct region room = plain_region(REGION_W_XOR_X, 64 << 20);
   if (munmap(room.run, room.size) != 0) {

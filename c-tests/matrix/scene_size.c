@@ -53,6 +53,13 @@ static void one_mebibyte(void) {
   memcpy(bytes, prologue, sizeof prologue);
   put_work(bytes, &at, end);
   memset(bytes + at, 0x90, end - at);
+  if (option.step) {
+    /* jmp, from near the beginning to near the end: not all of it can be stepped through. */
+    const size_t near = 4096;
+    int32_t over = (int32_t)(SIZE - 2 * near) - 5;
+    bytes[near] = 0xe9;
+    memcpy(bytes + near + 1, &over, sizeof over);
+  }
   int32_t back = (int32_t)sizeof prologue - (int32_t)(end + 9);
   memcpy(epilogue + 5, &back, sizeof back);
   memcpy(bytes + end, epilogue, sizeof epilogue);
@@ -73,7 +80,9 @@ static void one_mebibyte(void) {
 
 /* Many are registered while a hundred are hot. */
 static void many(void) {
-  enum { HOT = 100, BURSTS = 100, ROOM = 320 };
+  enum { HOT = 100, ROOM = 320 };
+
+  const unsigned bursts = option.step ? 5 : 100;
 
   struct region region = new_region(REGION_RWX, (size_t)(option.count + 1) * ROOM);
   static struct code hot[HOT];
@@ -89,8 +98,8 @@ static void many(void) {
     if (code == &cold) {
       free(cold.function);
     }
-    if (hot_count >= 2 && i % (option.count / BURSTS) == 0) {
-      run_any(hot, hot_count, option.seconds / BURSTS);
+    if (hot_count >= 2 && i % (option.count / bursts) == 0) {
+      run_any(hot, hot_count, option.seconds / bursts);
     }
   }
 }

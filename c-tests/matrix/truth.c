@@ -15,6 +15,8 @@
 struct code_line {
   uint64_t addr, size, from, to;
   char *name;
+  /* See truth_popped; an end of 0: nowhere. */
+  uint32_t popped, popped_end;
 };
 
 struct run_line {
@@ -72,7 +74,9 @@ static unsigned long outer_tid(void) {
 uint64_t random_in(uint64_t from, uint64_t to) {
   static _Thread_local uint64_t state;
   if (state == 0) {
-    state = 0x9e3779b97f4a7c15u * outer_tid();
+    /* The same in each run that is stepped, as far as threads begin in the same order. */
+    static unsigned threads;
+    state = 0x9e3779b97f4a7c15u * (option.step ? __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) : outer_tid());
   }
   state ^= state << 13;
   state ^= state >> 7;
@@ -163,6 +167,7 @@ uint32_t truth_code(uint64_t addr, uint64_t size, uint64_t from, const char *nam
   line->from = from;
   line->to = 0;
   line->name = copied(name);
+  line->popped_end = 0;
   uint32_t number = (uint32_t)logged->code_count;
   pthread_mutex_unlock(&logged->lock);
   return number;
@@ -189,6 +194,13 @@ void truth_line(uint32_t number, const jitsym_line *line) {
 void truth_hot_line(uint32_t number, uint32_t line) {
   pthread_mutex_lock(&logged->lock);
   fprintf(extra_lines(), "hotline\t%u\t%u\n", number, line);
+  pthread_mutex_unlock(&logged->lock);
+}
+
+void truth_popped(uint32_t number, uint32_t offset, uint32_t end) {
+  pthread_mutex_lock(&logged->lock);
+  logged->codes[number - 1].popped = offset;
+  logged->codes[number - 1].popped_end = end;
   pthread_mutex_unlock(&logged->lock);
 }
 
@@ -221,6 +233,9 @@ void truth_end(void) {
     const struct code_line *line = &logged->codes[i];
     fprintf(out, "code\t%zu\t%" PRIx64 "\t%" PRIx64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\n", i + 1, line->addr, line->size,
             line->from, line->to, line->name);
+    if (line->popped_end != 0) {
+      fprintf(out, "popped\t%zu\t%x\t%x\n", i + 1, line->popped, line->popped_end);
+    }
   }
   if (extra_file) {
     fclose(extra_file);

@@ -3,12 +3,14 @@
  * known call stacks, and which prints what a profiler ought to find.
  *
  *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed|lied|marked] [sinks=map|jitdump|both]
- *             [seconds=S] [dir=DIR] [count=N] [wait=0|1]
+ *             [seconds=S] [dir=DIR] [count=N] [wait=0|1] [step=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
  * any function can stand anywhere in a stack, and the stack is known by construction. The time of a stack is not planned
  * but measured: stacks are run in slices of random length (so that no sampling clock can beat with them), each slice's
  * CPU time is added up and printed.
+ *
+ * With step=1 somebody steps through `run_slice`: each stack of a phase runs once, for two rounds, and `seconds` means nothing.
  *
  * `layout` says what lies behind the code: as many free bytes as jitsym_unwind_size asks for, and not one more; no free
  * byte; or no free byte although it is claimed.
@@ -94,8 +96,8 @@ static struct {
   uint32_t sinks;
   double seconds;
   unsigned count;
-  int wait;
-} option = {"stacks", "/tmp", GAP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 1.0, 4000, 0};
+  int wait, step;
+} option = {"stacks", "/tmp", GAP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 1.0, 4000, 0, 0};
 
 /* ------------------------------------------------------------------------------------- all functions of the guest */
 
@@ -458,7 +460,7 @@ NOINLINE void run_stack(struct stack *s, uint64_t target_ns) {
   if (s->rounds_per_ns == 0) {
     s->rounds_per_ns = 0.05;
   }
-  rounds = 1 + (uint64_t)((double)target_ns * s->rounds_per_ns);
+  rounds = option.step ? 2 : 1 + (uint64_t)((double)target_ns * s->rounds_per_ns);
   begin = cpu_time();
   run_slice(rounds, path);
   took = cpu_time() - begin;
@@ -480,7 +482,7 @@ NOINLINE void run_phase(const char *name, struct stack *stacks, int count, doubl
     stacks[i].ns = 0;
     run_stack(&stacks[i], 1000);
   }
-  while (cpu_time() < end) {
+  while (!option.step && cpu_time() < end) {
     unsigned pick = (unsigned)(random_number() % total);
     int i = 0;
     while (pick >= stacks[i].weight) {
@@ -923,6 +925,8 @@ static void parse_options(int argc, char **argv) {
       option.count = (unsigned)strtoul(value, NULL, 10);
     } else if (option_value(argv[i], "wait", &value)) {
       option.wait = *value == '1';
+    } else if (option_value(argv[i], "step", &value)) {
+      option.step = *value == '1';
     } else {
       fail("unknown option");
     }

@@ -64,6 +64,9 @@
 //! A thread that is waiting in a system call has them from its next stop on, because some system calls would fail if they were
 //! interrupted.
 //!
+//! With the feature `record`, `record` makes a recording for perf that way: a sample for each instruction on each path of calls, and
+//! what is to be seen of it.
+//!
 //! The thread that has made a `Tracer` waits for all of its children. It must start no others: std's `Child::wait` would not find
 //! them. A process that has outlived the first one is traced until it ends, or until [`Tracer::let_go`].
 
@@ -71,10 +74,16 @@
 mod displaced;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod event;
+#[cfg(all(feature = "record", target_os = "linux", target_arch = "x86_64"))]
+mod kernel_events;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod maps;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod ptrace;
+#[cfg(all(feature = "record", target_os = "linux", target_arch = "x86_64"))]
+mod recorder;
+#[cfg(all(feature = "record", target_os = "linux", target_arch = "x86_64"))]
+mod recording;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod resume;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -85,6 +94,8 @@ mod space;
 mod spawn;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stops;
+#[cfg(all(feature = "record", target_os = "linux", target_arch = "x86_64"))]
+mod symbols;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod tracer;
 
@@ -95,6 +106,13 @@ pub use {
     shadow::{Change, Frame, Kind, Shadow, KEPT, RSP},
     space::HARDWARE,
     tracer::Tracer,
+};
+
+#[cfg(all(feature = "record", target_os = "linux", target_arch = "x86_64"))]
+pub use {
+    recorder::{record, Held, Moment, Plan, Recorded},
+    recording::Graph,
+    symbols::Symbols,
 };
 
 /// A thread's number, or that of a process, which is the number of its first thread.

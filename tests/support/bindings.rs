@@ -84,7 +84,7 @@ pub fn check_guest(name: &str, complete: impl Fn(&mut Command, &Path)) {
     let names: Vec<&str> = found.iter().map(|(sample, _)| &*sample.sym).collect();
     perf::check_shares(truth, &names);
     perf::check_stacks(truth, &found);
-    perf::check_lines(truth, &samples);
+    perf::check_lines(truth, &samples, 500);
     perf::check_map(truth, &std::fs::read(&truth.paths["map"]).expect("map"));
     for (counter, value) in [("registered", 4), ("moved", 1), ("unregistered", 1), ("live", 3), ("not_free", 0)] {
         assert_eq!(truth.stats[counter], value, "{counter}");

@@ -6,22 +6,19 @@ use blazesym::symbolize::source::{Process, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use blazesym::Pid;
 
-use crate::matrix::{Outcome, Task};
-use crate::perf::{Graph, Mode, Perf};
-use crate::program::{Program, Written};
+use crate::matrix::Outcome;
+use crate::perf::{Graph, Mode, Recording};
+use crate::program::Written;
 use crate::score::{self, Frame, Kind, Sample};
 use crate::truth::{Truth, Unwind};
 use crate::{raw, script};
 
-/// The ways to use it: perf comes when the process is there already.
-pub const MODES: &[Mode] = &[
-    Mode { attach: true, ..Mode::new("map", Graph::FramePointers, Written::Map) },
-    Mode { attach: true, ..Mode::new("region", Graph::FramePointers, Written::Region) },
-];
+/// The ways to use it.
+pub const MODES: &[Mode] =
+    &[Mode::new("map", Graph::FramePointers, Written::Map), Mode::new("region", Graph::FramePointers, Written::Region)];
 
-/// Records with perf, and asks blazesym while the program still lives.
-pub fn measure(perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
-    let recording = perf.record(program, &Task { living: true, ..*task }, mode)?;
+/// Asks blazesym about the addresses of a recording, whose program still lives.
+pub fn measure(recording: &Recording) -> Result<Outcome> {
     let truth = &recording.truth;
     let raw = raw::samples(&recording.data)?;
     let mut addresses: Vec<u64> = raw.iter().flat_map(|sample| &sample.chain).copied().collect();

@@ -28,6 +28,7 @@ pub fn measure(bpftrace: &Path, program: &Program, task: &Task, mode: &Mode) -> 
         truth: task.dir.join("truth"),
         wait: true,
         hold: true,
+        step: false,
     };
     let mut held = Held::start(&program.by_frame_pointers, &scenario)?;
     let pid = Held::pid(&scenario)?;

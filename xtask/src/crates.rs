@@ -9,9 +9,9 @@ use gimli::{EndianSlice, LittleEndian};
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::matrix::{Outcome, Task, What};
-use crate::perf::{Graph, Mode, Perf};
-use crate::program::{Program, Written};
+use crate::matrix::{Outcome, What};
+use crate::perf::{Graph, Mode, Perf, Recording};
+use crate::program::Written;
 use crate::raw;
 use crate::score::{self, Frame, Kind, Sample, Share};
 use crate::truth::{Truth, Unwind};
@@ -29,9 +29,9 @@ struct Load {
     lines: Vec<(u64, u32, String)>,
 }
 
-pub fn measure(perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
-    let recording = perf.record(program, task, mode)?;
-    let truth = &recording.truth;
+pub fn measure(perf: &Perf, recording: &Recording, dir: &Path) -> Result<Outcome> {
+    // Nobody here has names for C functions.
+    let truth = &recording.truth.without_native_names();
     let dump = truth.paths.get("jitdump").context("no jitdump")?;
     // The process may have a /tmp of its own; then it lives still.
     let root = format!("/proc/{}/root", truth.pid);
@@ -53,11 +53,11 @@ pub fn measure(perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Resu
             frames: sample.chain.iter().map(|&address| frame(sample.time, address)).collect(),
         })
         .collect();
-    // Nobody here has names for C functions, so that a stack with one cannot be told.
+    // So that a stack that the program names one in cannot be told.
     let whole = matches!(truth.unwind()?, Unwind::Both | Unwind::FramePointers) && !truth.has_native_parts();
     let mut outcome = Outcome::of(score::score(truth, &samples, whole));
 
-    perf.inject(task.dir, &recording.data)?;
+    perf.inject(dir, &recording.data)?;
     let directory = dump.parent().context("a jitdump without a directory")?;
     let mut objects = Share::default();
     for load in &loads {

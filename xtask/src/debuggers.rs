@@ -91,6 +91,7 @@ impl Debugger {
             truth: task.dir.join("truth"),
             wait: false,
             hold: false,
+            step: false,
         };
         let count = (STOPS * task.seconds) as usize;
         let mut command = self.command(&program.by_tables, &scenario, count);
@@ -307,6 +308,7 @@ mod tests {
             truth: PathBuf::new(),
             wait: false,
             hold: false,
+            step: false,
         };
         let stops = stop_often(said.as_bytes(), &GDB, &scenario, 0).unwrap();
         let texts: Vec<&str> = stops.iter().map(|stop| &*stop.text).collect();

@@ -43,6 +43,7 @@ pub fn measure(program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
         truth: task.dir.join("truth"),
         wait: true,
         hold: true,
+        step: false,
     };
     let mut held = Held::start(&program.by_tables, &scenario)?;
     let pid = Held::pid(&scenario)?;

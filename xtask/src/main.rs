@@ -2,7 +2,7 @@
 //!
 //!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
 //!     cargo xtask inject [--counts A,B] [--suites A,B] [--rounds N] [--cache DIR] [--mirror URI]
-//!     cargo xtask regions [--seed N] [--workload A,B] [--perf A,B] [--seconds S] [--jitdump] [--quick] [--cache DIR] [--mirror URI]
+//!     cargo xtask regions [--seed N] [--workload A,B] [--perf A,B] [--calls N] [--jitdump] [--quick] [--cache DIR] [--mirror URI]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 //!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
 
@@ -26,6 +26,7 @@ mod run;
 mod samply;
 mod score;
 mod script;
+mod stepped;
 mod suites;
 mod table;
 mod truth;
@@ -50,13 +51,13 @@ cargo xtask inject   Measures how long it takes from a recording to a report, wi
     --counts A,B     of functions (1000,10000,100000)
     --suites A,B     the Debian suites whose perf does it (bookworm,sid)
     --rounds N       of both, one after the other (3)
-cargo xtask regions  Runs random code in regions under perf, and prints how many names and whole stacks are right.
+cargo xtask regions  Runs random code in regions, steps through some of it, and prints how many names and whole stacks are wrong.
     --seed N         as a failure names it; otherwise a fresh one
     --workload A,B   only workloads with one of these in their names
     --perf A,B       only these (6.1,6.12,7.2)
-    --seconds S      that each workload runs (4)
+    --calls N        that each thread of a workload makes, of which one in fifty is stepped (4000)
     --jitdump        a jitdump and `perf inject --jit` in place of regions
-    --quick          a choice of workloads and perfs, in a minute
+    --quick          a choice of workloads and perfs, in half a minute
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
@@ -96,7 +97,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         seed: None,
         workloads: Vec::new(),
         perfs: Vec::new(),
-        seconds: 4.0,
+        calls: 4000,
         jitdump: false,
         quick: false,
     };
@@ -124,7 +125,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
             "--seed" if command == "regions" => random.seed = Some(value()?.parse().context(USAGE)?),
             "--workload" if command == "regions" => random.workloads = list(value()?),
             "--perf" if command == "regions" => random.perfs = list(value()?),
-            "--seconds" if command == "regions" => random.seconds = value()?.parse().context(USAGE)?,
+            "--calls" if command == "regions" => random.calls = value()?.parse().context(USAGE)?,
             "--jitdump" if command == "regions" => random.jitdump = true,
             "--quick" if command == "regions" => random.quick = true,
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),

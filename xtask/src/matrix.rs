@@ -1,20 +1,26 @@
 //! The matrix: every reader in every scenario, what each cell came to, and whether that is as it should be.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 
 use crate::debuggers::{self, Debugger, Which};
 use crate::lost::{self, Lost};
-use crate::perf::{self, Mode, Perf};
-use crate::program::{self, Program};
+use crate::perf::{self, Graph, Mode, Perf, Recording};
+use crate::program::{self, Program, Written};
 use crate::score::{Score, Share};
 use crate::suites::{self, Cache};
-use crate::{blaze, bpf, crates, eu_stack, mirror, run, samply, table};
+use crate::{blaze, bpf, crates, eu_stack, mirror, run, samply, stepped, table};
 
-/// What a cell has to reach, in percent.
-pub const WANTED: f64 = 99.0;
+/// What a cell has to reach, in percent, where the program is stepped, and where it is sampled or stopped at some time.
+const WANTED: f64 = 100.0;
+const WANTED_SAMPLED: f64 = 99.0;
+/// Scenarios in which each reader of stepped recordings also reads one of a plain `perf record`: one in which both are to say the same,
+/// and one in which a reader is right about a function if it has seen samples in it before.
+const SAMPLED: [&str; 2] = ["frame-pointers", "ends-with-call"];
+const SAMPLED_SECONDS: f64 = 0.5;
 /// CPU time that the program burns in a cell; more where a reader takes too few samples in that, up to so much.
 const SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 64.0;
@@ -24,8 +30,9 @@ const MANY: usize = 10_000;
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
 /// The readers of the reduced run.
 const QUICK: [&str; 4] = ["perf-bookworm/", "perf-sid/", "gdb-sid/", "lldb-sid/"];
-/// Fewer samples than this tell nothing.
+/// Fewer samples than this tell nothing; of those that chance has chosen, and of those that were stepped.
 const ENOUGH: usize = 200;
+const ENOUGH_STEPPED: usize = 30;
 
 /// What programs say where the machine does not allow something.
 const NOT_AVAILABLE: &[&str] = &["namespaces are not allowed here"];
@@ -104,6 +111,10 @@ pub struct Task<'a> {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub shares: Vec<(What, Share)>,
+    /// What each share has to reach, in percent.
+    pub wanted: f64,
+    /// Where in its code a stack was wrong.
+    pub wrong_offsets: BTreeSet<u64>,
     /// Examples of what is wrong.
     pub wrong: Vec<String>,
 }
@@ -113,7 +124,24 @@ impl Outcome {
     pub fn of(score: Score) -> Self {
         let mut shares = vec![(What::Names, score.names), (What::Stacks, score.stacks)];
         shares.retain(|(what, share)| *what != What::Stacks || share.counted > 0);
-        Outcome { shares, wrong: score.wrong }
+        Outcome { shares, wanted: WANTED_SAMPLED, wrong_offsets: score.wrong_offsets, wrong: score.wrong }
+    }
+
+    /// What is less than it has to be.
+    pub fn missed(&self) -> impl Iterator<Item = (What, &Share)> {
+        let wanted = |what| if what == What::Sampled { WANTED_SAMPLED } else { self.wanted };
+        let missed = self.shares.iter().filter(move |(what, share)| share.percent() < wanted(*what));
+        missed.map(|(what, share)| (*what, share))
+    }
+
+    /// Names and stacks of samples that were taken by chance.
+    fn sampled(&self) -> Share {
+        let mut all = Share::default();
+        for (_, share) in self.shares.iter().filter(|(what, _)| [What::Names, What::Stacks].contains(what)) {
+            all.counted += share.counted;
+            all.right += share.right;
+        }
+        all
     }
 }
 
@@ -135,6 +163,8 @@ pub enum What {
     Lines,
     /// Objects that `perf inject` has made.
     Objects,
+    /// Names and stacks in a recording of a plain `perf record`.
+    Sampled,
 }
 
 /// How a cell is to be taken.
@@ -172,6 +202,8 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let scratch = program::scratch()?;
     let mut cells = Vec::new();
     for scenario in &scenarios {
+        let mut recordings =
+            Recordings { program: &program, perf: tools.recorder(), scenario, dir: &scratch, made: HashMap::new() };
         for (index, column) in columns.iter().enumerate() {
             let about = match column.run {
                 Runner::Perf(_) => column.mode.is_about(scenario),
@@ -184,14 +216,17 @@ pub fn run(plan: &Plan) -> Result<bool> {
             }
             let dir = scratch.join(format!("{scenario}-{}", column.id.replace('/', "-")));
             let lost = lost::find(&column.id, scenario);
-            // Where memory lies is chance, and perf 7 was seen to lose stacks of threads now and then.
-            let mut again = plan.quick;
+            // Where memory lies is chance, and so is when a sample is taken.
+            let mut again = plan.quick && !column.is_stepped();
             let mut seconds = SECONDS;
             let cell = loop {
                 let begin = Instant::now();
                 std::fs::create_dir_all(&dir)?;
-                let measured = measure(&program, &tools, column, scenario, seconds, &dir);
-                if counted(&measured).is_some_and(|counted| counted < ENOUGH) && seconds < MOST_SECONDS {
+                let measured = measure(&program, &tools, &mut recordings, column, seconds, &dir);
+                if !column.is_stepped()
+                    && counted(&measured).is_some_and(|counted| counted < ENOUGH)
+                    && seconds < MOST_SECONDS
+                {
                     seconds *= 4.0;
                     std::fs::remove_dir_all(&dir)?;
                     continue;
@@ -344,18 +379,82 @@ fn is_quick(id: &str, scenario: &str) -> bool {
     }
 }
 
-fn measure(program: &Program, tools: &Tools, column: &Column, scenario: &str, seconds: f64, dir: &Path) -> Measured {
-    let task = Task { scenario, seconds, dir, living: false, count: MANY };
-    let recorder = || tools.recorder();
+/// What was recorded of a scenario, once for all columns that read the same.
+struct Recordings<'a> {
+    program: &'a Program,
+    /// The machine's own, which reports what the kernel says.
+    perf: &'a Perf,
+    scenario: &'a str,
+    dir: &'a Path,
+    made: HashMap<(Graph, Written, bool, bool), Result<Recording, String>>,
+}
+
+impl Recordings<'_> {
+    /// `living`: its program is still there. `sampled`: by a plain `perf record`.
+    fn of(&mut self, mode: &Mode, living: bool, sampled: bool) -> Result<&Recording> {
+        let Recordings { program, perf, scenario, dir, made } = self;
+        let recording = made.entry((mode.graph, mode.written, living, sampled)).or_insert_with(|| {
+            let dir = dir.join(format!("{scenario}-{:?}-{:?}-{living}-{sampled}", mode.graph, mode.written));
+            let task = Task { scenario, seconds: SAMPLED_SECONDS, dir: &dir, living, count: MANY };
+            let made = std::fs::create_dir_all(&dir).map_err(anyhow::Error::from).and_then(|()| match sampled {
+                true => perf.record(program, &task, mode),
+                false => stepped::record_scenario(perf, program, &task, mode),
+            });
+            made.map_err(|error| format!("{error:#}"))
+        });
+        recording.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+}
+
+impl Column {
+    /// Whether what it reads was made by stepping. All others have to see a living process.
+    fn is_stepped(&self) -> bool {
+        match self.run {
+            Runner::Perf(_) => !self.mode.attach,
+            Runner::Samply | Runner::Blazesym | Runner::Crates => true,
+            Runner::Bpftrace | Runner::EuStack | Runner::Debugger(_) => false,
+        }
+    }
+}
+
+fn measure(
+    program: &Program,
+    tools: &Tools,
+    recordings: &mut Recordings,
+    column: &Column,
+    seconds: f64,
+    dir: &Path,
+) -> Measured {
+    let task = Task { scenario: recordings.scenario, seconds, dir, living: false, count: MANY };
     let mode = column.mode;
+    let mut read = |sampled| {
+        let living = matches!(column.run, Runner::Blazesym);
+        let recording = recordings.of(mode, living, sampled)?;
+        match column.run {
+            Runner::Perf(index) => tools.perfs[index].1.measure(recording, dir, mode),
+            Runner::Samply => samply::measure(present(&tools.samply), recording, dir),
+            Runner::Blazesym => blaze::measure(recording),
+            _ => crates::measure(tools.recorder(), recording, dir),
+        }
+    };
     let outcome = match column.run {
-        Runner::Perf(index) => tools.perfs[index].1.measure(program, &task, mode),
-        Runner::Samply => samply::measure(present(&tools.samply), recorder(), program, &task, mode),
-        Runner::Blazesym => blaze::measure(recorder(), program, &task, mode),
+        _ if column.is_stepped() => read(false).and_then(|mut outcome| {
+            outcome.wanted = WANTED;
+            if SAMPLED.contains(&task.scenario) {
+                let sampled = read(true)?;
+                outcome.shares.push((What::Sampled, sampled.sampled()));
+                outcome.wrong.extend(sampled.wrong);
+            }
+            Ok(outcome)
+        }),
+        Runner::Perf(index) => {
+            let perf = &tools.perfs[index].1;
+            perf.record(program, &task, mode).and_then(|recording| perf.measure(&recording, dir, mode))
+        }
         Runner::Bpftrace => bpf::measure(present(&tools.bpftrace), program, &task, mode),
         Runner::EuStack => eu_stack::measure(program, &task, mode),
         Runner::Debugger(index) => tools.debuggers[index].1.measure(program, &task, mode),
-        Runner::Crates => crates::measure(recorder(), program, &task, mode),
+        Runner::Samply | Runner::Blazesym | Runner::Crates => unreachable!("they read what was stepped"),
     };
     match outcome {
         Ok(outcome) => Measured::Shares(outcome),
@@ -377,19 +476,20 @@ fn counted(measured: &Measured) -> Option<usize> {
 
 /// What a cell came to. Too few samples are an error, and no success.
 fn judge(measured: &Measured, lost: &[&Lost]) -> Verdict {
-    let shares = match measured {
+    let outcome = match measured {
         Measured::Unavailable(_) => return Verdict::Unavailable,
         Measured::Failed(_) => return Verdict::Wrong,
-        Measured::Shares(Outcome { shares, .. }) => shares,
+        Measured::Shares(outcome) => outcome,
     };
-    let mut wrong = shares.iter().filter(|(_, share)| share.percent() < WANTED).map(|(what, _)| *what).peekable();
-    let all_right = wrong.peek().is_none();
-    let may_be_wrong = |what| lost.iter().any(|lost| lost.covers(what));
+    let enough = if outcome.wanted < WANTED { ENOUGH } else { ENOUGH_STEPPED };
+    let mut missed = outcome.missed().map(|(what, _)| what).peekable();
+    let all_right = missed.peek().is_none();
+    let may_be_wrong = |what| lost.iter().any(|lost| lost.covers(what, &outcome.wrong_offsets));
     match lost {
-        _ if counted(measured).is_some_and(|counted| counted < ENOUGH) => Verdict::Wrong,
-        [] if all_right => Verdict::Right,
-        [_, ..] if all_right => Verdict::Won,
-        _ if wrong.all(may_be_wrong) => Verdict::Lost,
+        _ if counted(measured).is_some_and(|counted| counted < enough) => Verdict::Wrong,
+        _ if all_right && lost.iter().all(|lost| lost.is_everywhere()) => Verdict::Right,
+        _ if all_right => Verdict::Won,
+        _ if missed.all(may_be_wrong) => Verdict::Lost,
         _ => Verdict::Wrong,
     }
 }
@@ -401,7 +501,8 @@ mod tests {
     fn measured(names: (usize, usize), stacks: (usize, usize)) -> Measured {
         let share = |(right, counted)| Share { counted, right };
         let shares = vec![(What::Names, share(names)), (What::Stacks, share(stacks))];
-        Measured::Shares(Outcome { shares, wrong: Vec::new() })
+        let (wanted, wrong_offsets) = (WANTED_SAMPLED, BTreeSet::new());
+        Measured::Shares(Outcome { shares, wanted, wrong_offsets, wrong: Vec::new() })
     }
 
     #[test]
@@ -411,6 +512,22 @@ mod tests {
         assert_eq!(judge(&measured((1000, 1000), (989, 1000)), &[]), Verdict::Wrong);
         assert_eq!(judge(&Measured::Failed("why".into()), &[]), Verdict::Wrong);
         assert_eq!(judge(&Measured::Unavailable("why".into()), &[]), Verdict::Unavailable);
+    }
+
+    #[test]
+    fn of_what_was_stepped_all_has_to_be_right() {
+        let of = |stacks, wrong_offsets: &[u64], lost: &[&Lost]| {
+            let Measured::Shares(outcome) = measured((1000, 1000), stacks) else { unreachable!() };
+            let wrong_offsets = wrong_offsets.iter().copied().collect();
+            judge(&Measured::Shares(Outcome { wanted: WANTED, wrong_offsets, ..outcome }), lost)
+        };
+        assert_eq!((of((1000, 1000), &[], &[]), of((999, 1000), &[0], &[])), (Verdict::Right, Verdict::Wrong));
+        let at_entry = Lost { what: &[What::Stacks], at: Some(&[0]), ..lost::LOST[0] };
+        assert_eq!(of((990, 1000), &[0], &[&at_entry]), Verdict::Lost);
+        assert_eq!(of((990, 1000), &[0, 4], &[&at_entry]), Verdict::Wrong, "elsewhere too");
+        let everywhere = Lost { scenarios: &["*"], ..at_entry };
+        assert_eq!(of((1000, 1000), &[], &[&everywhere]), Verdict::Right);
+        assert_eq!(of((1000, 1000), &[], &[&at_entry]), Verdict::Won);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Perf {
 }
 
 /// How frames are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Graph {
     FramePointers,
     Dwarf,
@@ -60,13 +60,21 @@ pub const MODES: &[Mode] = &[
     Mode::new("adopted", Graph::Dwarf, Written::Adopted),
 ];
 
-/// A run of the program under `perf record`, with the files that it has left.
+/// A run of the program under `perf record`, or stepped, with the files that it has left.
 pub struct Recording {
     /// Lives until this is dropped, if that was asked for; its files go after it.
-    _program: Option<Held>,
+    pub _program: Lives,
     pub truth: Truth,
     pub data: PathBuf,
-    pub leftovers: Leftovers,
+    pub _leftovers: Leftovers,
+}
+
+/// Who keeps a program alive, if anybody does.
+#[allow(dead_code, reason = "they are there to be dropped")]
+pub enum Lives {
+    Not,
+    Started(Held),
+    Stepped(jitsym_step::Held),
 }
 
 /// How often samples are taken; no divisor of anything.
@@ -112,11 +120,9 @@ impl Perf {
             truth: task.dir.join("truth"),
             wait: mode.attach || living,
             hold: living,
+            step: false,
         };
-        let program = match mode.graph {
-            Graph::Dwarf => &program.by_tables,
-            Graph::FramePointers => &program.by_frame_pointers,
-        };
+        let program = program.of(mode.graph);
         let data = task.dir.join("perf.data");
         let mut record = self.command(task.dir, "record");
         record.args(["-e", "cpu-clock", "-k", "CLOCK_MONOTONIC", "-F", FREQUENCY, "-m", "4M", "-o"]).arg(&data);
@@ -129,18 +135,17 @@ impl Perf {
         };
         // Its files are to go even if it has failed.
         let leftovers = Leftovers::of(&scenario.truth);
-        Ok(Recording { _program: program?, truth: scenario.truth()?, data, leftovers })
+        let program = program?.map_or(Lives::Not, Lives::Started);
+        Ok(Recording { _program: program, truth: scenario.truth()?, data, _leftovers: leftovers })
     }
 
-    /// Records a scenario, and scores what perf makes of it.
-    pub fn measure(&self, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
-        let mut recording = self.record(program, task, mode)?;
-        let (dir, truth) = (task.dir, &recording.truth);
+    /// Scores what perf makes of a recording.
+    pub fn measure(&self, recording: &Recording, dir: &Path, mode: &Mode) -> Result<Outcome> {
+        let truth = &recording.truth;
         let is_jitdump = mode.written == Written::Jitdump;
         let data = if is_jitdump { self.inject(dir, &recording.data)? } else { recording.data.clone() };
         let flat = script::parse(&self.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
         let stacks = script::parse(&self.script(dir, &data, &["-F", script::FIELDS])?)?;
-        recording.leftovers.pids.extend(stacks.iter().map(|sample| sample.pid).filter(|&pid| pid != u32::MAX));
         let samples = script::samples(truth, &flat, &stacks)?;
         let whole = match truth.unwind()? {
             Unwind::Both => true,

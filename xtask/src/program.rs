@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
+use crate::perf::Graph;
 use crate::run;
 use crate::truth::Truth;
 
@@ -34,6 +35,14 @@ impl Program {
                 &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"],
             )?,
         })
+    }
+
+    /// The one for such readers.
+    pub fn of(&self, graph: Graph) -> &Path {
+        match graph {
+            Graph::Dwarf => &self.by_tables,
+            Graph::FramePointers => &self.by_frame_pointers,
+        }
     }
 
     pub fn scenarios(&self) -> Result<Vec<String>> {
@@ -97,7 +106,7 @@ fn compile(library: &Path, name: &str, sources: &Path, flags: &[&str]) -> Result
 }
 
 /// What the program is to have the library write, and where its code lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Written {
     /// The perf map alone.
     Map,
@@ -142,6 +151,8 @@ pub struct Scenario<'a> {
     pub wait: bool,
     /// The program stays alive at its end until its standard input ends.
     pub hold: bool,
+    /// It is stepped: each stack runs once.
+    pub step: bool,
 }
 
 impl Scenario<'_> {
@@ -156,6 +167,9 @@ impl Scenario<'_> {
         }
         if self.hold {
             arguments.push("hold=1".into());
+        }
+        if self.step {
+            arguments.push("step=1".into());
         }
         arguments
     }

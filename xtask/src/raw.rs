@@ -34,20 +34,6 @@ pub fn samples(data: &Path) -> Result<Vec<RawSample>> {
     Ok(samples)
 }
 
-/// How many records the kernel had no room for, samples and mappings among them.
-pub fn lost(data: &Path) -> Result<u64> {
-    let file = BufReader::new(File::open(data).with_context(|| format!("{}", data.display()))?);
-    let PerfFileReader { mut perf_file, mut record_iter } = PerfFileReader::parse_file(file)?;
-    let mut lost = 0;
-    while let Some(record) = record_iter.next_record(&mut perf_file)? {
-        let PerfFileRecord::EventRecord { record, .. } = record else { continue };
-        if let EventRecord::Lost(record) = record.parse()? {
-            lost += record.count;
-        }
-    }
-    Ok(lost)
-}
-
 fn user_part(chain: Vec<u64>) -> Vec<u64> {
     let mut user = Vec::new();
     let mut in_user = false;

@@ -7,9 +7,9 @@ use anyhow::{bail, Context, Result};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use serde_json::Value;
 
-use crate::matrix::{Outcome, Task};
-use crate::perf::{Graph, Mode, Perf};
-use crate::program::{Program, Written};
+use crate::matrix::Outcome;
+use crate::perf::{Graph, Mode, Recording};
+use crate::program::Written;
 use crate::raw::{self, RawSample};
 use crate::run;
 use crate::score::{self, Frame, Kind, Sample};
@@ -23,11 +23,10 @@ pub const MODES: &[Mode] = &[
     Mode::new("region", Graph::FramePointers, Written::Region),
 ];
 
-pub fn measure(samply: &Path, perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Outcome> {
-    let recording = perf.record(program, task, mode)?;
-    let profile = task.dir.join("profile.json");
+pub fn measure(samply: &Path, recording: &Recording, dir: &Path) -> Result<Outcome> {
+    let profile = dir.join("profile.json");
     let mut import = run::command(samply);
-    import.current_dir(task.dir).args(["import", "--save-only", "--no-open", "-o"]).arg(&profile).arg(&recording.data);
+    import.current_dir(dir).args(["import", "--save-only", "--no-open", "-o"]).arg(&profile).arg(&recording.data);
     run::success(&mut import)?;
     let profile: Value = serde_json::from_slice(&std::fs::read(&profile)?).context("the profile")?;
     let mut raw: BTreeMap<u32, Vec<RawSample>> = BTreeMap::new();

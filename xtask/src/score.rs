@@ -1,8 +1,9 @@
 //! How right a reader is: its samples held against the truth.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
-use crate::truth::{Part, Truth};
+use crate::truth::{Moment, Part, Truth};
 
 /// A frame as a reader shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ impl Share {
 pub struct Score {
     pub names: Share,
     pub stacks: Share,
+    /// Where in their code those are that have a wrong stack, if the program was stepped.
+    pub wrong_offsets: BTreeSet<u64>,
     /// Some of the samples that are wrong, for people.
     pub wrong: Vec<String>,
 }
@@ -69,6 +72,9 @@ const EXAMPLES: usize = 12;
 
 /// Scores a reader's samples; stacks only where the reader was asked for whole ones.
 pub fn score(truth: &Truth, samples: &[Sample], with_stacks: bool) -> Score {
+    if let Some(moments) = &truth.moments {
+        return score_moments(truth, moments, samples, with_stacks);
+    }
     let mut score = Score::default();
     let (mut wrong_names, mut wrong_stacks) = (Vec::new(), Vec::new());
     for sample in samples {
@@ -113,6 +119,51 @@ pub fn score(truth: &Truth, samples: &[Sample], with_stacks: bool) -> Score {
     score
 }
 
+/// The same of a program that was stepped: each moment has to be there, and has one right answer.
+fn score_moments(truth: &Truth, moments: &[Moment], samples: &[Sample], with_stacks: bool) -> Score {
+    let mut score = Score::default();
+    let shown_at: HashMap<(u32, u64), &Sample> = samples.iter().map(|s| ((s.tid, s.time), s)).collect();
+    // One example for each instruction.
+    let (mut wrong_names, mut wrong_stacks) = (HashMap::new(), HashMap::new());
+    for moment in moments {
+        let Some(index) = truth.code_at(moment.ip, moment.time) else { continue };
+        if truth.is_unnamed(moment.tid, moment.time) {
+            continue;
+        }
+        let code = &truth.codes[index];
+        let at = (code.name.as_str(), moment.ip - code.addr);
+        let sample = shown_at.get(&(moment.tid, moment.time));
+        let name = sample.and_then(|sample| sample.name.as_deref());
+        let right = name.is_some_and(|name| code.is_named(name));
+        score.names.add(right);
+        if !right {
+            let example = || format!("{name:?} instead of {:?} at {:x}", code.name, moment.ip);
+            wrong_names.entry(at).or_insert_with(|| (0, example())).0 += 1;
+        }
+        let Some(stack) = moment.stack.as_ref().filter(|_| with_stacks) else { continue };
+        let frames = sample.map(|sample| &*sample.frames).unwrap_or_default();
+        let offset = moment.ip - code.addr;
+        let is_popped = code.popped.iter().any(|range| range.contains(&offset));
+        let right = is_stack(truth, stack, frames) || is_popped && is_cut(truth, stack, frames);
+        score.stacks.add(right);
+        if !right {
+            score.wrong_offsets.insert(offset);
+            let example = || format!("{} instead of {}", shown(frames), expected(truth, stack));
+            wrong_stacks.entry(at).or_insert_with(|| (0, example())).0 += 1;
+        }
+    }
+    for (what, wrong) in [("names", wrong_names), ("stacks", wrong_stacks)] {
+        let mut wrong: Vec<_> = wrong.into_iter().collect();
+        wrong.sort();
+        let instructions = wrong.len();
+        let text = |((name, offset), (count, example))| {
+            format!("{count} {what} at {name:?}+{offset:x}, of {instructions} instructions: {example}")
+        };
+        score.wrong.extend(wrong.into_iter().take(EXAMPLES).map(text));
+    }
+    score
+}
+
 /// Whether the frames are those of the stack: each one, in its order, and no other.
 pub fn is_stack(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
     match stack.split_first() {
@@ -132,11 +183,18 @@ pub fn is_stack(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
                 Part::Native(native) => {
                     frame.kind == Kind::Native && name.is_some_and(|name| name.split(['.', '@']).next() == Some(native))
                 }
+                Part::OneNative => frame.kind == Kind::Native,
                 Part::AnyNative => false,
             };
             right && is_stack(truth, rest, outer)
         }
     }
+}
+
+/// Whether the frames are a part of the stack, from the innermost on, which ends at code.
+fn is_cut(truth: &Truth, stack: &[Part], frames: &[Frame]) -> bool {
+    let ends_at_code = frames.last().is_some_and(|frame| frame.kind == Kind::Guest);
+    ends_at_code && (1..stack.len()).any(|end| is_stack(truth, &stack[..end], frames))
 }
 
 fn may_be_native(frame: &Frame) -> bool {
@@ -156,6 +214,7 @@ pub fn expected(truth: &Truth, stack: &[Part]) -> String {
     let part = |part: &Part| match part {
         Part::Code(index) => truth.codes[*index].name.clone(),
         Part::Native(name) => format!("*{name}"),
+        Part::OneNative => "*".into(),
         Part::AnyNative => "?".into(),
     };
     stack.iter().map(part).collect::<Vec<_>>().join(" < ")
@@ -255,6 +314,28 @@ mod tests {
         let mut other = sample(15, 0x1000, "leaf");
         other.tid = 8;
         assert_eq!(counted(other), (1, 0), "another thread's stack");
+    }
+
+    #[test]
+    fn each_moment_of_a_program_that_was_stepped_is_counted() {
+        let code = |index| Part::Code(index);
+        let stack = || Some(vec![code(0), code(1), Part::OneNative, Part::AnyNative]);
+        let moment = |time, ip| Moment { tid: 7, time, ip, callers: Vec::new(), stack: stack() };
+        let mut truth = truth();
+        truth.codes[0].popped.push(4..6);
+        truth.moments = Some(vec![moment(11, 0x1000), moment(12, 0x1004), moment(13, 0x5000), moment(35, 0x1000)]);
+        let of = |samples: &[Sample]| {
+            let score = score(&truth, samples, true);
+            let offsets: Vec<u64> = score.wrong_offsets.iter().copied().collect();
+            (score.names.right, score.names.counted, score.stacks.right, score.stacks.counted, offsets)
+        };
+        let whole = |time, ip| sample(time, ip, "leaf,mid one,*qsort,*main");
+        assert_eq!(of(&[whole(11, 0x1000), whole(12, 0x1004)]), (2, 2, 2, 2, vec![]));
+        assert_eq!(of(&[whole(12, 0x1004)]), (1, 2, 1, 2, vec![0]), "one is missing");
+        let cut = |time, ip| sample(time, ip, "leaf");
+        assert_eq!(of(&[whole(11, 0x1000), cut(12, 0x1004)]), (2, 2, 2, 2, vec![]), "where a register was popped");
+        assert_eq!(of(&[cut(11, 0x1000), whole(12, 0x1004)]), (2, 2, 1, 2, vec![0]));
+        assert_eq!(of(&[whole(11, 0x1000), sample(12, 0x1004, "leaf,leaf")]), (2, 2, 1, 2, vec![4]));
     }
 
     #[test]

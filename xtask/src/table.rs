@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::lost::LOST;
-use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What, WANTED};
+use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What};
 use crate::program::{self, Written};
 
 /// A cell in a few words.
@@ -14,14 +14,16 @@ pub fn shown(measured: &Measured) -> String {
     match measured {
         Measured::Unavailable(_) => "not available".into(),
         Measured::Failed(_) => "error".into(),
-        Measured::Shares(Outcome { shares, .. }) => {
+        Measured::Shares(outcome) => {
             let mut text = String::new();
-            for (what, share) in shares {
-                let percent = share.percent();
+            for (what, share) in &outcome.shares {
+                // 100.0 is all of them.
+                let percent = (share.percent() * 10.0).floor() / 10.0;
+                let is_missed = || outcome.missed().any(|(missed, _)| missed == *what);
                 let _ = match what {
                     What::Names => write!(text, "{percent:.1}"),
                     What::Stacks => write!(text, " / {percent:.1}"),
-                    _ if percent < WANTED => write!(text, ", {} {percent:.1}", name(*what)),
+                    _ if is_missed() => write!(text, ", {} {percent:.1}", name(*what)),
                     _ => Ok(()),
                 };
             }
@@ -57,7 +59,7 @@ pub fn line(cell: &Cell, column: &Column, took: Duration) -> String {
 /// What is wrong in a cell, for those who look for the cause.
 pub fn details(cell: &Cell) {
     match &cell.measured {
-        Measured::Shares(Outcome { shares, wrong }) => {
+        Measured::Shares(Outcome { shares, wrong, .. }) => {
             for (what, share) in shares {
                 eprintln!("    {what:?}: {} of {} right", share.right, share.counted);
             }
@@ -179,6 +181,7 @@ fn name(what: What) -> &'static str {
         What::Annotate => "annotate",
         What::Lines => "lines",
         What::Objects => "objects",
+        What::Sampled => "sampled",
     }
 }
 

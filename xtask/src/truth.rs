@@ -1,6 +1,7 @@
 //! What the ground-truth program says of itself: which code lay where and when, and which stacks its threads ran.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
@@ -18,6 +19,9 @@ pub struct Code {
     pub aliases: Vec<String>,
     /// Offset, line, file.
     pub lines: Vec<(u64, u32, String)>,
+    /// Offsets between which a register that is described as saved was taken off the stack. Readers that have a copy of the stack
+    /// do not know it there.
+    pub popped: Vec<Range<u64>>,
 }
 
 impl Code {
@@ -33,8 +37,22 @@ pub enum Part {
     Code(usize),
     /// A C function of that name.
     Native(String),
+    /// A C function, whose name nobody knows.
+    OneNative,
     /// Any number of C functions.
     AnyNative,
+}
+
+/// A moment at which a thread that was stepped stood at an instruction.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    pub tid: u32,
+    pub time: u64,
+    pub ip: u64,
+    /// Addresses within the calls that can be seen.
+    pub callers: Vec<u64>,
+    /// What a reader that does all that it can do has to show, innermost first; `None`: nobody knows.
+    pub stack: Option<Vec<Part>>,
 }
 
 /// A thread ran this stack in all of [from, to]. Innermost first; `None`: samples there are not to be counted.
@@ -67,6 +85,8 @@ pub struct Truth {
     /// By thread, in the order of time.
     pub runs: HashMap<u32, Vec<Run>>,
     pub unnamed: HashMap<u32, Vec<Run>>,
+    /// Each sample of the recording, if the program was stepped.
+    pub moments: Option<Vec<Moment>>,
     /// Indices of `codes`, by page.
     pages: HashMap<u64, Vec<usize>>,
 }
@@ -135,10 +155,12 @@ impl Truth {
                     name: field(6)?.into(),
                     aliases: Vec::new(),
                     lines: Vec::new(),
+                    popped: Vec::new(),
                 });
             }
             "alias" => self.codes[known(ids)?].aliases.push(field(2)?.into()),
             "line" => self.codes[known(ids)?].lines.push((hex(2)?, number(3)? as u32, field(4)?.into())),
+            "popped" => self.codes[known(ids)?].popped.push(hex(2)?..hex(3)?),
             "hotline" => self.hot_lines.push((known(ids)?, number(2)? as u32)),
             // The codes may come later.
             "run" => stacks.push((number(1)? as u32, number(2)?, number(3)?, field(4)?)),
@@ -191,6 +213,58 @@ impl Truth {
         parts.into_iter().any(|part| matches!(part, Part::Native(_)))
     }
 
+    /// The program was stepped, and this was found on the way.
+    pub fn set_moments(&mut self, found: &[jitsym_step::Moment], symbols: &jitsym_step::Symbols) {
+        self.moments = Some(found.iter().map(|moment| self.seen(moment, symbols)).collect());
+    }
+
+    fn seen(&self, moment: &jitsym_step::Moment, symbols: &jitsym_step::Symbols) -> Moment {
+        let jitsym_step::Moment { pid, tid, time, ip, ref callers } = *moment;
+        let part = |addr: u64| match (self.code_at(addr, time), symbols.name(addr)) {
+            (Some(index), _) => Part::Code(index),
+            (None, Some(name)) => Part::Native(name.into()),
+            (None, None) => Part::OneNative,
+        };
+        let stack = callers.as_ref().map(|callers| {
+            let mut stack: Vec<Part> = [ip].iter().chain(callers).map(|&addr| part(addr)).collect();
+            stack.push(Part::AnyNative);
+            if pid == tid {
+                stack.extend([Part::Native("main".into()), Part::AnyNative]);
+            }
+            stack
+        });
+        Moment { tid, time, ip, callers: callers.clone().unwrap_or_default(), stack }
+    }
+
+    /// Moments in whose stack is an address that other code has had before, by thread and time. libunwind remembers for an address how
+    /// it has unwound there, and perf lets it.
+    pub fn stale(&self) -> HashSet<(u32, u64)> {
+        let mut first: HashMap<u64, Option<usize>> = HashMap::new();
+        let mut stale = HashSet::new();
+        for moment in self.moments.iter().flatten() {
+            // perf shows callers within their call, libunwind looks behind it.
+            for addr in [moment.ip].into_iter().chain(moment.callers.iter().map(|addr| addr + 1)) {
+                let code = self.code_at(addr, moment.time);
+                if *first.entry(addr).or_insert(code) != code {
+                    stale.insert((moment.tid, moment.time));
+                }
+            }
+        }
+        stale
+    }
+
+    /// The same for a reader that has no names for C functions, as far as the program was stepped.
+    pub fn without_native_names(&self) -> Truth {
+        let mut truth = self.clone();
+        for stack in truth.moments.iter_mut().flatten().filter_map(|moment| moment.stack.as_mut()) {
+            let end = stack.iter().position(|part| *part == Part::AnyNative).map_or(stack.len(), |any| any + 1);
+            stack.truncate(end);
+            let natives = stack.iter_mut().filter(|part| matches!(part, Part::Native(_)));
+            natives.for_each(|part| *part = Part::OneNative);
+        }
+        truth
+    }
+
     /// Which call graphs can be whole; both, if the program does not say.
     pub fn unwind(&self) -> Result<Unwind> {
         Ok(match self.options.get("unwind").map(String::as_str) {
@@ -235,7 +309,7 @@ mod tests {
 
     const TEXT: &str = "pid\t42\npath\tmap\t/tmp/perf-42.map\noption\tunwind\tdwarf\n\
         code\t1\t1000\t20\t100\t200\told one\ncode\t2\t1000\t10\t200\t0\tnew\ncode\t3\t1ff0\t20\t0\t0\tacross\n\
-        alias\t2\tnew()\nline\t2\t4\t7\t/a b.toy\nhotline\t2\t7\n\
+        alias\t2\tnew()\npopped\t2\t9\ta\nline\t2\t4\t7\t/a b.toy\nhotline\t2\t7\n\
         run\t43\t110\t140\t3,1,?\nrun\t43\t150\t160\t1,*qsort,?\nunnamed\t43\t300\t310\nend\n";
 
     #[test]
@@ -251,6 +325,7 @@ mod tests {
         assert_eq!(name(0x1010, 200), None, "behind the end of the new one");
         assert_eq!(name(0x2005, 1 << 60), Some("across"), "on its second page");
         assert!(truth.codes[1].is_named("new()") && truth.codes[1].is_named("new") && !truth.codes[1].is_named("old"));
+        assert!(truth.codes[1].popped.iter().eq([&(9..10)]));
         assert_eq!((&*truth.codes[1].lines, &*truth.hot_lines), (&[(4, 7, "/a b.toy".to_string())][..], &[(1, 7)][..]));
     }
 

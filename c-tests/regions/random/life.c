@@ -35,6 +35,11 @@ struct put {
   struct function *function;
 };
 
+/* What a part of a function is called, before its number. */
+static const char *prefix(const struct function *function, uint32_t index) {
+  return index == function->main ? shape_names[function->shape] : index == 0 ? "entry" : "exit";
+}
+
 /* Registers all parts, from where they are now. */
 static void announce(void *argument) {
   struct worker *worker = ((struct put *)argument)->worker;
@@ -42,8 +47,7 @@ static void announce(void *argument) {
   for (uint32_t i = 0; i < function->part_count; i++) {
     struct part *part = &worker->piece.parts[i];
     char name[64];
-    const char *shape = i == function->main ? shape_names[function->shape] : i == 0 ? "entry" : "exit";
-    snprintf(name, sizeof name, "%s_%" PRIu32, shape, function->name);
+    snprintf(name, sizeof name, "%s_%" PRIu32, prefix(function, i), function->name);
     jitsym_code code = {0};
     code.struct_size = sizeof code;
     code.addr = (uint64_t)(uintptr_t)function->arena->exec + function->at + part->at;
@@ -57,9 +61,17 @@ static void announce(void *argument) {
   }
 }
 
-static uint32_t truth_of(const struct function *function) {
-  uint64_t main = (uint64_t)(uintptr_t)function->arena->exec + function->at + function->parts[function->main].at;
-  return truth_code(main, function->parts[function->main].size, function->name, function->shape);
+static void tell_truth(struct function *function) {
+  for (uint32_t i = 0; i < function->part_count; i++) {
+    uint64_t addr = (uint64_t)(uintptr_t)function->arena->exec + function->at + function->parts[i].at;
+    function->parts[i].code = truth_code(addr, function->parts[i].size, prefix(function, i), function->name);
+  }
+}
+
+static void truth_ends(const struct function *function) {
+  for (uint32_t i = 0; i < function->part_count; i++) {
+    truth_code_ends(function->parts[i].code);
+  }
 }
 
 /* Whether there was room. */
@@ -99,7 +111,7 @@ int come(struct worker *worker) {
   if (!early) {
     announce(&put);
   }
-  function->code = truth_of(function);
+  tell_truth(function);
   end_either();
   return 1;
 }
@@ -131,7 +143,7 @@ static void die(struct worker *worker) {
       check(jitsym_unregister(session, function.parts[i].id), "jitsym_unregister");
     }
   }
-  truth_code_ends(function.code);
+  truth_ends(&function);
   leave_place(worker, function.arena, function.at, function.size);
 }
 
@@ -157,9 +169,9 @@ void move(struct worker *worker) {
     target.bytes = arena->write + to + function->parts[i].at;
     check(jitsym_move(session, function->parts[i].id, &target), "jitsym_move");
   }
-  truth_code_ends(function->code);
+  truth_ends(function);
   function->at = to;
-  function->code = truth_of(function);
+  tell_truth(function);
   end_either();
   leave_place(worker, arena, from, function->size);
 }
@@ -176,55 +188,62 @@ void native_burn(void);
 __asm__(".text\n.globl native_burn\n.type native_burn, @function\nnative_burn:\n.cfi_startproc\n.cfi_same_value %rbx\n"
         "mov %rdi, %rcx\n1: dec %rcx\njnz 1b\nret\n.cfi_endproc\n.size native_burn, . - native_burn\n");
 
-static __attribute__((noinline)) void enter_code(uint64_t rounds, const uint64_t *path) {
+/* Whoever records this steps from here on. The two differ, so that the compiler does not make one of them. */
+void enter_code(uint64_t rounds, const uint64_t *path);
+
+__attribute__((noinline)) void enter_code(uint64_t rounds, const uint64_t *path) {
   ((guest *)(uintptr_t)path[0])(rounds, path + 1);
   __asm__ volatile("" ::: "memory");
 }
 
+static __attribute__((noinline)) void enter_at_full_speed(uint64_t rounds, const uint64_t *path) {
+  ((guest *)(uintptr_t)path[0])(rounds, path + 1);
+  __asm__ volatile("nop" ::: "memory");
+}
+
 void run(struct worker *worker) {
   struct rng *rng = &worker->rng;
-  uint32_t codes[CHAIN_MAX], count = 0, room = STACK_ROOM, length = 0, wanted = 1 + below(rng, CHAIN_MAX - 1);
+  uint64_t functions[CHAIN_MAX];
+  uint32_t count = 0, room = STACK_ROOM, length = 0, wanted = 1 + below(rng, CHAIN_MAX - 1);
   uint64_t path[2 * CHAIN_MAX + 2];
   const struct function *dropper = NULL;
-  int is_ended = 0, native = 0;
+  int is_ended = 0;
   for (uint32_t i = 0; i < worker->count && workload->features & ENDS && !dropper; i++) {
     dropper = worker->functions[i].shape == DROPS_FRAME ? &worker->functions[i] : NULL;
   }
   for (uint32_t tried = 0; tried < 4 * CHAIN_MAX && count < wanted && !is_ended; tried++) {
     const struct function *function = &worker->functions[below(rng, worker->count)];
     int is_new = function->shape != DROPS_FRAME && (function->shape != ENDS_WITH_CALL || dropper);
+    uint64_t addr = (uint64_t)(uintptr_t)function->arena->exec + function->at;
     for (uint32_t i = 0; i < count; i++) {
-      is_new &= codes[i] != function->code;
+      is_new &= functions[i] != addr;
     }
     if (!is_new || function->frame + 8 > room) {
       continue;
     }
     room -= function->frame + 8;
-    codes[count++] = function->code;
-    path[length++] = (uint64_t)(uintptr_t)function->arena->exec + function->at;
+    functions[count++] = addr;
+    path[length++] = addr;
     if (function->shape == ENDS_WITH_CALL) {
-      codes[count++] = dropper->code;
       path[length++] = (uint64_t)(uintptr_t)dropper->arena->exec + dropper->at;
       path[length++] = function->frame + 8;
       is_ended = 1;
     }
   }
   if (!is_ended && one_in(rng, 6)) {
-    native = 1;
     path[length++] = (uint64_t)(uintptr_t)native_burn;
   }
   path[length] = 0;
   uint64_t duration = (30000 + below(rng, 220000)) / (workload->features & SHORT ? 8 : 1);
+  int is_stepped = is_logged && worker->calls < worker->wanted && worker->calls % step_every == 0;
+  worker->calls++;
   begin_run();
-  uint64_t from = now();
-  if (count > 0) {
-    enter_code(1 + duration * 3 / (2 * count), path);
+  if (count > 0 && is_stepped) {
+    enter_code(2, path);
+  } else if (count > 0) {
+    enter_at_full_speed(1 + duration * 3 / (2 * count), path);
   }
-  uint64_t to = now();
   end_either();
-  if (count > 0 && is_logged) {
-    truth_run(from, to, codes, count, native, worker->root);
-  }
 }
 
 /* Code comes and dies as the workload says. */

@@ -52,7 +52,7 @@ jitsym *session;
 uint32_t sinks;
 const struct workload *workload;
 struct arena *arenas[ARENAS_MAX];
-uint32_t arena_count, names;
+uint32_t arena_count, names, step_every = 50;
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 int is_logged = 1;
 
@@ -116,11 +116,21 @@ static void fork_child(struct worker *worker) {
   if (child == 0) {
     is_child = is_logged = 1;
     truth_process();
-    worker->end = now() + 400000000;
+    worker->calls = 0;
+    worker->wanted = 250;
+    /* The parent removes files of children that end at once. */
+    worker->until = now() + 400000000;
+    if (calls_library) {
+      jitsym_status status = jitsym_flush(session, 60000);
+      /* The background thread was not in time for the fork. */
+      calls_library = status != JITSYM_ERR_FORKED;
+      check(calls_library ? status : JITSYM_OK, "jitsym_flush");
+    }
     work(worker, calls_library);
     if (calls_library) {
       check(jitsym_flush(session, 60000), "jitsym_flush");
     }
+    truth_process_ends();
     _exit(0);
   }
   int status;
@@ -135,7 +145,7 @@ static void fork_child(struct worker *worker) {
 }
 
 static __attribute__((noinline)) void work(struct worker *worker, int calls_library) {
-  for (uint32_t calls = 1; now() < worker->end && !truth_is_full(); calls++) {
+  for (uint32_t calls = 1; (calls <= worker->wanted || now() < worker->until) && !truth_is_full(); calls++) {
     run(worker);
     if (!calls_library) {
       continue;
@@ -155,14 +165,14 @@ static __attribute__((noinline)) void work(struct worker *worker, int calls_libr
   }
 }
 
-static struct worker *worker_new(uint64_t seed, const char *root, uint64_t end) {
+static struct worker *worker_new(uint64_t seed, const char *root, uint32_t calls) {
   struct worker *worker = calloc(1, sizeof *worker);
   if (!worker) {
     fail("out of memory");
   }
   worker->rng.state = seed;
   worker->root = root;
-  worker->end = end;
+  worker->wanted = calls;
   return worker;
 }
 
@@ -210,7 +220,7 @@ static void *thread_main(void *argument) {
 }
 
 static void on_signal(int number) {
-  uint64_t rounds = 60000;
+  uint64_t rounds = 2;
   (void)number;
   __asm__ volatile("1: dec %0\njnz 1b" : "+r"(rounds));
 }
@@ -244,7 +254,8 @@ int main(int argc, char **argv) {
   if (!workload) {
     return argc == 2 ? 0 : 2;
   }
-  uint64_t seed = strtoull(argv[2], NULL, 10), end = now() + (uint64_t)(strtod(argv[3], NULL) * 1e9);
+  uint64_t seed = strtoull(argv[2], NULL, 10);
+  uint32_t calls = (uint32_t)strtoul(argv[3], NULL, 10);
   sinks = strcmp(argv[5], "jitdump") == 0 ? JITSYM_SINK_JITDUMP : JITSYM_SINK_REGION;
   is_logged = !(workload->features & FORKS);
   truth_open(argv[4]);
@@ -255,11 +266,12 @@ int main(int argc, char **argv) {
   options.flags = workload->features & AUTOMATIC ? JITSYM_INIT_ADOPT : 0;
   check(jitsym_init(&options, &session), "jitsym_init");
 
-  struct worker *first = worker_new(seed, "main", end), *more[MORE_THREADS];
+  struct worker *first = worker_new(seed, "main", calls), *more[MORE_THREADS];
   uint32_t threads = workload->features & THREADS ? MORE_THREADS : 0;
+  step_every *= 1 + threads;
   begin(first);
   for (uint32_t i = 0; i < threads; i++) {
-    more[i] = worker_new(any(&first->rng), "thread_main", end);
+    more[i] = worker_new(any(&first->rng), "thread_main", calls);
     if (pthread_create(&more[i]->thread, NULL, thread_main, more[i]) != 0) {
       fail("pthread_create");
     }

@@ -1,7 +1,8 @@
 /*
- * A program that makes random code in regions, runs it, and writes down which stack each thread ran at each moment.
+ * A program that makes random code in regions, runs it, and writes down which code lay where and when. Code comes, runs and dies at
+ * full speed. Now and then a call of it goes through `enter_code`, from where on somebody steps.
  *
- *     random_code WORKLOAD SEED SECONDS TRUTH region|jitdump
+ *     random_code WORKLOAD SEED CALLS TRUTH region|jitdump
  *     random_code list
  *
  * It has its own generator of code, so that it shares no error with the programs of c-tests/matrix.
@@ -170,9 +171,9 @@ struct function {
   struct arena *arena;
   uint64_t at;
   enum shape shape;
-  uint32_t size, frame, name, part_count, main, code;
+  uint32_t size, frame, name, part_count, main;
   struct {
-    uint32_t at, size;
+    uint32_t at, size, code;
     jitsym_id id;
   } parts[PARTS_MAX];
 };
@@ -182,7 +183,9 @@ struct worker {
   struct rng rng;
   pthread_t thread;
   const char *root;
-  uint64_t end;
+  /* How many calls it makes at least, and until when; and how many it has made. */
+  uint32_t wanted, calls;
+  uint64_t until;
   uint32_t count;
   struct function functions[FUNCTIONS_MAX];
   /* As it is made. */
@@ -191,10 +194,10 @@ struct worker {
 
 extern const struct workload *workload;
 extern struct arena *arenas[ARENAS_MAX];
-extern uint32_t arena_count, names;
+extern uint32_t arena_count, names, step_every;
 /* For `names` and the arenas. */
 extern pthread_mutex_t lock;
-/* In workloads that fork, only children say what they run. */
+/* In workloads that fork, only children are stepped, because the truth does not tell one process's code from that of another. */
 extern int is_logged;
 
 /* Whether there was room for another function. */
@@ -213,10 +216,10 @@ void truth_option(const char *key, const char *format, ...) __attribute__((forma
 /* This process begins, or has been forked. */
 void truth_process(void);
 /* Returns the number of the entry. */
-uint32_t truth_code(uint64_t addr, uint32_t size, uint32_t name, enum shape shape);
+uint32_t truth_code(uint64_t addr, uint32_t size, const char *prefix, uint32_t name);
 void truth_code_ends(uint32_t code);
-/* This thread ran these, outermost first, and then, if `native`, the function `native_burn`. */
-void truth_run(uint64_t from, uint64_t to, const uint32_t *codes, uint32_t count, int native, const char *root);
+/* Of a child: its parent waits for it. */
+void truth_process_ends(void);
 /* Whether there is no more room. */
 int truth_is_full(void);
 void truth_close(void);
