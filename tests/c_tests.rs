@@ -208,7 +208,9 @@ fn cancellation_points() {
         let name = format!("{}-cancellation", source.replace('/', "-"));
         let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::Shared, &["-O1"], &name);
         let allowed = &["code-move"];
-        check_allowing(allowed, &["env", &preload], &program, &name, &["light"]);
+        let seen = fresh_dir(format!("{name}-seen")).join("seen");
+        check_allowing(allowed, &["env", &preload, &format!("TEST_SEEN={}", seen.display())], &program, &name, &["light"]);
+        assert!(seen.exists(), "no call of the library was watched in {name}");
     }
 }
 
