@@ -180,7 +180,7 @@ fn stripped() {
     for gdb in gdbs() {
         let text = shared.run_in(gdb, &["break jit_inner", &environment, "run", "bt", "info sharedlibrary"], &["bt"]);
         assert_stack(&text, 1, "");
-        let libraries: Vec<&str> = text.lines().filter(|line| line.contains("libjitsym")).collect();
+        let libraries = libraries(&text);
         assert!(libraries.len() == 1 && libraries[0].contains(&*library.to_string_lossy()), "{text}");
         let text = fixed.run_in(gdb, &["break jit_inner", "run", "bt"], &["bt"]);
         let lines = frames(&text);

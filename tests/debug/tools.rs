@@ -153,6 +153,12 @@ pub fn stripped_library(test: &str) -> PathBuf {
     stripped(&artifacts().shared_dir.join("libjitsym.so"), &scratch_dir(test).join("libjitsym.so.0.1"))
 }
 
+/// The lines that end with the path of a library of ours. The folders on that path may be called like it.
+pub fn libraries(text: &str) -> Vec<&str> {
+    let file = |line: &str| line.rsplit('/').next().is_some_and(|file| file.starts_with("libjitsym.so"));
+    text.lines().filter(|line| line.contains('/') && file(line)).collect()
+}
+
 /// Links the static library so that debuggers find it in a stripped program.
 pub const EXPORTED: &[&str] = &["-Wl,--export-dynamic-symbol=__jit_debug_*"];
 
