@@ -71,7 +71,8 @@ pub struct jitsym_stats {
     pub inherited: u32,
     /// Records that could not be written to the jitdump (no room on the disk or within `jitsym_options.jitdump_max`, and none in
     /// the memory in which they wait). Also records that waited and were left out when it was rewritten. Code among them that
-    /// lives when writing is possible again is written then, without lines and unwind tables.
+    /// lives when writing is possible again is written then, without lines and unwind tables. In a forked child also code whose
+    /// record the parent was just writing, if the fork did not wait for that.
     pub jitdump_lost: u64,
     /// Bytes of records that wait in memory because the jitdump cannot be written at present; at most a quarter of
     /// `jitsym_options.max_memory`.

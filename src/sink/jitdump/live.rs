@@ -59,6 +59,7 @@ impl Jitdump {
             return false;
         };
         let (mut batch, mut lens, mut pending) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left_out = 0;
         for id in ids {
             if batch.len() >= BATCH_BYTES || pending.len() >= BATCH_GROUPS {
                 self.write_batch(registry, &mut batch, &mut lens, &mut pending);
@@ -71,6 +72,7 @@ impl Jitdump {
             if live.stored.is_some_and(|stored| parent.as_ref().is_some_and(|parent| parent.is_underway(stored))) {
                 // The fork came while its group was written, and did not wait for that. Only the parent has its lines and tables.
                 registry.set_stored(id, None, live.tables_len);
+                left_out += 1;
                 continue;
             }
             let (start, offset) = (batch.len(), self.contents.next + batch.len() as u64);
@@ -86,6 +88,7 @@ impl Jitdump {
             pending.push(Pending { id, stored, tables_len: tables_len.unwrap_or(0) });
         }
         self.write_batch(registry, &mut batch, &mut lens, &mut pending);
+        self.count(0, 0, left_out);
         registry.tidy();
         true
     }

@@ -10,7 +10,7 @@ use jitsym::Said;
 /// Counters that tell of a loss, what they count, and what is lost.
 const LOSSES: &[(&str, &str, &str)] = &[
     ("dropped", "record", "dropped, because the writer could not keep up: code has no name"),
-    ("jitdump_lost", "record", "not written to the jitdump, for want of room"),
+    ("jitdump_lost", "record", "not written to the jitdump, for want of room or because a fork came meanwhile"),
     ("map_omitted", "live entry", "left out of the perf map, for want of room"),
     ("unreadable", "record", "written without code, because its bytes could not be read"),
     ("region_left_out", "table", "left out of the files of regions, for want of room"),
