@@ -111,6 +111,13 @@ fn libgcc() {
     everything("libgcc", Link::Shared, &[], None);
 }
 
+/// A call waits for the unwinder as long as the library's thread gets on, and says so if that is held.
+#[test]
+fn a_thread_that_is_held_or_slow() {
+    let program = program(&["c-tests/unwinder/held.c", "-lgcc_s"], "held", Link::Shared, &[]);
+    check(&program, "held", None, &[]);
+}
+
 /// A library of Debian 13.
 fn newer(library: &str) -> PathBuf {
     let root = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", "unwinders"]));

@@ -79,7 +79,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// Returns `JITSYM_OK`, also without a look at `code` if the id is 0; a status that names what is wrong with `code`;
 /// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
-/// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`.
+/// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`. With the sinks for the unwinder and for valgrind also `JITSYM_ERR_TIMEOUT`, if the library's
+/// thread has told no sink of anything for a second (under valgrind: a minute). The code is registered then and `out_id` is written, and
+/// `jitsym_flush` waits until they know of it.
 ///
 /// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
 /// the steady state.
@@ -114,51 +116,60 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
     boundary_on(|thread| {
         let handle = session as usize as u64;
         let mut place = MaybeUninit::uninit();
-        let id = match session::usual_local(thread, handle) {
+        let tell = |id: Id| {
+            if !out_id.is_null() {
+                // SAFETY: not NULL, and by the caller's promise writable.
+                unsafe { out_id.write(id.0) };
+            }
+        };
+        match session::usual_local(thread, handle) {
             Some(local) => {
                 // SAFETY: the caller's promise about `code`, here and below.
                 let code = unsafe { input::code(code, &mut place)? };
                 if code.has_file() {
-                    register_with_file(thread, local, handle, code)?
+                    register_with_file(thread, local, handle, code, tell)
                 } else {
                     match session::register_as_usual(thread, local, code) {
-                        Ok(registered) => registered?,
-                        Err(flags) => register_otherwise(handle, || Ok(code), flags)?,
+                        Ok(registered) => registered.map(tell),
+                        Err(flags) => register_otherwise(handle, || Ok(code), flags, tell),
                     }
                 }
             }
             // SAFETY: as above.
-            None => register_otherwise(handle, || unsafe { input::code(code, &mut place) }, None)?,
-        };
-        if !out_id.is_null() {
-            // SAFETY: not NULL, and by the caller's promise writable.
-            unsafe { out_id.write(id.0) };
+            None => register_otherwise(handle, || unsafe { input::code(code, &mut place) }, None, tell),
         }
-        Ok(())
     })
 }
 
 /// A registration whose name is to be put together.
 #[inline(never)]
-fn register_with_file(thread: &PerThread, local: &mut Local, handle: u64, code: CodeInput<'_>) -> Result<Id> {
+fn register_with_file(
+    thread: &PerThread,
+    local: &mut Local,
+    handle: u64,
+    code: CodeInput<'_>,
+    tell: impl FnOnce(Id),
+) -> Result<()> {
     match code.with_name(|code| session::register_as_usual(thread, local, code)).unwrap_or(Err(None)) {
-        Ok(registered) => registered,
-        Err(flags) => register_otherwise(handle, || Ok(code), flags),
+        Ok(registered) => registered.map(tell),
+        Err(flags) => register_otherwise(handle, || Ok(code), flags, tell),
     }
 }
 
 /// A registration that is not as usual, or whose session is not the one that the thread has used last. `flags`: what is known of
-/// the code's place, if that was asked.
+/// the code's place, if that was asked. The id is told as soon as there is one: it is valid, too, where a sink does not know the code
+/// yet.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
     code: impl FnOnce() -> Result<CodeInput<'a>>,
     mut flags: Option<u8>,
-) -> Result<Id> {
+    tell: impl FnOnce(Id),
+) -> Result<()> {
     valgrind::without_races(|| {
         let session = session::find(handle)?;
         if session.is_idle() {
-            return session.still_open(Id(0));
+            return session.still_open(Id(0)).map(tell);
         }
         let code = code()?;
         let registered = code.with_code(|code| session.register(code, flags.take()));
@@ -166,7 +177,11 @@ fn register_otherwise<'a>(
         if let Some(flags) = flags {
             session::not_registered(code.addr(), code.size(), flags);
         }
-        registered.map_err(|error| error.of_code(code.name()))
+        tell(registered.map_err(|error| error.of_code(code.name()))?);
+        if code.more() {
+            return Ok(());
+        }
+        session.known()
     })
 }
 

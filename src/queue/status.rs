@@ -211,6 +211,8 @@ macro_rules! counters {
             pub inherited: Counter,
             pub regions: Counter,
             pub regions_ended: Counter,
+            /// How many times the sinks were told that code lives or has ended.
+            pub told: Counter,
         }
 
         /// The counters of a process; [`jitsym_stats`](crate::capi::types::jitsym_stats) describes each.

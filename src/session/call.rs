@@ -17,7 +17,7 @@ use crate::session::process::Process;
 use crate::session::{fork, register};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
-use crate::sys::{reserve, thread, valgrind};
+use crate::sys::{debugger, reserve, thread, valgrind};
 
 fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
@@ -59,7 +59,8 @@ impl Ref {
         self.still_open(()).and(result)
     }
 
-    /// `flags`: what is known of the code's place, if `Regions::before_code` has been asked.
+    /// `flags`: what is known of the code's place, if `Regions::before_code` has been asked. The caller lets its own caller go on after
+    /// `known`.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         if self.is_idle() {
             return self.still_open(Id(0));
@@ -73,23 +74,46 @@ impl Ref {
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
-        if !code.more {
-            self.wait_until_known();
-        }
         self.outcome(registered)
     }
 
-    /// The unwinder, valgrind, or a debugger that listens knows of the change before the call returns. The next instruction of the caller may
+    /// The unwinder, valgrind, or a debugger that listens knows of a change before the call returns. The next instruction of the caller may
     /// run the code, throw an exception through it, and is to meet a breakpoint there. Or it may write over code that has ended,
     /// and over a breakpoint that is still there.
-    fn wait_until_known(&self) {
-        /// A debugger may have stopped the writer alone. While it has stopped all threads, only one of these passes.
-        const STEP: Duration = Duration::from_millis(50);
+    ///
+    /// An error says that a sink does not know of it yet. It is none for a debugger, which may have stopped the writer alone.
+    #[inline]
+    pub fn known(&self) -> Result<()> {
         if self.engine.wanted().has(Sinks::AWAITED) {
-            let is_late = || matches!(self.engine.flush(STEP), Err(Error::Timeout));
-            // Under valgrind one thread runs at a time, and the writer may have to wait long for its turn.
-            let steps = if valgrind::is_running() { 1200 } else { 20 };
-            thread::uncancelled(|| (0..steps).all(|_| is_late()));
+            self.wait_until_known()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn wait_until_known(&self) -> Result<()> {
+        /// While a debugger has stopped all threads, only one of these passes.
+        const STEP: Duration = Duration::from_millis(50);
+        // Under valgrind one thread runs at a time, and the writer may have to wait long for its turn.
+        let most = if valgrind::is_running() { 1200 } else { 20 };
+        // As long as sinks are told of something, this call's turn comes.
+        let told = || (self.engine.status.counters.told.get(), debugger::times_told());
+        let (mut last, mut idle) = (told(), 0);
+        let goes_on = || {
+            let now = told();
+            idle = if now == last { idle + 1 } else { 0 };
+            last = now;
+            idle < most
+        };
+        let answer = thread::uncancelled(|| self.engine.flush_while(STEP, goes_on));
+        match answer {
+            // The writer has not come to it.
+            Err(Error::Timeout | Error::NoMemory) if sink::await_any(self.engine.status.sinks()) => {
+                self.outcome(answer)
+            }
+            // What cannot be written is told all the same.
+            _ => Ok(()),
         }
     }
 
@@ -114,8 +138,7 @@ impl Ref {
                 regions.code_stays(addr, size);
             }
         }
-        self.wait_until_known();
-        self.outcome(moved)
+        self.outcome(moved).and(self.known())
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
@@ -130,8 +153,7 @@ impl Ref {
         }
         let ended = register::unregister(self.process, self.engine, id);
         let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
-        self.wait_until_known();
-        self.outcome(ended)
+        self.outcome(ended).and(self.known())
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
@@ -143,8 +165,7 @@ impl Ref {
             self.process.regions.after_range(status, addr, size);
         }
         let ended = register::unregister_range(self.process, self.engine, addr, size);
-        self.wait_until_known();
-        self.outcome(ended)
+        self.outcome(ended).and(self.known())
     }
 
     /// As `unregister_range`, for memory that the caller unmaps next.

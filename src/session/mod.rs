@@ -69,8 +69,18 @@ impl Session {
     }
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
+    ///
+    /// After [`Error::Timeout`] the code is registered as well: the sink for the unwinder or for valgrind does not know of it before a
+    /// [`flush`](Session::flush). [`unregister_range`](Session::unregister_range) ends it.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
-        told(|| find(self.0)?.register(code, None).map_err(|error| error.of_code(code.name)))
+        told(|| {
+            let session = find(self.0)?;
+            let id = session.register(code, None).map_err(|error| error.of_code(code.name))?;
+            if !code.more {
+                session.known()?;
+            }
+            Ok(id)
+        })
     }
 
     /// Tells that code runs at another address now; `jitsym_move` in C.

@@ -228,6 +228,11 @@ pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(kind.wants))
 }
 
+/// Whether calls wait for one of these sinks until it knows of what they say.
+pub fn await_any(sinks: Sinks) -> bool {
+    KINDS.iter().any(|kind| sinks.has(kind.bit) && kind.wants.has(Sinks::AWAITED))
+}
+
 /// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
 pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
     status.counters.write_errors.add(1);

@@ -267,6 +267,7 @@ impl SinkSet {
 
     /// Code begins to live.
     pub fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
+        self.status.counters.told.add(1);
         let running = self.status.sinks();
         for (kind, sink) in &mut self.others {
             if running.has(kind.bit) {
@@ -283,6 +284,7 @@ impl SinkSet {
     #[inline]
     pub fn enter(&mut self, code: &NewCode<'_>) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
+            self.status.counters.told.add(1);
             self.running(self.told_of_regions).for_each(|(_, sink)| sink.enter(code));
         }
     }
@@ -291,6 +293,7 @@ impl SinkSet {
     #[inline]
     pub fn gone_in_region(&mut self, id: u64) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
+            self.status.counters.told.add(1);
             self.running(self.told_of_regions).for_each(|(_, sink)| sink.gone(id));
         }
     }
@@ -316,6 +319,7 @@ impl SinkSet {
 
     /// Code has ended.
     pub fn gone(&mut self, id: u64) {
+        self.status.counters.told.add(1);
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 

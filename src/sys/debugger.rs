@@ -8,7 +8,7 @@
 #[cfg(feature = "reserve")]
 use std::ptr;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
 
 use super::mapping::Table;
@@ -185,6 +185,13 @@ static ENDS: OnceLock<Ends> = OnceLock::new();
 /// The thread that has this changes what lies between them.
 static CHANGE: Mutex<()> = Mutex::new(());
 
+/// How many times a debugger was, or would have been, told of a change.
+static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
+
+pub fn times_told() -> u64 {
+    TIMES_TOLD.load(Ordering::Relaxed)
+}
+
 /// An object in the list. It stays there until it is taken out.
 #[derive(Debug)]
 pub struct Listed {
@@ -324,6 +331,7 @@ unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry)
 /// Has a debugger look at an entry.
 fn tell(action: u32, entry: NonNull<Entry>) {
     let descriptor = names::descriptor();
+    TIMES_TOLD.fetch_add(1, Ordering::Relaxed);
     descriptor.relevant.store(entry.as_ptr(), Ordering::Release);
     descriptor.action.store(action, Ordering::Release);
     if !has_breakpoint() || is_traced() {

@@ -97,6 +97,12 @@ impl<'a> CodeInput<'a> {
         }
     }
 
+    /// Whether other code is registered next, before any of it runs.
+    pub fn more(&self) -> bool {
+        // SAFETY: the maker's promise.
+        unsafe { field!(self.0, flags) & MORE != 0 }
+    }
+
     /// Whether the name is to be put together.
     #[inline(always)]
     pub fn has_file(&self) -> bool {

@@ -32,7 +32,18 @@ impl Engine {
     /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
     /// written, except after an error: see `last_answer`.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        self.ask(timeout, false)
+        self.await_answer(self.ask(false)?, timeout)
+    }
+
+    /// As `flush`, with one question that may wait for long: `goes_on` is asked after each `step` without an answer.
+    pub fn flush_while(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
+        let mine = self.ask(false)?;
+        loop {
+            match self.await_answer(mine, step) {
+                Err(Error::Timeout) if !self.requests().exit_is_elsewhere() && goes_on() => {}
+                answer => return answer,
+            }
+        }
     }
 
     /// Dates a request that the calling thread makes: not before any record which it has laid down.
@@ -47,10 +58,11 @@ impl Engine {
 
     /// As `flush`, when the process exits.
     pub fn flush_at_exit(&self, timeout: Duration) -> Result<()> {
-        self.ask(timeout, true)
+        self.await_answer(self.ask(true)?, timeout)
     }
 
-    fn ask(&self, timeout: Duration, exiting: bool) -> Result<()> {
+    /// Puts a question, and returns its number.
+    fn ask(&self, exiting: bool) -> Result<u64> {
         let mut requests = self.requests();
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
@@ -67,6 +79,10 @@ impl Engine {
         self.date(&mut requests);
         drop(requests);
         self.wake();
+        Ok(mine)
+    }
+
+    fn await_answer(&self, mine: u64, timeout: Duration) -> Result<()> {
         let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;
         let (requests, waited) = self
             .answered

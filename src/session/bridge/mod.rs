@@ -310,5 +310,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
         ids.extend(registered.ok());
     }
+    // Nobody who could be told waits for the bridge.
+    let _ = session.known();
     Ok(Some(ids))
 }

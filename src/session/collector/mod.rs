@@ -119,6 +119,8 @@ impl Region {
             Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }, None),
             registered => registered,
         }?;
+        // This interface has no answer for code that a sink does not know yet.
+        let _ = session.known();
         self.registered = self.inlined.len();
         Ok(())
     }
