@@ -5,7 +5,7 @@
  *         spin N       counts to N
  *         call NAME    calls a function that was defined before
  *
- * Usage: toy_jit PROGRAM [SECONDS]. Runs the function `start` of the program again and again. x86-64 only.
+ * Usage: toy_jit PROGRAM [SECONDS]. Runs the function `start` of the program for so many seconds of processor time. x86-64 only.
  */
 #define _GNU_SOURCE
 #include <jitsym.h>
@@ -125,8 +125,8 @@ int main(int argc, char **argv) {
     if (mprotect(memory, MEMORY, PROT_READ | PROT_EXEC) != 0) return 1;
 
     void (*entry)(void) = (void (*)(void))(uintptr_t)find("start")->code;
-    time_t end = time(NULL) + (argc > 2 ? atoi(argv[2]) : 2);
-    while (time(NULL) < end)
+    clock_t end = clock() + (argc > 2 ? atoi(argv[2]) : 2) * CLOCKS_PER_SEC;
+    while (clock() < end)
         for (int i = 0; i < 100; i++) entry();
 
     status = jitsym_close(session);

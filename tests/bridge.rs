@@ -15,13 +15,15 @@ use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
 use guests::{check_lines, check_names, check_stacks, guest, library, python, record, Stacks};
 use perf::Verdict;
-use support::{checker, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
+use support::{
+    checker, fresh_dir, is_root, preloadable, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles,
+};
 
 /// nobody, and its group.
 const NOBODY: u32 = 65534;
 
 fn bridged(record: &mut Command) -> &mut Command {
-    record.env("JITSYM", "bridge").env("LD_PRELOAD", library())
+    record.env("JITSYM", "bridge").env("LD_PRELOAD", preloadable(&library()))
 }
 
 fn is_way(symbol: &str) -> bool {
@@ -47,7 +49,7 @@ fn llvmlite() {
     check_stacks("llvmlite", &stacks, &["outer"]);
     // The control: without the option nothing happens, though the library is there.
     let stacks = record("llvmlite-without", false, |record, seconds| {
-        record.env("LD_PRELOAD", library()).arg(python()).arg(guest("llvm.py")).arg(seconds);
+        record.env("LD_PRELOAD", preloadable(&library())).arg(python()).arg(guest("llvm.py")).arg(seconds);
     });
     assert!(!stacks.stacks.iter().any(|stack| is_way(&stack[0].sym)));
 }
@@ -84,6 +86,9 @@ fn lli() {
 /// A server that forks a process for each connection, which then loads LLVM.
 #[test]
 fn postgresql() {
+    if !is_root("run a server as another user") {
+        return;
+    }
     let bin = ["15", "16", "17"].map(|version| PathBuf::from(format!("/usr/lib/postgresql/{version}/bin")));
     let bin = bin.iter().find(|bin| bin.join("postgres").exists()).expect("PostgreSQL");
     // Where the other user may be.
@@ -91,7 +96,7 @@ fn postgresql() {
     std::fs::create_dir_all(&dir).expect("directory");
     std::fs::copy(library(), dir.join("libjitsym.so")).expect("copy");
     std::fs::copy(guest("postgres.sh"), dir.join("postgres.sh")).expect("copy");
-    chown(&dir, Some(NOBODY), Some(NOBODY)).expect("give the directory away, which root may");
+    chown(&dir, Some(NOBODY), Some(NOBODY)).expect("give the directory away");
     let stacks = until_enough(200, |pace| {
         let mut shell = perf::command("setpriv");
         shell.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh"]).arg(dir.join("postgres.sh"));

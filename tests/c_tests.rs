@@ -15,7 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use instrumented::{ADDRESS, SANITIZE};
-use support::{artifacts, checker, compile, describe, fresh_dir, root, run, scratch_dir, stdout, try_run, Link};
+use support::{
+    artifacts, checker, compile, describe, fresh_dir, preloadable, root, run, scratch_dir, stdout, thorough, try_run,
+    Link,
+};
 
 const VALGRIND: &[&str] = &[
     "-q",
@@ -108,8 +111,8 @@ fn valgrind(extra: &[&'static str]) -> Vec<&'static str> {
     [&["valgrind"], VALGRIND, extra].concat()
 }
 
-/// The four ways to run each program of one source: with a large workload once, with a small one otherwise. An attribute is for
-/// the run under valgrind.
+/// The four ways to run each program of one source: with a large workload once in a thorough run, with a small one otherwise. An
+/// attribute is for the run under valgrind.
 macro_rules! programs {
     ($($(#[$ignored:meta])? $name:ident, $compiler:literal, $source:literal, $valgrind:expr, $allowed:expr;)*) => {$(
         mod $name {
@@ -118,7 +121,8 @@ macro_rules! programs {
             #[test]
             fn shared() {
                 let name = concat!(stringify!($name), "-shared");
-                check_allowing($allowed, &[], &compile($compiler, &[$source], Link::Shared, &["-O1"], name), name, &[]);
+                let workload: &[&str] = if thorough() { &[] } else { &["light"] };
+                check_allowing($allowed, &[], &compile($compiler, &[$source], Link::Shared, &["-O1"], name), name, workload);
             }
 
             #[test]
@@ -201,7 +205,7 @@ fn cancellation_points() {
     let missing: Vec<&String> = points.filter(|name| !watched.contains(name)).collect();
     assert!(missing.is_empty(), "c-tests/host/cancellation_points.c does not watch {missing:?}");
 
-    let preload = format!("LD_PRELOAD={}", preloaded.display());
+    let preload = format!("LD_PRELOAD={}", preloadable(&preloaded).display());
     for source in
         ["host/host", "host/cancel", "files/files", "calls/late", "fork/fork_child", "ends/ends", "regions/region"]
     {
@@ -209,7 +213,13 @@ fn cancellation_points() {
         let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::Shared, &["-O1"], &name);
         let allowed = &["code-move"];
         let seen = fresh_dir(format!("{name}-seen")).join("seen");
-        check_allowing(allowed, &["env", &preload, &format!("TEST_SEEN={}", seen.display())], &program, &name, &["light"]);
+        check_allowing(
+            allowed,
+            &["env", &preload, &format!("TEST_SEEN={}", seen.display())],
+            &program,
+            &name,
+            &["light"],
+        );
         assert!(seen.exists(), "no call of the library was watched in {name}");
     }
 }

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use guests::{check_adopted, check_lines, check_names, check_stacks, guest, library, python, record};
-use support::{checker, fresh_dir, root, run, scratch_dir, stdout};
+use support::{checker, fresh_dir, once, root, run, scratch_dir, shared_dir, stdout};
 
 const VARIABLE: &str = "INTEL_JIT_PROFILER64";
 
@@ -91,23 +91,19 @@ fn numba() {
 
 /// What two runtimes tell at random. `options`: more for the compiler.
 fn runtimes(name: &str, options: &[&str]) -> (PathBuf, [PathBuf; 2]) {
-    let dir = scratch_dir(name);
+    let dir = shared_dir(name);
     let flags = [&["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror"], options].concat();
     let sources = root().join("c-tests/sources");
-    let libraries = ["a", "b"].map(|name| {
-        let library = dir.join(format!("{name}.so"));
+    let gcc = |source: &str, more: &[&str], out: &Path| {
         let mut gcc = Command::new("gcc");
-        run(gcc
-            .args(&flags)
-            .args(["-shared", "-fPIC"])
-            .arg(sources.join("runtime.c"))
-            .arg("-o")
-            .arg(&library)
-            .arg("-ldl"));
-        library
-    });
+        run(gcc.args(&flags).args(more).arg(sources.join(source)).arg("-o").arg(out).arg("-ldl"));
+    };
+    let libraries = ["a", "b"].map(|name| dir.join(format!("{name}.so")));
     let program = dir.join("collector");
-    run(Command::new("gcc").args(&flags).arg(sources.join("collector.c")).arg("-o").arg(&program).arg("-ldl"));
+    once(&program, "", || {
+        libraries.iter().for_each(|library| gcc("runtime.c", &["-shared", "-fPIC"], library));
+        gcc("collector.c", &[], &program);
+    });
     (program, libraries)
 }
 

@@ -15,11 +15,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSymbol};
 
-use support::{checker, describe, genelf, readelf, root, run, scratch_dir, stdout, try_run, Link, STATIC_LIBS};
+use support::{
+    cargo, checker, describe, fetched, genelf, once, readelf, root, run, scratch_dir, shared_dir, stdout, try_run,
+    Link, STATIC_LIBS,
+};
 
 /// A machine that is emulated.
 struct Target {
@@ -51,26 +53,27 @@ static RISCV64: Target = Target {
 impl Target {
     fn built(&self) -> &Built {
         self.built.get_or_init(|| {
-            let tool = format!("qemu-{}", self.arch);
-            let found = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &tool]));
-            let qemu = PathBuf::from(stdout(&found).trim());
+            let qemu = fetched(&format!("qemu-{}", self.arch));
             let dir = root().join("target/c-cross");
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(root()).env("RUSTC", qemu.with_file_name("rustc"));
-            let linker = format!("CARGO_TARGET_{}_LINKER", self.triple.replace('-', "_").to_uppercase());
-            cargo.env(linker, self.compiler());
-            cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
-            // In one go, which takes two thirds of the time.
-            cargo.args(["--crate-type", "cdylib,staticlib", "--target", self.triple, "--target-dir"]).arg(&dir);
-            run(&mut cargo);
             let libraries = dir.join(self.triple).join("release");
-            // As it is installed: see scripts/seal.sh.
-            let tool = |name: &str| format!("{}-linux-gnu-{name}", self.arch);
-            let mut seal = Command::new("sh");
-            seal.env("LD", tool("ld")).env("OBJCOPY", tool("objcopy")).env("AR", tool("ar"));
-            seal.arg(root().join("scripts/seal.sh")).arg(libraries.join("libjitsym.a"));
-            run(seal.arg(libraries.join("libjitsym-sealed.a")));
-            let _ = std::os::unix::fs::symlink("libjitsym.so", libraries.join("libjitsym.so.0.1"));
+            std::fs::create_dir_all(&dir).expect("directory of the libraries");
+            once(&dir.join(self.triple).with_extension("libraries"), "", || {
+                let mut cargo = cargo();
+                cargo.env("RUSTC", qemu.with_file_name("rustc"));
+                let linker = format!("CARGO_TARGET_{}_LINKER", self.triple.replace('-', "_").to_uppercase());
+                cargo.env(linker, self.compiler());
+                cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
+                // In one go, which takes two thirds of the time.
+                cargo.args(["--crate-type", "cdylib,staticlib", "--target", self.triple, "--target-dir"]).arg(&dir);
+                run(&mut cargo);
+                // As it is installed: see scripts/seal.sh.
+                let tool = |name: &str| format!("{}-linux-gnu-{name}", self.arch);
+                let mut seal = Command::new("sh");
+                seal.env("LD", tool("ld")).env("OBJCOPY", tool("objcopy")).env("AR", tool("ar"));
+                seal.arg(root().join("scripts/seal.sh")).arg(libraries.join("libjitsym.a"));
+                run(seal.arg(libraries.join("libjitsym-sealed.a")));
+                let _ = std::os::unix::fs::symlink("libjitsym.so", libraries.join("libjitsym.so.0.1"));
+            });
             Built { qemu, libraries }
         })
     }
@@ -91,7 +94,7 @@ impl Target {
     /// Compiles a program. `whole`: without any shared library.
     fn compile(&self, sources: &[&Path], link: Link, whole: bool, name: &str) -> PathBuf {
         let libraries = self.built().libraries.display().to_string();
-        let out = self.scratch("bin").join(name);
+        let out = shared_dir(format!("{}-bin", self.arch)).join(name);
         let mut gcc = Command::new(self.compiler());
         gcc.current_dir(root()).args(["-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]);
         gcc.args(["-Iinclude", "-Ic-tests/support"]).args(sources).arg("-o").arg(&out);
@@ -105,7 +108,8 @@ impl Target {
                 gcc.args(whole.then_some("-static")).args(STATIC_LIBS);
             }
         }
-        run(gcc.arg("-lpthread"));
+        gcc.arg("-lpthread");
+        once(&out, &format!("{gcc:?}"), || drop(run(&mut gcc)));
         out
     }
 
@@ -141,12 +145,13 @@ impl Target {
 
     /// The program that registers code of its own machine.
     fn jit(&self) -> PathBuf {
-        let dir = self.scratch("pieces");
+        let dir = shared_dir(format!("{}-pieces", self.arch));
         let object = |source: &str, flags: &[&str]| {
             let out = dir.join(source).with_extension("o");
             let mut gcc = Command::new(self.compiler());
             gcc.args(["-c", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]).args(flags);
-            run(gcc.arg(root().join("c-tests/cross").join(source)).arg("-o").arg(&out));
+            gcc.arg(root().join("c-tests/cross").join(source)).arg("-o").arg(&out);
+            once(&out, "", || drop(run(&mut gcc)));
             out
         };
         let (pieces, compiled) = (object("pieces.S", &[]), object("compiled.c", self.flags));
@@ -180,7 +185,7 @@ fn large_pages(target: &Target) {
     let mut gcc = Command::new(target.compiler());
     gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
     run(gcc.arg(root().join("c-tests/cross/pages.c")).arg("-o").arg(&shim).arg("-ldl"));
-    let variable = format!("LD_PRELOAD={}", shim.display());
+    let variable = format!("LD_PRELOAD={}", support::preloadable(&shim).display());
     for test in ["files/files", "calls/late"] {
         let name = format!("{}-large-pages", test.replace('/', "-"));
         let source = PathBuf::from(format!("c-tests/{test}.c"));
@@ -334,11 +339,7 @@ fn debugger(target: &Target) {
     let mut command = target.emulated(&["-g", socket.to_str().expect("path")], &program, &dir);
     let mut emulated =
         Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
-    let begin = Instant::now();
-    while !socket.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(600), "qemu does not listen");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    support::wait_until("a socket of qemu", || socket.exists());
     let mut gdb = Debugger::start(&program);
     gdb.say("set pagination off\nset confirm off\nset width 0\nset debuginfod enabled off\nset style enabled off");
     let printed = gdb.say(&format!("set sysroot {}\ntarget remote {}", target.sysroot(), socket.display()));

@@ -5,7 +5,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use support::{root, run, stdout, STATIC_LIBS};
+use support::{fetched, root, run, stdout, STATIC_LIBS};
 
 const DOCUMENT: &str = include_str!("../docs/dependencies.md");
 
@@ -63,8 +63,7 @@ fn every_system_library_is_in_the_table() {
 /// Licences, crates that are there twice, and where crates come from: see deny.toml.
 #[test]
 fn cargo_deny() {
-    let tool = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", "cargo-deny"]));
-    let mut deny = Command::new(stdout(&tool).trim());
+    let mut deny = Command::new(fetched("cargo-deny"));
     deny.current_dir(root()).args(["--locked", "--workspace", "--color=never", "check", "licenses", "bans", "sources"]);
     run(&mut deny);
 }

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use recover::{recover, Report};
-use support::{artifacts, checker, compile, fresh_dir, run, stdout, Link};
+use support::{artifacts, checker, compile, fresh_dir, run, stdout, wait_until, Link};
 
 /// What there is for the library to do, and for a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,11 +149,7 @@ fn not_yet() {
     let mut child = command.arg(&dir).args(["end", name]).stdin(Stdio::null()).spawn().expect("start the program");
     let pid = child.id();
     let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
-    let begin = Instant::now();
-    while !stat().contains(") Z ") {
-        assert!(begin.elapsed() < Duration::from_secs(250), "the first thread does not end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the end of the first thread", || stat().contains(") Z "));
     std::thread::sleep(Duration::from_millis(200));
     let reports = Report::parse(&recover(&spools, &[pid]));
     child.kill().and_then(|()| child.wait()).expect("kill the program");

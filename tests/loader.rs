@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use perf::Recording;
-use support::{artifacts, compile, describe, root, run, scratch_dir, stdout, try_run, Link};
+use support::{artifacts, compile, describe, is_root, once, root, run, scratch_dir, shared_dir, stdout, try_run, Link};
 
 /// How programs are compiled that were not written for the loader: whatever they include of the library is that then.
 const INSTEAD: [&str; 2] = ["-include", "jitsym_dl.h"];
@@ -19,10 +19,12 @@ const INSTEAD: [&str; 2] = ["-include", "jitsym_dl.h"];
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let other = scratch_dir("bin").join("dl_other.o");
-        let mut cxx = Command::new("g++");
-        cxx.current_dir(root()).args(["-c", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Iinclude"]);
-        run(cxx.arg("c-tests/loader/dl_other.cc").arg("-o").arg(&other));
+        let other = shared_dir("bin").join("dl_other.o");
+        once(&other, "", || {
+            let mut cxx = Command::new("g++");
+            cxx.current_dir(root()).args(["-c", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Iinclude"]);
+            run(cxx.arg("c-tests/loader/dl_other.cc").arg("-o").arg(&other));
+        });
         let sources = ["c-tests/loader/dl.c", other.to_str().expect("path")];
         compile("gcc", &sources, Link::None, &["-O1", "-Wpedantic", "-std=c99"], "dl")
     })
@@ -137,6 +139,9 @@ fn other_libraries() {
 /// A program with the rights of another user does not load what its user names.
 #[test]
 fn privileged_programs() {
+    if !is_root("give a program to another user") {
+        return;
+    }
     let dir = Path::new("/tmp").join(format!("jitsym-loader-{}", std::process::id()));
     fs::create_dir(&dir).expect("directory");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
@@ -148,7 +153,7 @@ fn privileged_programs() {
     with_library.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library);
     // The control: so it is found without other rights.
     let present = try_run(with_library.arg("present"));
-    chown(&of_another, Some(65534), Some(65534)).expect("give the program to another user, which root may");
+    chown(&of_another, Some(65534), Some(65534)).expect("give the program to another user");
     fs::set_permissions(&of_another, fs::Permissions::from_mode(0o4755)).expect("setuid");
     let mut absent = Command::new(&of_another);
     let absent = try_run(absent.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library).arg("absent"));

@@ -15,8 +15,8 @@ use std::sync::OnceLock;
 use jitsym::format::jitdump::{Record, Records};
 
 use support::{
-    artifacts, compile, describe, plugin, run, scratch_dir, serial, stdout, tool, try_run, until_enough, Link,
-    TmpFiles, PACE,
+    artifacts, compile, describe, once, plugin, run, scratch_dir, serial, shared_dir, stdout, tool, try_run,
+    until_enough, Link, TmpFiles, PACE,
 };
 
 /// Samples that each piece of code has to have.
@@ -131,13 +131,15 @@ fn host() -> &'static Path {
 fn objects() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let dir = scratch_dir("objects");
+        let dir = shared_dir("objects");
         let library = artifacts().shared_dir.join("libjitsym.so");
-        for name in ["a", "b", "c"] {
-            std::fs::copy(&library, dir.join(name)).expect("copy of the library");
-        }
-        plugin(&dir.join("p"));
-        std::fs::copy(dir.join("p"), dir.join("q")).expect("copy of the plugin");
+        once(&dir.join("all"), "", || {
+            for name in ["a", "b", "c"] {
+                std::fs::copy(&library, dir.join(name)).expect("copy of the library");
+            }
+            plugin(&dir.join("p"));
+            std::fs::copy(dir.join("p"), dir.join("q")).expect("copy of the plugin");
+        });
         dir
     })
 }

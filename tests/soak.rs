@@ -1,7 +1,7 @@
 //! The soak: `c-tests/soak/soak.c` does for a while at random whatever a runtime may do, with threads and forked processes, some
 //! of which are killed. A model knows what must come of it, and the files of every process are held against that.
 //!
-//! A minute; `JITSYM_SOAK_SECONDS=3600 cargo test --test soak` for an hour. A failure says its seed, and
+//! Twenty seconds, a minute in a thorough run; `JITSYM_SOAK_SECONDS=3600 cargo test --test soak` for an hour. A failure says its seed, and
 //! `JITSYM_SOAK_SEED` repeats it: the same calls, though threads make them in another order.
 
 mod support;
@@ -10,10 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{checker, compile, describe, scratch_dir, stdout, tool, try_run, Link};
+use support::{checker, compile, describe, scratch_dir, stdout, thorough, tool, try_run, Link};
 
-/// What to do if nobody says how long: with the end of it, and with building the program, a minute.
-const SECONDS: f64 = 50.0;
+/// How long if nobody says it: with the end of it, and with building the program.
+fn usual_seconds() -> f64 {
+    if thorough() {
+        60.0
+    } else {
+        18.0
+    }
+}
+
 /// A process that is not the long one.
 const ROUND: f64 = 4.0;
 /// After that it hangs.
@@ -107,7 +114,7 @@ fn number_from(variable: &str) -> Option<u64> {
 #[test]
 fn what_is_in_the_files_is_what_was_done() {
     let program = compile("gcc", &["c-tests/soak/soak.c"], Link::Shared, &["-O1"], "soak");
-    let seconds = number_from("JITSYM_SOAK_SECONDS").map_or(SECONDS, |seconds| seconds as f64);
+    let seconds = number_from("JITSYM_SOAK_SECONDS").map_or_else(usual_seconds, |seconds| seconds as f64);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let given = number_from("JITSYM_SOAK_SEED");
     let first = given.unwrap_or(now.as_nanos() as u64 | 1);

@@ -68,7 +68,7 @@ fn check(program: &PathBuf, test: &str, preload: Option<&Path>, what: &[&str]) {
     command.env("MALLOC_PERTURB_", "165");
     if let Some(library) = preload {
         assert!(library.exists(), "{library:?}");
-        command.env("LD_PRELOAD", library);
+        command.env("LD_PRELOAD", preloadable(library));
     }
     let output = run(&mut command);
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("ok\n"), "{what:?}: {output:?}");
@@ -120,8 +120,7 @@ fn a_thread_that_is_held_or_slow() {
 
 /// A library of Debian 13.
 fn newer(library: &str) -> PathBuf {
-    let root = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", "unwinders"]));
-    Path::new(stdout(&root).trim()).join(library)
+    fetched("unwinders").join(library)
 }
 
 /// libgcc 14. It keeps a tree in which it loses code sometimes, as long as nothing is done about that.
@@ -180,11 +179,11 @@ fn storms(build: &Build, test: &str) {
             let words: Vec<&str> = sources[..2].iter().copied().chain(linked).chain([sources[2]]).collect();
             let mut command = Command::new("timeout");
             command.args(["-k", "5", "1200"]).args(SAME_ADDRESSES).arg("env");
-            command.args(preload.iter().map(|library| format!("LD_PRELOAD={}", library.display())));
+            command.args(preload.iter().map(|library| format!("LD_PRELOAD={}", preloadable(library).display())));
             command.arg(build.program("gcc", &words)).arg(scratch_dir(test)).args(what);
             // The library's thread has no standard error.
             let reports = fresh_dir(format!("{test}-reports"));
-            let log = format!("log_path={}", reports.join("report").display());
+            let log = format!("log_path='{}'", reports.join("report").display());
             command.env("TSAN_OPTIONS", format!("{}:{log}", thread_options()));
             // What is freed is no table any more.
             command.env("ASAN_OPTIONS", format!("detect_leaks=1:max_free_fill_size=65536:free_fill_byte=165:{log}"));

@@ -18,8 +18,6 @@ use std::sync::OnceLock;
 use profile::Profile;
 use support::*;
 
-/// The suites of Debian whose valgrind is tried, beside the one that is installed.
-const SUITES: [&str; 2] = ["trixie", "sid"];
 /// Instructions of a call of the loop, and of a piece of the chain without what it calls.
 const LOOP: u64 = 103;
 const PIECE: u64 = 7;
@@ -30,14 +28,7 @@ const BESIDE: u32 = 3;
 /// The valgrinds that there are, the installed one first.
 fn valgrinds() -> &'static [PathBuf] {
     static ALL: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let newer = SUITES.map(|suite| {
-            let tool = format!("{suite}/valgrind");
-            let tool = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &tool]));
-            stdout(&tool).trim().into()
-        });
-        std::iter::once("valgrind".into()).chain(newer).collect()
-    })
+    ALL.get_or_init(|| versions("valgrind"))
 }
 
 fn installed() -> &'static Path {

@@ -352,7 +352,7 @@ static void test_sizes(void) {
   for (size_t i = sizeof stats.struct_size; i < sizeof room; i++) {
     CHECK(room[i] == 0xa5);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   stats.struct_size = sizeof stats;
   memcpy(room, &stats.struct_size, sizeof stats.struct_size);
   CHECK_OK(jitsym_get_stats(session, (jitsym_stats *)(void *)room));

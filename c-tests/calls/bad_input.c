@@ -57,7 +57,7 @@ static void begin(void) {
 /* The process and what was registered first are unharmed: both files still say so, and new code is taken. */
 static void end(void) {
   CHECK(test_register(session, KEEPER + 0x1000, 64, "after all") != 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(strcmp(map_name(&map, KEEPER), "keeper") == 0);
   CHECK(strcmp(map_name(&map, KEEPER + 0x1000), "after all") == 0);
@@ -215,7 +215,7 @@ static void lines(void) {
   code.line_size = 0;
   code.name = "lines";
   CHECK_OK(jitsym_register(session, &code, NULL));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
 
   /* Both tables came to the same, with the later one of two rows for the same place. */
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
@@ -320,7 +320,7 @@ static void inlines(void) {
   region.struct_size = sizeof region;
   CHECK_OK(jitsym_region_create(session, &options, &region));
   inlines_at((uintptr_t)region.exec);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.region_code == 2 && stats.region_left_out == 0);
 
@@ -534,7 +534,7 @@ static void unwind_rows(void) {
   unwind.row_size = 0;
   unwind_taken(&unwind, "rows");
 
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   const struct dump_record *rows = dump_load(&dump, "rows", 0), *same = dump_load(&dump, "longer rows", 0);
   CHECK(rows != NULL && rows->unwind != NULL && same != NULL && same->unwind != NULL);
@@ -997,7 +997,7 @@ static void name_becomes(const char *name, size_t length, const char *expected) 
   jitsym_code code = test_code(addr, 16, name);
   code.name_len = length;
   CHECK_OK(jitsym_register(session, &code, NULL));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   const char *mapped = map_name(&map, addr);
@@ -1044,7 +1044,7 @@ static void names(void) {
     uint64_t addr = 0x7300000000 + 0x1000 * i;
     jitsym_code code = test_code(addr, 16, tiny[i]);
     CHECK_OK(jitsym_register(session, &code, NULL));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
     const char *name = map_name(&map, addr);
     CHECK(strlen(name) >= 3 && memcmp(name, tiny[i], strlen(tiny[i])) == 0);
@@ -1064,7 +1064,7 @@ static void names(void) {
     code.name_len = i == 0 ? 0 : LONG;
     name[LONG - 1] = (char)('a' + i);
     CHECK_OK(jitsym_register(session, &code, NULL));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
     CHECK(strlen(map_name(&map, addr)) <= JITSYM_NAME_MAX);
     strcpy(kept[i], map_name(&map, addr));
@@ -1088,7 +1088,7 @@ static void names(void) {
     name[0] = 'x';
     jitsym_code code = test_code(addr, 16, name);
     CHECK_OK(jitsym_register(session, &code, NULL));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
     const char *got = map_name(&map, addr);
     CHECK(strlen(got) <= JITSYM_NAME_MAX && strstr(got, "\xef\xbf\xbd") == NULL);
@@ -1130,7 +1130,7 @@ static const char *source_becomes(const char *name, const char *file, uint32_t l
     code.line_count = 1;
   }
   CHECK_OK(jitsym_register(session, &code, NULL));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   snprintf(got, sizeof got, "%s", map_name(&map, addr));
@@ -1219,7 +1219,7 @@ static void sources(void) {
   CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
   code.struct_size = offsetof(jitsym_code, file);
   CHECK_OK(jitsym_register(session, &code, NULL));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(strcmp(map_name(&map, code.addr), "older") == 0);
   map_free(&map);

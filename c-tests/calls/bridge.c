@@ -95,13 +95,10 @@ static void let_it_look(void) {
 
 /* Waits until so many functions have been registered in the process, and so many have ended. */
 static void await(jitsym *session, uint64_t registered, uint64_t unregistered) {
-  for (uint64_t begin = test_now();; test_sleep_ms(1)) {
-    jitsym_stats stats = test_stats_now(session);
-    CHECK(stats.registered <= registered && stats.unregistered <= unregistered);
-    if (stats.registered == registered && stats.unregistered == unregistered) break;
-    CHECK(test_now() - begin < TEST_PATIENCE);
-  }
-  CHECK_OK(jitsym_flush(session, 60000));
+  jitsym_stats stats;
+  TEST_AWAIT((stats = test_stats_now(session), stats.registered >= registered && stats.unregistered >= unregistered));
+  CHECK(stats.registered == registered && stats.unregistered == unregistered);
+  CHECK_OK(test_flush(session));
 }
 
 static void check_map(const char *path, int number, const char *name) {
@@ -200,9 +197,7 @@ static void check_options(void) {
   CHECK(test_files_in(dir.text) == 0);
 
   add(1, "in_own_directory");
-  for (uint64_t begin = test_now(); !file_exists(dump.text); test_sleep_ms(1)) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
-  }
+  TEST_AWAIT(file_exists(dump.text));
   jitsym *session = open_in(&dir, DUMP, flags, &dump);
   await(session, 1, 0);
   check_dump(dump.text, "in_own_directory");
@@ -238,7 +233,7 @@ static void in_child(void (*check)(void)) {
     check();
     exit(0);
   }
-  CHECK(test_wait_for(child, TEST_SCENARIO_PATIENCE) == 0);
+  CHECK(test_wait_for(child, TEST_SCENARIO_TURNS) == 0);
 }
 
 int main(int argc, char **argv) {

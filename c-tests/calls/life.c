@@ -111,7 +111,7 @@ static void two_sessions(void) {
     }
   }
   for (int i = 0; i < MANY; i++) {
-    CHECK_OK(jitsym_flush(many[MANY - 1], 60000));
+    CHECK_OK(test_flush(many[MANY - 1]));
     CHECK_OK(jitsym_close(many[i]));
   }
 }
@@ -143,7 +143,7 @@ static void flush_leaves(void) {
       dump_free(&dump);
     }
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   kill(getpid(), SIGKILL);
 }
 
@@ -175,7 +175,7 @@ static void flush_times_out(void) {
   }
   jitsym_status status = jitsym_flush(session, 1);
   CHECK(status == JITSYM_OK || status == JITSYM_ERR_TIMEOUT);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_of(session);
   CHECK(dump_count(&dump, DUMP_LOAD) == count);
   dump_free(&dump);
@@ -183,7 +183,7 @@ static void flush_times_out(void) {
 }
 
 static void name_is(jitsym *session, uint64_t addr, const char *name) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_of(session);
   if (strcmp(map_name(&map, addr), name) != 0) {
     fprintf(stderr, "%#llx is \"%s\", expected \"%s\"\n", (unsigned long long)addr, map_name(&map, addr), name);
@@ -460,7 +460,7 @@ static void runs(jitsym_options *options, uint32_t sinks, const char *map_dir, c
   jitsym_code code = test_code(ADDR, 0x40, "sinks");
   CHECK_OK(jitsym_register(session, &code, &id));
   CHECK((id == 0) == (sinks == 0) && id != 0x5555);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.sinks_running == sinks && stats.sinks_failed == 0);
   CHECK(stats.registered == (sinks != 0));
@@ -579,7 +579,7 @@ static void directory_jitdumpdir(void) {
   jitsym *session = NULL;
   CHECK_OK(jitsym_init(&options, &session));
   test_register(session, ADDR, 0x40, "below");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   test_path(session, JITSYM_SINK_MAP);
   char path[TEST_PATH_MAX], file[64];
   CHECK_OK(jitsym_path(session, JITSYM_SINK_JITDUMP, path, sizeof path));
@@ -597,7 +597,7 @@ static void no_unwind(void) {
   jitsym_unwind unwind = unwind_frame_pointer();
   jitsym_code code = full_code(ADDR, "no tables", &unwind);
   CHECK_OK(jitsym_register(session, &code, NULL));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_of(session);
   CHECK(dump_count(&dump, DUMP_UNWIND) == 0 && dump_count(&dump, DUMP_DEBUG) == 1);
   CHECK(dump_load(&dump, "no tables", 0) != NULL);
@@ -613,7 +613,7 @@ static void simpleperf(void) {
   CHECK_OK(jitsym_init(&options, &session));
   test_register(session, ADDR, 0x40, "first");
   test_register(session, ADDR + 0x20, 0x40, "second");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   char path[TEST_PATH_MAX];
   CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
   CHECK(strncmp(path, test_dir, strlen(test_dir)) == 0);
@@ -638,9 +638,9 @@ static void file_mode_is(void) {
   CHECK_OK(jitsym_init(&options, &session));
   /* The map is written anew for the second one: the new file is no more open than the first. */
   test_register(session, ADDR, 0x40, "first");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   test_register(session, ADDR, 0x40, "second");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   static const uint32_t sinks[] = {JITSYM_SINK_MAP, JITSYM_SINK_JITDUMP};
   for (int i = 0; i < 2; i++) {
     struct stat status;
@@ -671,7 +671,7 @@ static void arch_timestamp(void) {
   uint64_t before = __rdtsc();
   test_register(session, ADDR, 0x40, "counted");
   uint64_t after = __rdtsc();
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_of(session);
   CHECK(dump.flags == 1);
   const struct dump_record *load = dump_load(&dump, "counted", 0);
@@ -841,7 +841,7 @@ static void note_signal(int number) {
 static void signals_blocked(void) {
   static const int numbers[] = {SIGUSR1, SIGPROF, SIGALRM, SIGINT, SIGTERM, SIGCHLD, SIGHUP};
   jitsym *session = test_open();
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_threads() == 3);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     CHECK(signal(numbers[i], note_signal) != SIG_ERR);
@@ -851,13 +851,11 @@ static void signals_blocked(void) {
     CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
     CHECK(kill(getpid(), numbers[i]) == 0);
     test_register(session, ADDR, 0x40, "wakes the writer");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     test_sleep_ms(5);
     CHECK(handled == (int)i);
     CHECK(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
-    for (uint64_t begin = test_now(); handled == (int)i && test_now() - begin < TEST_PATIENCE;) {
-      test_sleep_ms(1);
-    }
+    TEST_AWAIT(handled != (int)i);
     CHECK(handled == (int)i + 1 && handled_elsewhere == 0);
   }
   CHECK_OK(jitsym_close(session));

@@ -323,7 +323,7 @@ static void *storm_thread(void *argument) {
   for (unsigned i = 0; i < storm.each; i++) {
     storm_register(thread, i);
     if (i % 997 == 996) {
-      CHECK_OK(jitsym_flush(storm.session, 60000));
+      CHECK_OK(test_flush(storm.session));
     }
   }
   return NULL;
@@ -347,7 +347,7 @@ static void storm_run(void) {
   for (int i = 0; i < THREADS; i++) {
     CHECK(pthread_join(threads[i], NULL) == 0);
   }
-  CHECK_OK(jitsym_flush(storm.session, 60000));
+  CHECK_OK(test_flush(storm.session));
   storm_check(THREADS);
   jitsym_stats stats = test_stats(storm.session);
   uint64_t expected = (uint64_t)THREADS * storm.each;
@@ -424,7 +424,7 @@ static void crowd(void) {
     CHECK(pthread_join(threads[i], NULL) == 0);
   }
   pthread_barrier_destroy(&gathering);
-  CHECK_OK(jitsym_flush(storm.session, 60000));
+  CHECK_OK(test_flush(storm.session));
   storm_check(CROWD);
   CHECK_OK(jitsym_close(storm.session));
 }
@@ -450,7 +450,7 @@ static void flush_of_others(void) {
   CHECK(pthread_create(&thread, NULL, other_thread, NULL) == 0);
   for (unsigned i = 0; i < storm.each; i++) {
     pthread_barrier_wait(&turn);
-    CHECK_OK(jitsym_flush(storm.session, 60000));
+    CHECK_OK(test_flush(storm.session));
     struct dump dump = dump_read(test_path(storm.session, JITSYM_SINK_JITDUMP).text);
     CHECK(dump_count(&dump, DUMP_LOAD) == i + 1);
     dump_free(&dump);

@@ -70,7 +70,7 @@ static void check_child(jitsym *session, uint32_t wants, int uses) {
   CHECK(child >= 0);
   if (child == 0) {
     test_inherits_threads = 1;
-    if (uses) CHECK_OK(jitsym_flush(session, 60000));
+    if (uses) CHECK_OK(test_flush(session));
     errno = 77;
     if (!test_slow) CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
     int right = jitsym_wanted(session) == wants && jitsym_wanted(NULL) == 0 && errno == 77;

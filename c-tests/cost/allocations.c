@@ -105,7 +105,7 @@ static void *thread(void *sum) {
       out->frees += counts.frees - before.frees;
     }
     /* Until the ids can be used again; otherwise their number grows, and memory with it. */
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
   }
   return NULL;
 }

@@ -46,7 +46,7 @@ static void ten(void) {
   for (unsigned i = 0; i < FUNCTIONS; i++) {
     test_register(session, 0x7000000000 + SIZE * i, SIZE, "a function");
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   printf("memory=%ld\n", memory() - memory_before);
   printf("threads=%d\n", test_threads() - 1);
   getppid();

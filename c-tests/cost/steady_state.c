@@ -59,7 +59,7 @@ static void *thread(void *number) {
   calls(addr, ids);
   pthread_barrier_wait(&all_live);
   end_calls(ids);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   uint64_t last = 0;
   for (int i = 0; i < STRETCHES;) {
     /* The memory for records grows with what threads lay down in it, to 4 MiB. */
@@ -67,7 +67,7 @@ static void *thread(void *number) {
       calls(addr, ids);
       end_calls(ids);
       last = test_now();
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     getppid();
     calls(addr, ids);
@@ -80,7 +80,7 @@ static void *thread(void *number) {
       getsid(0);
     }
     last = now;
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
   }
   /* The control: reading at the address goes through the kernel. No other thread takes this place. */
   unsigned char memory[SIZE] = {0};

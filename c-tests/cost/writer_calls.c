@@ -49,7 +49,7 @@ static void busy(enum mode mode) {
   for (unsigned i = 0; i < CACHE; i++) {
     enter(mode);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   getppid();
   uint64_t begin = test_now();
   for (unsigned done = 0; done < COUNT;) {
@@ -60,7 +60,7 @@ static void busy(enum mode mode) {
     /* Not nanosleep, so that the tracer can tell this pause from one of the library's. */
     poll(NULL, 0, 1);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   getppid();
 }
 
@@ -130,7 +130,7 @@ static void idle(void) {
     enter(CYCLE);
   }
   /* An answer from the writer: so its thread has got as far as to have its name. */
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   for (int period = 0; period < IDLE_PERIODS;) {
     wait_for_silence();
     unsigned long long before = switches();
@@ -147,7 +147,7 @@ static void idle(void) {
       getsid(0);
     }
     /* The control: a writer that is woken is seen to be. */
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(switches() > before);
   }
 }

@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
   CHECK(mprotect(memory, size, PROT_READ | PROT_EXEC) == 0);
   __builtin___clear_cache((char *)memory, (char *)memory + size);
   describe_all(session, memory, sizes);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
 
   /* Once without and once with what a debugger is told meanwhile. */
   for (int i = 0; i < 2; i++) {

@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
       /* On a busy machine a debugger may take longer than that waits. */
       jitsym_status status = jitsym_enable(session, SINK_GDB);
       CHECK(status == JITSYM_OK || status == JITSYM_ERR_TIMEOUT);
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
       CHECK(test_stats_now(session).sinks_running & SINK_GDB);
     }
     if (argc > 4) {
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
     printf("registered=%u ns\n", (unsigned)((test_now() - begin) / number));
   }
   make_chain(memory, "", ids);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   if (strcmp(what, "fork") == 0) {
     pid_t child = fork();
     CHECK(child >= 0);

@@ -349,7 +349,7 @@ int main(int argc, char **argv) {
     CHECK(child >= 0);
     if (child == 0) {
       if (arguments.fork == 2) {
-        CHECK_OK(jitsym_flush(session, 60000));
+        CHECK_OK(test_flush(session));
       }
       /* Should the test not live to end it. */
       alarm(300);

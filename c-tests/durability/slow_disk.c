@@ -7,10 +7,11 @@
  *   block_at=N   the write that would pass offset N is never made
  *   tear_at=N    of the write that would pass offset N only what lies before N is made, and it never returns
  *
- * Numbers are decimal. Writes to other files pass.
+ * Numbers are decimal. Writes to other files pass. SLOW_DISK_HANGS names a file that is made when a write hangs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -77,6 +78,10 @@ static size_t admit(int fd, off_t offset, size_t size, int *hang) {
 }
 
 static void hang_for_ever(void) {
+  const char *told = getenv("SLOW_DISK_HANGS");
+  if (told != NULL) {
+    close(open(told, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  }
   for (;;) {
     pause();
   }

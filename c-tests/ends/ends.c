@@ -276,7 +276,7 @@ static int exits_at_end;
 __attribute__((destructor)) static void at_end(void) {
   if (exits_at_end) {
     register_pieces(0, KNOWN, KNOWN + 20);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     exit(0);
   }
 }
@@ -469,10 +469,9 @@ static void handle(int number) {
     CHECK(write(file, &note, sizeof note) == sizeof note && close(file) == 0);
   }
   errno = 1234;
-  uint64_t before = test_now();
   jitsym_status status = jitsym_flush_from_signal(allowed_ms);
   CHECK(status == expected || (status == JITSYM_ERR_TIMEOUT && allowed_ms < LONG_MS));
-  CHECK(errno == 1234 && test_now() - before < TEST_PATIENCE);
+  CHECK(errno == 1234);
   if (test_light) {
     _exit(HANDLED);
   }
@@ -693,7 +692,7 @@ static void *opens_and_closes_often(void *thread) {
   while (!enough) {
     jitsym *own = test_open();
     test_register(own, ADDR + 0x1000 * (uintptr_t)thread, 0x40, "interrupted");
-    CHECK_OK(jitsym_flush(own, 60000));
+    CHECK_OK(test_flush(own));
     CHECK_OK(jitsym_close(own));
   }
   return NULL;
@@ -711,10 +710,8 @@ static void interrupts_everything(void) {
   for (unsigned i = 0; i < rounds; i++) {
     unsigned before = interrupted;
     CHECK(pthread_kill(threads[i % 2], SIGUSR1) == 0);
-    for (uint64_t begin = test_now(); interrupted == before;) {
-      CHECK(test_now() - begin < TEST_PATIENCE);
-      usleep(i % 3 * 50);
-    }
+    usleep(i % 3 * 50);
+    TEST_AWAIT(interrupted != before);
   }
   /* The thread may have been in malloc, and the writer may have had to wait for that. */
   CHECK(in_vain <= rounds / 20);

@@ -39,10 +39,8 @@ static void full_and_back(void) {
   struct test_path ballast = test_subdir("ballast", 0);
   CHECK(unlink(ballast.text) == 0);
   /* Without being asked. */
-  for (uint64_t begin = test_now(); test_stats_now(session).sinks_failed != 0; test_sleep_ms(10)) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
-  }
-  CHECK_OK(jitsym_flush(session, 60000));
+  TEST_AWAIT(test_stats_now(session).sinks_failed == 0);
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(dump_count(&dump, DUMP_LOAD) == count && map.count == count && test_stats_now(session).jitdump_lost == 0);

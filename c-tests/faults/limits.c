@@ -42,7 +42,7 @@ static void limit(int what, rlim_t soft) {
 static void file_size_after(void) {
   jitsym *session = test_open();
   put(session, 0, "size");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   limit(RLIMIT_FSIZE, 20000);
   for (unsigned i = 1; i < 1000; i++) {
     put(session, i, "size");
@@ -56,7 +56,7 @@ static void file_size_after(void) {
   struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
   map_free(&map);
   limit(RLIMIT_FSIZE, RLIM_INFINITY);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(1000, "size");
   CHECK_OK(jitsym_close(session));
 }
@@ -83,7 +83,7 @@ static void file_size_before(void) {
   for (unsigned i = 0; i < 100; i++) {
     put(session, i, "large");
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(100, "large");
   CHECK_OK(jitsym_close(session));
 }
@@ -92,7 +92,7 @@ static void file_size_before(void) {
 static void descriptors(void) {
   jitsym *session = test_open();
   put(session, 0, "few");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   limit(RLIMIT_NOFILE, 3);
   for (unsigned i = 0; i < 50; i++) {
     put(session, i, "few");
@@ -105,7 +105,7 @@ static void descriptors(void) {
   CHECK_OK(jitsym_last_error(session, text, sizeof text));
   CHECK(strstr(text, "Too many open files") != NULL);
   limit(RLIMIT_NOFILE, RLIM_INFINITY);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(50, "next");
   CHECK_OK(jitsym_close(session));
 }
@@ -131,7 +131,7 @@ static void no_descriptors(void) {
   limit(RLIMIT_NOFILE, RLIM_INFINITY);
   jitsym *session = test_open();
   put(session, 0, "enough");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(1, "enough");
   CHECK_OK(jitsym_close(session));
 }
@@ -166,7 +166,7 @@ static void no_memory_before(void) {
   limit(RLIMIT_AS, RLIM_INFINITY);
   session = test_open();
   put(session, 0, "enough");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(1, "enough");
   CHECK_OK(jitsym_close(session));
 }
@@ -199,7 +199,7 @@ static void no_memory_after(void) {
   CHECK(status == JITSYM_OK || status == JITSYM_ERR_SINK_FAILED || status == JITSYM_ERR_NO_MEMORY);
   limit(RLIMIT_AS, RLIM_INFINITY);
   put(session, 0, "enough");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(1, "enough");
   CHECK_OK(jitsym_close(session));
 }
@@ -219,14 +219,14 @@ static void other_root(void) {
   (void)inside;
   jitsym *session = test_open();
   put(session, 0, "first");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   int outside = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   CHECK(outside >= 0 && chroot(root.text) == 0 && chdir("/") == 0);
   for (unsigned i = 0; i < 100; i++) {
     put(session, i, "old");
     put(session, i, "new");
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(fchdir(outside) == 0 && chroot(".") == 0);
   check_files(100, "new");
   CHECK(test_files_in(root.text) == 1);
@@ -244,12 +244,12 @@ static void other_user(void) {
   test_dir = dir.text;
   jitsym *session = test_open();
   put(session, 0, "user");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   become(65534);
   for (unsigned i = 1; i < 100; i++) {
     put(session, i, "user");
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(100, "user");
   put(session, 0, "again");
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
@@ -305,10 +305,10 @@ static void fresh_names_taken(void) {
   take("%s/.perf-%d.map.new", "%s/.jit-%d.dump.new");
   jitsym *session = test_open();
   put(session, 0, "first");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   put(session, 0, "second");
   CHECK(unlink(test_path(session, JITSYM_SINK_JITDUMP).text) == 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(1, "second");
   CHECK_OK(jitsym_close(session));
   test_child(check_taken);
@@ -348,7 +348,7 @@ static void nothing_new(void) {
   test_dir = dir.text;
   jitsym *session = test_open();
   put(session, 0, "first");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(chmod(dir.text, 0500) == 0);
   put(session, 0, "second");
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
@@ -357,7 +357,7 @@ static void nothing_new(void) {
   snprintf(fresh, sizeof fresh, "cannot create .perf-%d.map.new: Permission denied", (int)getpid());
   CHECK(strstr(text, dir.text) != NULL && strstr(text, fresh) != NULL);
   CHECK(chmod(dir.text, 0700) == 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(1, "second");
   CHECK_OK(jitsym_close(session));
 }

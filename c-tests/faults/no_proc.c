@@ -286,7 +286,7 @@ static void beside_another_that(int closes, int high) {
   jitsym *own = test_open();
   for (unsigned i = 0; i < 20; i++) {
     put(own, i % 10);
-    CHECK_OK(jitsym_flush(own, 60000));
+    CHECK_OK(test_flush(own));
   }
   jitsym_stats stats = test_stats_now(own);
   CHECK(stats.sinks_running == (JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP) && stats.sinks_failed == 0);
@@ -364,7 +364,7 @@ static void closes_all_descriptors(void) {
   for (unsigned i = 0; i < 100; i++) {
     put(session, i);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   for (int descriptor = 3; descriptor < 256; descriptor++) {
     if (descriptor != events[1]) {
       close(descriptor);

@@ -159,7 +159,7 @@ static void whole_life(void) {
 static void check_works(void) {
   session = test_open();
   test_register(session, ADDR - 0x1000, 0x80, "after all");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(dump_load(&dump, "after all", 0) != NULL && strcmp(map_name(&map, ADDR - 0x1000), "after all") == 0);
@@ -179,7 +179,7 @@ static void fails_in_life(void) {
 static void fails_at_work(void) {
   session = test_open();
   pthread_t thread;
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   arm(1);
   use();
   arm(0);
@@ -188,7 +188,7 @@ static void fails_at_work(void) {
   pthread_join(thread, NULL);
   TRY(jitsym_flush(session, 0));
   arm(0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK_OK(jitsym_close(session));
   check_works();
 }
@@ -230,7 +230,7 @@ static void fails_with_regions(void) {
   for (size_t i = 0; i < PIECES * page; i++) {
     CHECK(i / page == PIECES / 2 || adopted[i] == 0xc3);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK_OK(jitsym_close(session));
   CHECK(munmap(adopted, PIECES * page) == 0);
   check_works();

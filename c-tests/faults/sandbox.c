@@ -168,7 +168,7 @@ static pid_t killed;
 static void is_killed(void) {
   jitsym *session = test_open();
   test_register(session, ADDR, 0x40, "first");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   test_register(session, ADDR + 0x1000, 0x40, "pending");
   kill(getpid(), SIGKILL);
 }
@@ -186,10 +186,10 @@ static void check_status(jitsym_status status) {
 /* A file system may keep the writer for longer than a call waits: closing a removed file waits for a busy disk. */
 static jitsym_status check_call(jitsym_status (*function)(jitsym *, uint32_t), jitsym *session, uint32_t argument) {
   jitsym_status status;
-  uint64_t begin = test_now();
+  unsigned turns = 0;
   do {
     status = function(session, argument);
-  } while (status == JITSYM_ERR_TIMEOUT && test_now() - begin < TEST_PATIENCE);
+  } while (status == JITSYM_ERR_TIMEOUT && test_turn_of(&turns, TEST_TURNS));
   check_status(status);
   return status;
 }
@@ -231,7 +231,7 @@ enum { DISTURBED = 9 };
 /* Continues in a forked child, which has the same sandbox. It leaves by its exit handlers. */
 static void fork_child(jitsym *session) {
   int status = 0;
-  uint64_t begin = test_now();
+  unsigned turns = 0;
   do {
     pid_t child = fork();
     if (child < 0) {
@@ -249,7 +249,7 @@ static void fork_child(jitsym *session) {
     }
     status = test_wait(child);
     CHECK(WIFEXITED(status) && (status == 0 || WEXITSTATUS(status) == DISTURBED));
-  } while (status != 0 && test_now() - begin < TEST_PATIENCE);
+  } while (status != 0 && test_turn_of(&turns, TEST_TURNS));
   CHECK(status == 0);
 }
 
@@ -299,7 +299,7 @@ static void sandboxed(void) {
   if (afterwards) {
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
     put(session, 0, "first");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     refuse();
   } else if (status != JITSYM_OK) {
     char text[256];

@@ -60,9 +60,7 @@ static void check_live(jitsym *session, unsigned from, unsigned to, unsigned gen
 }
 
 static void wait_until_well(jitsym *session) {
-  for (uint64_t begin = test_now(); test_stats_now(session).sinks_failed != 0; test_sleep_ms(1)) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
-  }
+  TEST_AWAIT(test_stats_now(session).sinks_failed == 0);
 }
 
 static struct {
@@ -80,7 +78,7 @@ static void dump_fails(void) {
   jitsym *session = NULL;
   CHECK_OK(jitsym_init(&options, &session));
   put(session, 0, 1);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   disk_fails("/jit-", failure.error, failure.partly);
   unsigned count = test_light ? 1000 : CODES;
   for (unsigned i = 1; i < count; i++) {
@@ -140,7 +138,7 @@ static void dump_fails(void) {
   target.bytes = memory;
   CHECK_OK(jitsym_move(session, ids[count - 1], &target));
   CHECK_OK(jitsym_move(session, ids[1], &target));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   name_of(1, 1, name);
   const struct dump_record *moved = dump_load(&dump, name, 1);
@@ -167,7 +165,7 @@ static void map_fails(void) {
   make_memory();
   jitsym *session = test_open();
   put(session, 0, 1);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   disk_fails("/perf-", EIO, 11);
   for (unsigned i = 1; i < 1000; i++) {
     put(session, i, 1);
@@ -183,7 +181,7 @@ static void map_fails(void) {
   dump_free(&dump);
   disk_fails("/perf-", 0, 0);
   wait_until_well(session);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_live(session, 0, 1000, 1);
   CHECK_OK(jitsym_close(session));
 }
@@ -193,7 +191,7 @@ static void fails_at_close(void) {
   make_memory();
   jitsym *session = test_open();
   put(session, 0, 1);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   disk_fails("/jit-", ENOSPC, 100);
   for (unsigned i = 1; i < 100; i++) {
     put(session, i, 1);
@@ -207,7 +205,7 @@ static void fails_at_close(void) {
   put(session, 100, 1);
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
   disk_fails("/jit-", 0, 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_live(session, 0, 101, 1);
   CHECK_OK(jitsym_close(session));
 }
@@ -222,7 +220,7 @@ static void lost(void) {
     for (unsigned i = 0; i < 50; i++) {
       put(session, count++, 1);
     }
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     switch (round) {
       case 0: CHECK(unlink(map.text) == 0); break;
       case 1: CHECK(unlink(dump.text) == 0); break;
@@ -245,7 +243,7 @@ static void lost(void) {
   CHECK(stats.jitdump_rewrites == 5 && stats.sinks_failed == 0);
   /* What was only removed keeps its lines; they are lost with the bytes of a file that was cut. */
   CHECK(unlink(dump.text) == 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump again = dump_read(dump.text);
   CHECK(dump_load(&again, "code 400 of 1", 0)->debug != NULL && dump_load(&again, "code 0 of 1", 0)->debug == NULL);
   dump_free(&again);
@@ -259,7 +257,7 @@ static void replaced(void) {
   jitsym *session = test_open();
   struct test_path paths[] = {test_path(session, JITSYM_SINK_MAP), test_path(session, JITSYM_SINK_JITDUMP)};
   put(session, 0, 1);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   for (int i = 0; i < 2; i++) {
     CHECK(unlink(paths[i].text) == 0);
     file_write(paths[i].text, "1000 10 somebody else's\n");
@@ -267,7 +265,7 @@ static void replaced(void) {
     CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
     file_check(paths[i].text, "1000 10 somebody else's\n");
     CHECK(unlink(paths[i].text) == 0);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     check_live(session, 0, 2, 1);
   }
   CHECK_OK(jitsym_close(session));
@@ -296,7 +294,7 @@ static void bounded(uint64_t map_max, uint64_t jitdump_max) {
     for (unsigned i = 0; i < LIVE; i++) {
       put(session, at + i, generation);
     }
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(size_of(map.text) <= map_bound && size_of(dump.text) <= dump_bound);
     check_live(session, at, at + LIVE, generation);
     for (unsigned i = 0; i < LIVE; i++) {
@@ -328,7 +326,7 @@ static void bounded(uint64_t map_max, uint64_t jitdump_max) {
   for (unsigned i = 0; i < MANY - LIVE; i++) {
     CHECK_OK(jitsym_unregister(session, ids[i]));
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_live(session, MANY - LIVE, MANY, 1000);
   CHECK(size_of(map.text) <= map_bound && size_of(dump.text) <= dump_bound);
   stats = test_stats(session);
@@ -372,7 +370,7 @@ static void removes(void) {
   make_memory();
   jitsym *session = test_open_flags(0, ending.flags);
   put(session, 0, 1);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_live(session, 0, 1, 1);
   if (ending.close) {
     CHECK_OK(jitsym_close(session));
@@ -380,7 +378,7 @@ static void removes(void) {
     /* Another session makes them again. */
     session = test_open_flags(0, ending.flags);
     put(session, 1, 1);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     check_live(session, 1, 2, 1);
     if (ending.close == 2) {
       /* Files of somebody else are none of ours. */
@@ -450,7 +448,7 @@ static void meets_plant(void) {
   jitsym *session = test_open();
   put(session, 0, 1);
   if (planted.sink == JITSYM_SINK_JITDUMP) {
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     check_live(session, 0, 1, 1);
     CHECK_OK(jitsym_close(session));
   } else {
@@ -494,7 +492,7 @@ static void meets_plant_beside(void) {
   make_memory();
   jitsym *session = test_open();
   put(session, 0, 1);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct test_path fresh, victim = test_subdir("victim", 0), path = test_path(session, planted.sink);
   const char *name = strrchr(path.text, '/') + 1;
   CHECK(snprintf(fresh.text, sizeof fresh.text, "%s/.%s.new", test_dir, name) > 0);
@@ -505,7 +503,7 @@ static void meets_plant_beside(void) {
   /* Both are written anew: lines of the map change, and the dump is gone. */
   put(session, 0, 2);
   CHECK(unlink(test_path(session, JITSYM_SINK_JITDUMP).text) == 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_live(session, 0, 1, 2);
   jitsym_stats stats = test_stats_now(session);
   CHECK(stats.map_rewrites > 0 && stats.jitdump_rewrites == 1);
@@ -533,7 +531,7 @@ static void plants_beside(void) {
 /* The flags that every file is opened with. The library's thread has its own descriptor table, and the program's has nothing of it. */
 static void descriptors_end_with_exec(void) {
   jitsym *session = test_open();
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   int found = 0, here = 0;
   DIR *tasks = opendir("/proc/self/task");
   CHECK(tasks != NULL);

@@ -83,15 +83,15 @@ static void removed(void) {
   spools_apart("removed");
   jitsym *session = test_open();
   put(session, CODES, "first");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   for (int i = 0; i < 3; i++) {
     struct test_path path;
     CHECK(own_spools(&path) == 1 && test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
     CHECK(unlink(path.text) == 0 && test_stats_now(session).spool == JITSYM_SPOOL_NONE);
-    for (uint64_t begin = test_now(); test_stats_now(session).spool != JITSYM_SPOOL_SHARED; test_sleep_ms(1)) {
-      CHECK(test_now() - begin < TEST_PATIENCE);
+    for (unsigned turns = 0; test_stats_now(session).spool != JITSYM_SPOOL_SHARED;) {
+      CHECK(test_turn_of(&turns, TEST_TURNS));
       put(session, 1, "another");
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
   }
   put(session, CODES, "last");
@@ -216,7 +216,7 @@ static void locks_memory(void) {
     session = test_open();
   }
   put(session, CODES, "any");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
   /* The stacks of two threads, and what they allocate. */
   CHECK(status_kib("VmRSS:") < resident + (24 << 10));

@@ -48,7 +48,7 @@ static void own_files(int keep) {
   jitsym_id id = test_register(own, CHILD, 64, "of the child");
   jitsym_move_target target = test_target(CHILD + 0x1000);
   CHECK_OK(jitsym_move(own, id, &target));
-  CHECK_OK(jitsym_flush(own, 60000));
+  CHECK_OK(test_flush(own));
   struct test_path map_path = test_path(own, JITSYM_SINK_MAP), dump_path = test_path(own, JITSYM_SINK_JITDUMP);
   struct map map = map_read(map_path.text);
   CHECK(strcmp(map_name(&map, CHILD), "of the child") == 0);
@@ -80,7 +80,7 @@ static void grandchild(void) {
   check_forked(session);
   jitsym *own = open_alone();
   test_register(own, CHILD, 64, "of the child");
-  CHECK_OK(jitsym_flush(own, 60000));
+  CHECK_OK(test_flush(own));
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -90,7 +90,7 @@ static void grandchild(void) {
     exit(0);
   }
   test_wait_ok(child);
-  CHECK_OK(jitsym_flush(own, 60000));
+  CHECK_OK(test_flush(own));
   struct dump dump = dump_read(test_path(own, JITSYM_SINK_JITDUMP).text);
   CHECK(dump.pid == (uint32_t)getpid() && dump_count(&dump, DUMP_LOAD) == 1);
   dump_free(&dump);
@@ -168,7 +168,7 @@ static void *storm(void *unused) {
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
     atomic_fetch_add(&registered, status == JITSYM_OK);
     if (i % 16 == 15) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     if (id != 0 && i % 8 == 7) {
       CHECK_OK(jitsym_unregister(session, id));

@@ -63,7 +63,7 @@ static void fill(void) {
   for (unsigned i = 0; i < CODES; i++) {
     register_code(i);
     if (i == CODES / 2) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
       if (disk_dies) {
         disk_fails("/jit-", ENOSPC, 40);
       }
@@ -126,7 +126,7 @@ static int was_disturbed(void) {
 static pid_t fork_now(void (*child)(void)) {
   const char *mode = getenv("JITSYM_FORK");
   int may_inherit = mode == NULL || strcmp(mode, "off") != 0;
-  for (uint64_t begin = test_now();; test_sleep_ms(20)) {
+  for (unsigned turns = 0;;) {
     if (test_slow) {
       /* Until the writer sleeps: a fork does not wait for it as long as a pass may take under valgrind. */
       test_sleep_ms(1300);
@@ -149,7 +149,7 @@ static pid_t fork_now(void (*child)(void)) {
       test_ended_well(pid, status);
       return pid;
     }
-    CHECK(test_now() - begin < TEST_PATIENCE);
+    CHECK(test_turn_of(&turns, TEST_TURNS));
   }
 }
 
@@ -180,7 +180,7 @@ static void check_same_group(const struct dump_record *mine, const struct dump_r
 
 /* The files of this process begin with the live code of the parent, and nothing else of it. `more`: what came after. */
 static void check_files(pid_t parent, size_t more) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump mine = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   struct dump theirs = dump_read(test_path_of(parent, JITSYM_SINK_JITDUMP).text);
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
@@ -270,7 +270,7 @@ static void first_move(void) {
   jitsym_move_target target = test_target(CHILD);
   CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_move(session, codes[1].id, &target));
   CHECK_OK(jitsym_move(session, codes[4].id, &target));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   const struct dump_record *before = dump_load(&dump, code_name(4), 0), *after = dump_load(&dump, code_name(4), 1);
   CHECK(before != NULL && after != NULL && before->addr == codes[4].addr && after->addr == CHILD);
@@ -301,7 +301,7 @@ static void first_range(void) {
 }
 
 static void first_flush(void) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_files(getppid(), 0);
 }
 
@@ -336,7 +336,7 @@ static void first_init_elsewhere(void) {
   options.map_dir = dir.text;
   jitsym *own = NULL;
   CHECK_OK(jitsym_init(&options, &own));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct test_path path;
   CHECK_OK(jitsym_path(own, JITSYM_SINK_MAP, path.text, sizeof path.text));
   CHECK(strncmp(path.text, dir.text, strlen(dir.text)) == 0);
@@ -389,7 +389,7 @@ static void first_without_room(void) {
   CHECK_OK(jitsym_get_stats(session, &stats));
   CHECK(stats.sinks_running == JITSYM_SINK_JITDUMP && stats.sinks_failed == JITSYM_SINK_MAP);
   test_register(session, CHILD, 64, "of the child");
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   CHECK(dump_count(&dump, DUMP_LOAD) == live_codes() + 1);
   dump_free(&dump);
@@ -503,7 +503,7 @@ static void all_children(void) {
   fill();
   for (size_t i = 0; i < sizeof children / sizeof children[0]; i++) {
     if (i > 0) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     size_t sizes[2][2];
     unsigned char *bytes[2][2];
@@ -566,7 +566,7 @@ static void alone_by_environment(void) {
 
 /* One sink alone: what the child has it from is the registry, or memory. */
 static void map_child(void) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(map.count == live_codes());
   map_free(&map);
@@ -574,7 +574,7 @@ static void map_child(void) {
 }
 
 static void dump_child(void) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   CHECK(dump_count(&dump, DUMP_LOAD) == live_codes());
   dump_free(&dump);
@@ -599,7 +599,7 @@ static void one_sink(void) {
 static unsigned char *code_in_memory;
 
 static void child_of_cut_dump(void) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   const struct dump_record *load = dump_load(&dump, "in memory", 0);
   CHECK(load != NULL && load->addr == (uint64_t)(uintptr_t)code_in_memory && load->size == 100);
@@ -619,7 +619,7 @@ static void cut_dump(void) {
     jitsym_code code = test_code((uint64_t)(uintptr_t)code_in_memory, 100, "in memory");
     code.bytes = code_in_memory;
     CHECK_OK(jitsym_register(session, &code, NULL));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     struct test_path path = test_path(session, JITSYM_SINK_JITDUMP);
     if (way == 0) {
       CHECK(truncate(path.text, 50) == 0);
@@ -644,7 +644,7 @@ static void cut_dump(void) {
 /* Groups that wait in the parent, because its disk is full, are in the child's files as well. */
 static void child_with_another_disk(void) {
   disk_fails("/jit-", 0, 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.inherited == live_codes() && stats.jitdump_held == 0 && stats.unreadable == 0);
   _exit(0);
@@ -654,10 +654,10 @@ static void full_disk(void) {
   session = test_open();
   disk_dies = 1;
   fill();
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, test_flush(session));
   pid_t child = fork_now(child_with_another_disk);
   disk_fails("/jit-", 0, 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct dump mine = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
   struct dump theirs = dump_read(test_path_of(child, JITSYM_SINK_JITDUMP).text);
   CHECK(dump_count(&theirs, DUMP_LOAD) == live_codes());
@@ -677,7 +677,7 @@ static void off_child(void) {
   jitsym_id id = 1;
   CHECK_OK(jitsym_register(session, &code, &id));
   CHECK(id == 0);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_no_trace();
 }
 
@@ -700,7 +700,7 @@ static void daemon_like(void) {
   if (parent == 0) {
     session = test_open();
     fill();
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     before_fork = test_now();
     pid_t child = fork();
     CHECK(child >= 0);
@@ -750,7 +750,7 @@ static void other_ways(void) {
       if (i % 4 == 0) {
         jitsym *own = test_open();
         test_register(own, CHILD, 64, "of the child");
-        CHECK_OK(jitsym_flush(own, 60000));
+        CHECK_OK(test_flush(own));
         struct dump dump = dump_read(test_path(own, JITSYM_SINK_JITDUMP).text);
         CHECK(dump.pid == (uint32_t)getpid() && dump_count(&dump, DUMP_LOAD) == 1);
         dump_free(&dump);
@@ -855,12 +855,9 @@ struct forks {
 static void *fork_on(void *argument) {
   const struct forks *forks = argument;
   unsigned whole = 0, wanted = test_light ? 0 : forks->count / forks->checks * 4 / 5;
-  uint64_t begin = test_now();
+  unsigned turns = 0;
   for (unsigned i = 1; i <= forks->count || whole < wanted; i++) {
-    if (i <= forks->count) {
-      begin = test_now();
-    }
-    CHECK(test_now() - begin < TEST_PATIENCE);
+    CHECK(i <= forks->count || test_turn_of(&turns, TEST_TURNS));
     unsigned least[STORM_THREADS];
     for (unsigned thread = 0; thread < STORM_THREADS; thread++) {
       least[thread] = atomic_load(&counted[thread]);
@@ -962,7 +959,7 @@ static void fork_at_doors(void) {
       jitsym_status status = jitsym_register(found, &code, NULL);
       CHECK(status == JITSYM_OK || status == JITSYM_ERR_CLOSED || status == JITSYM_ERR_FORKED);
       if (status == JITSYM_OK) {
-        CHECK_OK(jitsym_flush(found, 60000));
+        CHECK_OK(test_flush(found));
         CHECK_OK(jitsym_close(found));
       }
       jitsym *own = test_open();
@@ -1013,13 +1010,12 @@ static void fork_in_signal_handler(void) {
   for (; registered < 1100; registered++) {
     test_register(session, PARENT + SLOT * (registered % 1000), 64, "x of y");
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   next_signal();
-  for (uint64_t begin = test_now(); signals < (test_light ? 5 : 200); registered++) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
+  for (; signals < (test_light ? 5 : 200); registered++) {
     test_register(session, PARENT + SLOT * (registered % 1000), 64, "x of y");
     if (registered % 16 == 0) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
   }
   CHECK(signal(SIGALRM, SIG_IGN) != SIG_ERR);
@@ -1092,7 +1088,7 @@ static void interrupted_allocation(void) {
   CHECK(interrupted == 1);
   free(end);
   test_register(session, PARENT, 64, "after it");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK_OK(jitsym_close(session));
 }
 
@@ -1129,7 +1125,7 @@ static void *work_with_lock(void *unused) {
     for (unsigned k = 0; k < 20; k++) {
       test_register(session, PARENT + SLOT * (i % 1000), 64, "with a lock");
       if (k % 10 == 9 && i % 2 == 1) {
-        CHECK_OK(jitsym_flush(session, 60000));
+        CHECK_OK(test_flush(session));
       }
     }
     unlock_host();
@@ -1142,7 +1138,7 @@ static void fork_with_host_lock(void) {
   CHECK(pthread_atfork(lock_host, unlock_host, unlock_host) == 0);
   session = test_open();
   test_register(session, PARENT + SLOT * 2000, 64, "of the parent");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   pthread_t thread;
   atomic_store(&stop, 0);
   CHECK(pthread_create(&thread, NULL, work_with_lock, NULL) == 0);
@@ -1155,7 +1151,7 @@ static void fork_with_host_lock(void) {
       jitsym_status status = CHILD_CAN_ALLOCATE ? jitsym_register(session, &code, NULL) : JITSYM_ERR_FORKED;
       CHECK(status == JITSYM_OK || status == JITSYM_ERR_FORKED);
       if (status == JITSYM_OK) {
-        CHECK_OK(jitsym_flush(session, 60000));
+        CHECK_OK(test_flush(session));
         struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
         CHECK(strcmp(map_name(&map, PARENT + SLOT * 2000), "of the parent") == 0);
         map_free(&map);
@@ -1196,7 +1192,7 @@ static void during_a_write(int moves) {
   for (unsigned i = 0; i < WRITTEN; i++) {
     register_code(i);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   /* While it writes this one, the others come, so that they are read together. */
   disk_is_slow("/jit-");
   register_code(WRITTEN);
@@ -1217,7 +1213,7 @@ static void during_a_write(int moves) {
   close(written[child == 0]);
   if (child == 0) {
     test_inherits_threads = 1;
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     char nothing;
     CHECK(read(written[0], &nothing, 1) == 0);
     size_t groups = check_groups(getppid());
@@ -1227,7 +1223,7 @@ static void during_a_write(int moves) {
     CHECK_OK(jitsym_close(session));
     _exit(0);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   close(written[1]);
   test_wait_ok(child);
   CHECK_OK(jitsym_close(session));

@@ -146,10 +146,9 @@ static int shares_table;
 
 /* Everything is in the files. */
 static void check_written(jitsym *session, unsigned round) {
-  jitsym_status status = jitsym_flush(session, 60000);
-  for (uint64_t begin = test_now(); shares_table && status != JITSYM_OK; test_sleep_ms(1)) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
-    status = jitsym_flush(session, 60000);
+  jitsym_status status = test_flush(session);
+  for (unsigned turns = 0; shares_table && status != JITSYM_OK; status = test_flush(session)) {
+    CHECK(test_turn_of(&turns, TEST_TURNS));
   }
   jitsym_stats stats = test_stats_now(session);
   if (status != JITSYM_OK || stats.sinks_failed != 0 || (!shares_table && stats.write_errors != 0)) {
@@ -268,7 +267,7 @@ static void in_one_table(void) {
     return;
   }
   jitsym *session = test_open();
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   close_all();
   unsigned lost = 0;
   for (int number = 3; number < 32; number++) {
@@ -309,7 +308,7 @@ static void regions_leave_none(void) {
   int before = 0;
   for (int round = 0; round < 40; round++) {
     use_regions(session);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     release_regions(session);
     int now = all_descriptors();
     before = round <= 4 ? now : before;
@@ -327,7 +326,7 @@ static void regions_leave_none(void) {
     memset(memory, 0x90, 1 << 16);
     CHECK_OK(jitsym_region_adopt(session, memory, 1 << 16));
     test_register(session, (uint64_t)(uintptr_t)memory, 64, "adopted");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(munmap(memory, 1 << 16) == 0);
     /* With the next registrations it is noticed that the region is gone. */
     unsigned char *other = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -335,8 +334,8 @@ static void regions_leave_none(void) {
     CHECK_OK(jitsym_region_adopt(session, other, 1 << 16));
     CHECK_OK(jitsym_region_release(session, other));
     CHECK(munmap(other, 1 << 16) == 0);
-    CHECK_OK(jitsym_flush(session, 60000));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
+    CHECK_OK(test_flush(session));
   }
   CHECK_OK(jitsym_close(session));
 }
@@ -408,7 +407,7 @@ static void *cancelled_thread(void *unused) {
     unread.bytes = NULL;
     CHECK_OK(jitsym_register(cancelled_session, &unread, NULL));
   }
-  CHECK_OK(jitsym_flush(cancelled_session, 60000));
+  CHECK_OK(test_flush(cancelled_session));
   atomic_store(&returned, 1);
   pthread_testcancel();
   return NULL;
@@ -468,7 +467,7 @@ static void late_calls(void *number) {
     CHECK(pthread_setspecific(last_moment, (void *)((uintptr_t)number + 1)) == 0);
   }
   test_register(late_session, ADDR + 0x1000 * (uintptr_t)number, 0x40, "late");
-  CHECK_OK(jitsym_flush(late_session, 60000));
+  CHECK_OK(test_flush(late_session));
   if ((uintptr_t)number == 3) {
     CHECK_OK(jitsym_close(late_session));
   }
@@ -477,7 +476,7 @@ static void late_calls(void *number) {
 static void *late_thread(void *unused) {
   (void)unused;
   test_register(late_session, ADDR + 0x100000, 0x40, "early");
-  CHECK_OK(jitsym_flush(late_session, 60000));
+  CHECK_OK(test_flush(late_session));
   CHECK(pthread_setspecific(last_moment, (void *)1) == 0);
   return NULL;
 }

@@ -95,9 +95,9 @@ void map_anew(const struct region *region) {
     check(jitsym_region_discard(session, region->run, region->size), "jitsym_region_discard");
     return;
   }
-  if (munmap(region->run, region->size) != 0 ||
-      mmap(region->run, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
-           -1, 0) != region->run) {
+  /* In one step: between two, another thread of the process could be given the addresses. */
+  if (mmap(region->run, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+      region->run) {
     fail("cannot map memory anew");
   }
   if (option.memory != PLAIN_MEMORY) {

@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
   printf("pid %d\n", (int)getpid());
   fflush(stdout);
   run(0, seconds / 4);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   pid_t pids[64];
   CHECK(workers <= 64);
   for (int i = 0; i < workers; i++) {

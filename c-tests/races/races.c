@@ -189,7 +189,7 @@ static void storm(void) {
     jitsym_stats stats = test_stats(session);
     CHECK(stats.sinks_failed == 0 && stats.write_errors == 0 && stats.live > 0 && listed() > ENDS);
     CHECK_OK(jitsym_unregister_range(session, 0, UINT64_MAX));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK_OK(jitsym_disable(session, JITSYM_SINK_GDB));
     CHECK(listed() == ENDS);
     CHECK_OK(jitsym_enable(session, JITSYM_SINK_GDB));
@@ -233,7 +233,7 @@ static void *comes_to_rest(void *unused) {
   (void)unused;
   for (unsigned i = 0; i < 6; i++) {
     jitsym *session = test_open();
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     jitsym_stats stats = test_stats(session);
     CHECK(stats.registered == 0);
     char text[TEST_PATH_MAX];

@@ -72,13 +72,13 @@ static void adopted_with_all_that_is_known(void) {
   unsigned char *memory = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
   put_code(memory + 64, 1);
   announce_whole(session, memory + 64, memory + 64, "known_before");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(mprotect(memory, PAGE, PROT_READ | PROT_EXEC) == 0);
   unsigned char *other = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
   put_code(other, 2);
   announce(session, other, "of_a_later_call");
   CHECK(is_in_file(memory));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(file_has(session, "known_before") && file_has(session, "/left.toy") && file_has(session, "inlined"));
   CHECK(file_has(session, ".eh_frame_hdr"));
   CHECK_OK(jitsym_close(session));
@@ -147,17 +147,17 @@ static void unmapped_next(void) {
   CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, first.text, sizeof first.text));
   /* The control: as long as nothing is said of its memory, the region stays. */
   CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_stats(session).regions == 1 && test_stats(session).live == 0);
   announce(session, memory, "first_there");
   /* A part of it goes. Less than a page stays. */
   CHECK_OK(jitsym_unregister_mapping(session, address(memory) + SIZE / 2, SIZE / 2));
   CHECK(munmap(memory + SIZE / 2, SIZE / 2) == 0);
   CHECK_OK(jitsym_unregister_mapping(session, address(memory) + 64, PAGE));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_stats(session).regions == 1 && test_stats(session).live == 1 && run_code(memory) == 1);
   CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE / 2));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_stats(session).regions == 0 && test_stats(session).live == 0);
   CHECK(munmap(memory, SIZE / 2) == 0);
   size_t size;
@@ -169,12 +169,12 @@ static void unmapped_next(void) {
     put_code(memory + PAGE, i);
     announce(session, memory + PAGE, "second_there");
     CHECK(is_in_file(memory) && run_code(memory + PAGE) == i);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(file_has(session, "second_there") && test_stats(session).regions == 1);
     CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE));
     CHECK(munmap(memory, SIZE) == 0);
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.regions == 0 && stats.live == 0 && stats.region_code == 22 && stats.region_refused == 0);
   CHECK_STATUS(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_mapping(session, address(memory), 0));
@@ -314,7 +314,7 @@ static void no_foreign_bytes(void) {
       announce(session, all[i] + page * PAGE, "of the parent");
     }
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   close(go[0]);
   close(go[1]);
   test_wait_ok(child);
@@ -338,7 +338,7 @@ static void given_up(void) {
   for (int i = 0; i < 2; i++) {
     put_code(memory, 5);
     announce(session, memory, "given up");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(run_code(memory) == 5 && memory[CODE_SIZE] == (i == 0 ? 0xcc : 0));
     CHECK(madvise(memory, SIZE, MADV_DONTNEED) == 0 && is_zero(memory, SIZE));
   }
@@ -346,7 +346,7 @@ static void given_up(void) {
   put_code(below, 5);
   CHECK_OK(jitsym_region_adopt(session, below, SIZE));
   jitsym_id id = announce(session, below, "below the header");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(madvise(below + PAGE, SIZE - PAGE, MADV_DONTNEED) == 0 && is_zero(below + PAGE, SIZE - PAGE));
   CHECK_OK(jitsym_unregister(session, id));
   for (int i = 0; i < 2; i++) {
@@ -412,14 +412,14 @@ static void made_longer(void) {
       jitsym_code code = test_code((uintptr_t)memory, CODE_SIZE, "made longer");
       code.unwind = &unwind;
       CHECK_OK(jitsym_register(session, &code, NULL));
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     unsigned char *longer = mremap(memory, size, 2 * size, MREMAP_MAYMOVE);
     CHECK(longer != MAP_FAILED && run_code(longer) == 6 && is_zero(longer + size, size));
     put_code(longer + 2 * size - CODE_SIZE, 7);
     CHECK(run_code(longer + 2 * size - CODE_SIZE) == 7);
     announce(session, longer, "elsewhere");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(run_code(longer) == 6 && run_code(longer + 2 * size - CODE_SIZE) == 7);
     CHECK(is_zero(longer + size, size - CODE_SIZE));
   }
@@ -437,7 +437,7 @@ static void in_short_files(void) {
   put_code(memory, 8);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   announce(session, memory, "in a short file");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(file_has(session, "in a short file") && run_code(memory) == 8);
   CHECK_OK(jitsym_close(session));
 }
@@ -467,7 +467,7 @@ static void bytes_in_the_end(void) {
       } else if (way == RELEASED) {
         CHECK_OK(jitsym_region_release(session, memory));
       } else if (way == UNMAPPED) {
-        CHECK_OK(jitsym_flush(session, 60000));
+        CHECK_OK(test_flush(session));
         CHECK(munmap(memory, SIZE) == 0);
       }
       exit(0);

@@ -253,7 +253,7 @@ static void forks(uint32_t flags) {
   jitsym_region kept = alloc(session, 100), freed = alloc(session, 100);
   check_views(kept, 1);
   check_views(freed, 2);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {

@@ -224,7 +224,7 @@ static void two_views(void) {
     char name[32];
     snprintf(name, sizeof name, "two_views_%d", (int)i);
     register_at(session, exec, name);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     struct test_path file = region_path(session);
     struct test_path expected;
     snprintf(expected.text, sizeof expected.text, "%s/jit-%d-%d.so", test_dir, (int)getpid(), (int)i);
@@ -250,7 +250,7 @@ static void register_with_tables(jitsym *session, void *exec) {
   jitsym_code code = test_code((uint64_t)(uintptr_t)exec, CODE_SIZE, "far away");
   code.unwind = &unwind;
   CHECK_OK(jitsym_register(session, &code, NULL));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_stats(session).region_left_out == 0);
 }
 
@@ -413,7 +413,7 @@ static void discarding(void) {
     if (one_view) {
       /* With the bytes of code that was registered there, which the file has. */
       register_at(session, at_offset(region.exec, 16 * page), "to_be_discarded");
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     CHECK_OK(jitsym_region_discard(session, at_offset(region.exec, page), 60 * page));
     CHECK(all_zero(at_offset(region.exec, page), 60 * page) && all_zero(at_offset(region.write, page), 60 * page));
@@ -514,7 +514,7 @@ static void one_view(void) {
     char name[32];
     snprintf(name, sizeof name, "one_view_%u", round);
     jitsym_id id = register_at(session, region.exec, name);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     struct test_path path = region_path(session);
     CHECK(is_of_file(region.exec, "/jit-") && file_has(path.text, name));
     CHECK(call(region.exec) == round);
@@ -734,9 +734,7 @@ static void *run_all_the_time(void *argument) {
 
 static void wait_for_calls(struct runner *runner) {
   unsigned long calls = atomic_load(&runner->calls);
-  for (uint64_t begin = test_now(); atomic_load(&runner->calls) < calls + 10; sched_yield()) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
-  }
+  TEST_AWAIT(atomic_load(&runner->calls) >= calls + 10);
 }
 
 /* The same bytes and protections before, in between and after, while a thread runs there. */
@@ -771,7 +769,7 @@ static void adopting(void) {
         CHECK(is_of_file(memory, region_path(session).text));
         CHECK(test_stats(session).regions == 1);
         register_at(session, memory + page, "adopted_code");
-        CHECK_OK(jitsym_flush(session, 60000));
+        CHECK_OK(test_flush(session));
         CHECK(file_has(region_path(session).text, "adopted_code"));
       } else {
         CHECK_OK(jitsym_region_release(session, memory));
@@ -840,7 +838,7 @@ static void host_goes_on(void) {
     _exit(0);
   }
   test_wait_ok(child);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(file_has(region_path(session).text, "patched"));
 
   /* Released, what is left of it is plain; the rest is let be. */
@@ -991,11 +989,11 @@ static void removes(void) {
   emit(kept.write, kept.exec, 3);
   for (int round = 0; round < 3; round++) {
     jitsym_id id = register_at(session, kept.exec, "to_be_removed");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK_OK(jitsym_unregister(session, id));
     id = register_at(session, one.exec, "to_be_removed");
     CHECK_OK(jitsym_unregister(session, id));
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
   }
   CHECK_OK(jitsym_region_release(session, released.exec));
   CHECK(test_files_in(test_dir) >= 5);
@@ -1009,7 +1007,7 @@ static void removes_at_exit(void) {
   jitsym *session = open_all(JITSYM_INIT_REMOVE_FILES);
   jitsym_region region = create_size(session, page);
   register_at(session, region.exec, "to_be_removed");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_files_in(test_dir) == 3);
 }
 

@@ -379,7 +379,7 @@ static void beside_other_sinks(void) {
   put_code(outside + 64, 2);
   target.bytes = outside + 64;
   CHECK_OK(jitsym_move(session, id, &target));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(strcmp(map_name(&map, (uintptr_t)outside + 64), "code_outside") == 0);
   map_free(&map);
@@ -403,7 +403,7 @@ static void without_sink(void) {
   put_code(write + SIZE, 31);
   announce(session, exec + SIZE, "in grown plain memory");
   CHECK(run_code(exec) == 30 && run_code(exec + SIZE) == 31);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(strcmp(map_name(&map, (uintptr_t)exec), "in plain memory") == 0);
   CHECK(strcmp(map_name(&map, (uintptr_t)exec + SIZE), "in grown plain memory") == 0);
@@ -500,7 +500,7 @@ static void adopted_is_used(void) {
   /* A patched jump needs no call. */
   put_code(memory + PAGE, 62);
   CHECK(run_code(memory + PAGE) == 62);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
 
   /* Pages that are given up read zero. */
   CHECK(madvise(memory + PAGE, PAGE, MADV_DONTNEED) == 0);
@@ -559,7 +559,7 @@ static int adopted_goes_once(void) {
   }
   CHECK(run_code(target) == 70 && run_code(target + PAGE) == 71);
   announce(session, target, "moved by the kernel");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
 
   /* It is adopted anew. */
   CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
@@ -571,7 +571,7 @@ static int adopted_goes_once(void) {
 
   CHECK(munmap(memory, SIZE) == 0);
   CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.write_errors == 0 && stats.sinks_failed == 0);
   CHECK_OK(jitsym_close(session));
@@ -618,9 +618,7 @@ static void adopted_while_it_runs(void) {
     CHECK_OK(jitsym_unregister_range(session, (uintptr_t)runner.memory, SIZE));
     CHECK_OK(jitsym_region_release(session, runner.memory));
     CHECK(!is_in_file(runner.memory));
-    for (uint64_t begin = test_now(); __atomic_load_n(&runner.calls, __ATOMIC_RELAXED) == calls; test_sleep_ms(1)) {
-      CHECK(test_now() - begin < TEST_PATIENCE);
-    }
+    TEST_AWAIT(__atomic_load_n(&runner.calls, __ATOMIC_RELAXED) != calls);
   }
   __atomic_store_n(&runner.stop, 1, __ATOMIC_RELAXED);
   CHECK(pthread_join(thread, NULL) == 0);
@@ -661,7 +659,7 @@ static void forks(uint32_t flags, int is_slow) {
   unsigned char *exec = region.exec, *write = region.write;
   put_code(write, 100);
   announce(session, exec, "inherited");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   if (is_slow) {
     disk_is_slow("/jit-");
     put_code(write + 128, 103);
@@ -675,7 +673,7 @@ static void forks(uint32_t flags, int is_slow) {
   if (child == 0) {
     test_inherits_threads = 1;
     if (flags == 0) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     CHECK(run_code(exec) == 100);
     put_code(write, 101);
@@ -702,7 +700,7 @@ static void forks(uint32_t flags, int is_slow) {
 static jitsym *session_of_thread;
 
 static void *flushes(void *has_flushed) {
-  CHECK_OK(jitsym_flush(session_of_thread, 60000));
+  CHECK_OK(test_flush(session_of_thread));
   __atomic_store_n((int *)has_flushed, 1, __ATOMIC_SEQ_CST);
   return NULL;
 }
@@ -722,7 +720,7 @@ static unsigned char *adopted_with_code(jitsym *session, int number, const char 
   CHECK(mprotect(memory, SIZE, RX) == 0);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   announce(session, memory, name);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   return memory;
 }
 
@@ -787,7 +785,7 @@ static void forks_during_a_rename(void) {
   if (child == 0) {
     test_inherits_threads = 1;
     announce(session, memory, "of the child");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     char number[32];
     snprintf(number, sizeof number, "-%d-", (int)getpid());
     CHECK(run_code(memory) == 60 && strstr(mapping_at(memory).path, number) != NULL);
@@ -881,7 +879,7 @@ static void leaves_one(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
   jitsym_region_options options = wanted(SIZE);
   jitsym_region region = create(session, &options);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   put_code(region.write, 1);
   printf("%ld\n", (long)getpid());
   fflush(stdout);

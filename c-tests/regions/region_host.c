@@ -44,7 +44,7 @@ static void bytes_are_the_hosts(void) {
     CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
     put_code(unlinked, 0);
     announce_bytes(session, memory, unlinked, "linked");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(run_code(memory) == 200 && run_code(memory + PAGE) == 201);
   }
   CHECK_OK(jitsym_close(session));
@@ -78,7 +78,7 @@ static void bytes_are_the_childs(void) {
   CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
   announce(session, memory, "new");
   announce(session, view, "new too");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   close(go[0]);
   close(go[1]);
   test_wait_ok(child);
@@ -129,7 +129,7 @@ static void forks_while_adopted(void) {
     put_code(large.memory + at, 215);
     announce(large.session, large.memory + at, "new");
   }
-  CHECK_OK(jitsym_flush(large.session, 60000));
+  CHECK_OK(test_flush(large.session));
   close(go[0]);
   close(go[1]);
   for (int i = 0; i < count; i++) {
@@ -217,7 +217,7 @@ static void known_before(void) {
   announce_bytes(session, memory + PAGE, memory, "overwritten at once");
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   announce_bytes(session, memory + PAGE, memory, "its heir");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(in_file(session, "known before", 13) == 1 && in_file(session, "its heir", 9) == 1);
   CHECK(test_stats(session).live == 2);
   CHECK_OK(jitsym_unregister(session, id));
@@ -244,7 +244,7 @@ static void bytes_are_in_the_file(void) {
   jitsym_move_target target = test_target((uintptr_t)memory + 4 * PAGE);
   target.bytes = memory + 4 * PAGE;
   CHECK_OK(jitsym_move(session, announce(session, elsewhere, "moved"), &target));
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   for (int i = 0; i < 5; i++) {
     CHECK(in_file(session, memory + i * PAGE, CODE_SIZE) == 1);
   }
@@ -264,11 +264,11 @@ static void descriptors(void) {
     all[i] = create(session, SIZE, i % 2 ? JITSYM_REGION_ONE_VIEW : 0).exec;
   }
   CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(test_stats(session).regions == 2 * COUNT);
     CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT + 2);
     _exit(0);
@@ -307,7 +307,7 @@ static void closed_descriptors(void) {
   unsigned char *exec = region.exec;
   put_code(region.write, 250);
   announce(session, exec, "before they are closed");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   for (int i = 3; i < 100; i++) {
     close(i);
   }
@@ -318,9 +318,9 @@ static void closed_descriptors(void) {
     CHECK(open(path, O_RDWR | O_CLOEXEC) == i);
   }
   announce_bytes(session, exec + PAGE, exec, "after they were closed");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   announce(session, exec, "a new generation");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(in_file(session, "after they were closed", 23) && in_file(session, "a new generation", 17));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.sinks_failed == 0 && stats.region_code == 3 && stats.region_generations == 1);
@@ -338,16 +338,16 @@ static void full_disk_and_back(void) {
     snprintf(name, sizeof name, "registered on a full disk %d", i);
     announce_bytes(session, exec + i * 16, exec, name);
     if (i == 1000) {
-      CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+      CHECK_STATUS(JITSYM_ERR_SINK_FAILED, test_flush(session));
     }
   }
-  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 60000));
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, test_flush(session));
   jitsym_stats stats = test_stats_now(session);
   CHECK(stats.sinks_failed & JITSYM_SINK_REGION && stats.write_errors > 0 && stats.write_errors < 100);
   snprintf(path, sizeof path, "%s/filler", test_dir);
   CHECK(unlink(path) == 0);
   jitsym_flush(session, 60000);
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(test_stats(session).sinks_failed == 0);
   CHECK(in_file(session, "registered on a full disk 0", 28) && in_file(session, "registered on a full disk 1999", 31));
   CHECK_OK(jitsym_close(session));
@@ -418,13 +418,13 @@ static void partly_unmapped(void) {
     put_code(memory, 261);
     announce(session, memory, "in other memory");
     announce_bytes(session, memory + HALF + 64, memory, "in what is left");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(!in_file(session, "in other memory", 16) && in_file(session, "in what is left", 16));
     check_in_map(session, memory, "in other memory");
     /* It may become a region too. */
     if (adopted) {
       CHECK_OK(jitsym_region_adopt(session, memory, HALF));
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
       CHECK(in_file(session, "in other memory", 16));
       CHECK_OK(jitsym_region_release(session, memory));
     }
@@ -450,14 +450,14 @@ static void many_holes(void) {
     char name[32];
     snprintf(name, sizeof name, "beside %d holes", i + 1);
     announce_bytes(session, stays, memory, name);
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     CHECK(in_file(session, name, strlen(name)));
   }
   /* The holes are none of the region's. */
   unsigned char *other = memory + (2 * HOLES - 1) * PAGE;
   map_anew(other, PAGE);
   announce_bytes(session, other, memory, "in a hole");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   check_in_map(session, other, "in a hole");
   jitsym_stats stats = test_stats(session);
   CHECK(stats.regions == 1 && stats.region_code >= HOLES);
@@ -617,7 +617,7 @@ static void nothing_lives_there(void) {
       CHECK_OK(jitsym_unregister(session, id));
     } else if (ended == 1) {
       id = announce(session, memory, "over it");
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
       CHECK_OK(jitsym_unregister(session, id));
     } else if (ended == 2) {
       CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, HALF));
@@ -629,7 +629,7 @@ static void nothing_lives_there(void) {
     }
     map_anew(memory, HALF);
     announce(session, memory, "in other memory");
-    CHECK_OK(jitsym_flush(session, 60000));
+    CHECK_OK(test_flush(session));
     check_in_map(session, memory, "in other memory");
     CHECK_OK(jitsym_region_release(session, memory));
   }
@@ -644,7 +644,7 @@ static void forked_in_part(void) {
   put_code(memory + HALF, 0x12345678);
   CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
   announce(session, memory + HALF, "of the parent");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(munmap(memory, HALF) == 0);
   for (int limited = 0; limited < 2; limited++) {
     pid_t child = fork();
@@ -655,7 +655,7 @@ static void forked_in_part(void) {
       unsigned char *at = memory + HALF + 4 * PAGE;
       put_code(at, 216);
       announce(session, at, "of the child");
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
       CHECK(is_of_file(at, ".so") == !limited && run_code(memory + HALF) == 0x12345678 && run_code(at) == 216);
       if (limited) {
         check_in_map(session, at, "of the child");
@@ -684,7 +684,7 @@ static void enabled_again(void) {
   announce_bytes(session, exec + PAGE, exec, "in between");
   CHECK_OK(jitsym_enable(session, JITSYM_SINK_REGION));
   announce_bytes(session, exec + 2 * PAGE, exec, "behind");
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   CHECK(in_file(session, "before", 7) && in_file(session, "in between", 11) && in_file(session, "behind", 7));
   CHECK(test_stats(session).live == 3);
   CHECK_OK(jitsym_close(session));
@@ -897,7 +897,7 @@ static void copies_are_small(void) {
     id = announce(session, exec + LIVE * CODE_SIZE, "is replaced");
     CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i / EACH].text, sizeof paths[0].text));
     if (i % EACH == EACH - 1) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
   }
   /* The last path is that of the file itself, and others may be. */
@@ -932,7 +932,7 @@ static void tables_have_room(void) {
     CHECK(mprotect(memory, 1 << 16, PROT_READ | PROT_EXEC) == 0);
     ids[i % LIVE] = announce_whole(session, at, at, "is replaced");
     if (i % EACH == 0) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
       CHECK(test_stats(session).region_left_out == 0);
     }
   }

@@ -192,7 +192,7 @@ void fork_child(struct worker *worker, int quiet) {
 }
 
 void wait_for_children(unsigned at_most) {
-  for (uint64_t begin = test_now();;) {
+  for (unsigned turns = 0;;) {
     pthread_mutex_lock(&world.lock);
     for (unsigned i = 0; i < world.child_count; i++) {
       int status = 0;
@@ -215,8 +215,7 @@ void wait_for_children(unsigned at_most) {
     if (left <= at_most) {
       return;
     }
-    CHECK(test_now() - begin < TEST_PATIENCE);
-    test_sleep_ms(2);
+    CHECK(test_turn_of(&turns, TEST_TURNS));
   }
 }
 
@@ -227,7 +226,7 @@ _Noreturn void world_end(struct worker *worker, int kill) {
     stats.struct_size = sizeof stats;
     CHECK_OK(jitsym_get_stats(session, &stats));
     if (stats.spool != JITSYM_SPOOL_SHARED || random_below(worker, 4) == 0) {
-      CHECK_OK(jitsym_flush(session, 60000));
+      CHECK_OK(test_flush(session));
     }
     write_truth(0, 1);
     raise(SIGKILL);

@@ -15,6 +15,7 @@
 
 #include "files.h"
 #include "jitdump_read.h"
+#include "wait.h"
 
 static const char *test_dir;
 static int test_light, test_slow;
@@ -153,7 +154,7 @@ static inline jitsym_stats test_stats_now(jitsym *session) {
 
 /* The counters, exact ones. */
 static inline jitsym_stats test_stats(jitsym *session) {
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   return test_stats_now(session);
 }
 
@@ -232,35 +233,25 @@ static inline unsigned test_markers(const char *path) {
   return count;
 }
 
-/* Nanoseconds after which something hangs, on the slowest machine and under valgrind: one thing, and a whole scenario. */
-#define TEST_PATIENCE UINT64_C(300000000000)
-#define TEST_SCENARIO_PATIENCE (12 * TEST_PATIENCE)
-
-static inline void test_sleep_ms(unsigned ms) {
-  struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
-  nanosleep(&time, NULL);
-}
-
 /* The library's threads end with the last session; the kernel may take a moment to say so. */
 static inline void test_wait_for_end_of_thread(void) {
-  for (uint64_t begin = test_now(); test_threads() != 1; test_sleep_ms(1)) {
-    CHECK(test_now() - begin < TEST_PATIENCE);
-  }
+  TEST_AWAIT(test_threads() == 1);
 }
 
 /*
- * Waits for a child, no longer than that, and returns its wait status. A child that hangs is the failure that is looked for:
- * it is killed, so that nothing is left behind.
+ * Waits for a child, for so many turns, and returns its wait status. A child that hangs is the failure that is looked for: it is
+ * killed, so that nothing is left behind.
  */
-static inline int test_wait_for(pid_t child, uint64_t patience) {
+static inline int test_wait_for(pid_t child, unsigned allowed) {
   int status = 0;
-  for (uint64_t begin = test_now(); test_now() - begin < patience; test_sleep_ms(1)) {
+  unsigned turns = 0;
+  do {
     pid_t got = waitpid(child, &status, WNOHANG);
     CHECK(got == 0 || got == child);
     if (got == child) {
       return status;
     }
-  }
+  } while (test_turn_of(&turns, allowed));
   fprintf(stderr, "child %d hangs\n", (int)child);
   kill(child, SIGKILL);
   waitpid(child, &status, 0);
@@ -269,7 +260,7 @@ static inline int test_wait_for(pid_t child, uint64_t patience) {
 }
 
 static inline int test_wait(pid_t child) {
-  return test_wait_for(child, TEST_PATIENCE);
+  return test_wait_for(child, TEST_TURNS);
 }
 
 /* That a child ended well: normally, and with no finding of a sanitizer or valgrind (they change the exit status). */
@@ -302,7 +293,7 @@ static inline pid_t test_start(void (*scenario)(void)) {
  */
 static inline pid_t test_child(void (*scenario)(void)) {
   pid_t child = test_start(scenario);
-  test_ended_well(child, test_wait_for(child, TEST_SCENARIO_PATIENCE));
+  test_ended_well(child, test_wait_for(child, TEST_SCENARIO_TURNS));
   return child;
 }
 

@@ -380,7 +380,7 @@ static void *registers_on(void *argument) {
     stats.struct_size = sizeof stats;
     CHECK_OK(jitsym_get_stats(session, &stats));
   }
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   return NULL;
 }
 
@@ -445,7 +445,7 @@ static void run_debugger(void) {
 static void run_child(void) {
   run_calls(10);
   /* A fork waits a while for the background thread, and not for ever. */
-  CHECK_OK(jitsym_flush(session, 60000));
+  CHECK_OK(test_flush(session));
   pid_t child = fork();
   CHECK(child >= 0);
   unsigned char *at = memory + 1000;

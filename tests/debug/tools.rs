@@ -21,9 +21,6 @@ pub const STACK: [(&str, &str); 7] = [
 /// What `JITSYM_SINK_GDB` is.
 pub const GDB: &str = "8";
 
-/// The suites of Debian whose debuggers are tried, beside those that are installed.
-const SUITES: [&str; 2] = ["trixie", "sid"];
-
 /// gdb or lldb.
 pub struct Debugger {
     program: PathBuf,
@@ -45,13 +42,11 @@ pub fn lldbs() -> &'static [Debugger] {
 }
 
 fn debuggers(command: &str) -> Vec<Debugger> {
-    let newer = SUITES.map(|suite| {
-        let name = format!("{suite}/{command}");
-        let tool = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &name]));
-        Debugger { program: stdout(&tool).trim().into(), name, is_installed: false }
-    });
-    let installed = Debugger { program: command.into(), name: format!("the installed {command}"), is_installed: true };
-    std::iter::once(installed).chain(newer).collect()
+    let debugger = |program: PathBuf| {
+        let name = program.display().to_string();
+        Debugger { is_installed: name == command, program, name }
+    };
+    versions(command).into_iter().map(debugger).collect()
 }
 
 impl Debugger {
@@ -150,7 +145,7 @@ pub fn stripped(file: &Path, out: &Path) -> PathBuf {
 /// The library without its symbol table. It has the name of the one that programs are linked with, and takes its place where it is
 /// loaded first.
 pub fn stripped_library(test: &str) -> PathBuf {
-    stripped(&artifacts().shared_dir.join("libjitsym.so"), &scratch_dir(test).join("libjitsym.so.0.1"))
+    preloadable(&stripped(&artifacts().shared_dir.join("libjitsym.so"), &scratch_dir(test).join("libjitsym.so.0.1")))
 }
 
 /// The lines that end with the path of a library of ours. The folders on that path may be called like it.

@@ -3,10 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use crate::perf;
-use crate::support::{root, scratch_dir, tool, TmpFiles};
+use crate::support::{root, scratch_dir, tool, wait_until, TmpFiles};
 
 /// A directory for the commands of one document. In their path are `jitsym`, and `vm`, which runs `examples/hello.toy` for a
 /// while, or is the document's own program; it is also `./vm`.
@@ -77,15 +76,12 @@ impl Container {
             unshare.arg(root().join("examples/hello.toy")).arg((12 * pace).to_string()).spawn().expect("start unshare");
         let mut container = Container { pid: 0, unshare };
         let children = format!("/proc/{0}/task/{0}/children", container.unshare.id());
-        for _ in 0..60_000 {
+        wait_until("files in the container", || {
             let child = std::fs::read_to_string(&children).unwrap_or_default();
             container.pid = child.trim().parse().unwrap_or(0);
-            if Path::new(&format!("/proc/{}/root/tmp/perf-1.map", container.pid)).exists() {
-                return container;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("nothing is in the container");
+            Path::new(&format!("/proc/{}/root/tmp/perf-1.map", container.pid)).exists()
+        });
+        container
     }
 }
 

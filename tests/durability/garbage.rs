@@ -91,12 +91,14 @@ struct Victim {
 
 impl Victim {
     fn new(random: &mut Random) -> Victim {
-        let (seed, slow_disk) = (random.number() >> 1, "block_at=200000".into());
+        // All calls together write more than that.
+        let (seed, slow_disk) = (random.number() >> 1, "block_at=20000".into());
         // Small, but with room for all of it.
         let max_memory = 8 << 20;
         let plan = Plan { calls: 300, large: 300, ops: true, seed, slow_disk, max_memory, ..Plan::default() };
         let mut run = Run::start("victim", plan);
         run.wait_until("the end of the calls", |truth| truth.done);
+        run.wait_until_the_disk_hangs();
         run.kill();
         // Which the spool may come to name by damage.
         for path in [run.dump(), run.map()] {

@@ -8,7 +8,7 @@ use crate::perf;
 use crate::plan::{rounds, slow_disk, Plan, Random, JITDUMP, MAP, NO_SPOOL, SPOOL_NONE, SPOOL_SHARED};
 use crate::recover::recover;
 use crate::run::{kill, Run, Truth};
-use crate::support::{run, stdout, tool, try_run};
+use crate::support::{preloadable, run, stdout, tool, try_run};
 
 /// What a program does that is killed, with all that can be different from one to the next.
 fn random_plan(random: &mut Random, round: usize) -> Plan {
@@ -276,7 +276,7 @@ fn default_place() {
         command.args(&words[1..]).stdout(std::process::Stdio::null());
         if close == 0 {
             // A spool in which nothing is left to be written may be removed by any next process.
-            command.env("LD_PRELOAD", slow_disk()).env("SLOW_DISK", "block_at=41");
+            command.env("LD_PRELOAD", preloadable(slow_disk())).env("SLOW_DISK", "block_at=41");
         }
         let mut program = command.spawn().expect("start the program");
         let pid = program.id();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::perf;
-use crate::support::{describe, run, stdout, tool, try_run};
+use crate::support::{describe, may_unshare, run, run_to_its_end, stdout, tool};
 
 /// `jitsym recover`, without anything that the environment may want of it.
 pub fn recover_command(spool: &Path, pids: &[u32]) -> Command {
@@ -14,12 +14,10 @@ pub fn recover_command(spool: &Path, pids: &[u32]) -> Command {
     command
 }
 
-/// Runs `jitsym recover`, two minutes at most; it must end by itself.
+/// Runs `jitsym recover`; it must end by itself.
 pub fn recover(spool: &Path, pids: &[u32]) -> Output {
-    let recover = recover_command(spool, pids);
-    let mut command = perf::command("timeout");
-    command.args(["-k", "5", "120"]).arg(recover.get_program()).args(recover.get_args());
-    let output = try_run(&mut command);
+    let mut command = recover_command(spool, pids);
+    let output = run_to_its_end(&mut command);
     let text = String::from_utf8_lossy(&output.stderr);
     let ended = matches!(output.status.code(), Some(0..=2)) && !text.contains("panicked");
     assert!(ended, "{}", describe(&command, &output));
@@ -53,9 +51,7 @@ impl Report {
 /// Runs a shell script in a mount namespace of its own, with the words behind it as `$1` and on; none if that is not
 /// allowed here.
 pub fn in_namespace(script: &str, words: &[String], environment: &[(&str, String)]) -> Option<Output> {
-    let allowed = try_run(Command::new("unshare").args(["-m", "true"])).status.success();
-    if !allowed {
-        println!("left out: no mount namespace to be had");
+    if !may_unshare(&["-m"]) {
         return None;
     }
     let mut command = perf::command("timeout");

@@ -4,12 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use crate::perf;
 use crate::plan::{slow_disk, Plan, CALLS_MAX};
 use crate::recover::{recover, Report};
-use crate::support::{self, scratch_dir, stdout, try_run};
+use crate::support::{self, preloadable, scratch_dir, stdout, try_run};
 
 const THREADS_MAX: usize = 32;
 const CALLS_AT: usize = 4096;
@@ -39,6 +38,11 @@ impl SpoolDir {
     /// Where the notes are.
     pub fn truth(&self) -> PathBuf {
         self.0.with_file_name("truth")
+    }
+
+    /// A file that is there once the disk hangs.
+    pub fn hangs(&self) -> PathBuf {
+        self.0.with_file_name("hangs")
     }
 
     /// The spools in it.
@@ -76,7 +80,8 @@ impl Run {
         let mut command = perf::command(&words[0]);
         command.args(&words[1..]).env("JITSYM_SPOOL_DIR", &spool.0).envs(environment.iter().copied());
         if !plan.slow_disk.is_empty() {
-            command.env("LD_PRELOAD", slow_disk()).env("SLOW_DISK", &plan.slow_disk);
+            command.env("LD_PRELOAD", preloadable(slow_disk())).env("SLOW_DISK", &plan.slow_disk);
+            command.env("SLOW_DISK_HANGS", spool.hangs());
         }
         let log = std::fs::File::create(dir.join("log")).expect("log");
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("log")).stderr(log);
@@ -107,15 +112,20 @@ impl Run {
         Truth::read(&self.spool.truth(), true)
     }
 
-    /// Waits until the notes say so; ten minutes at most.
+    /// Waits until the notes say so.
     pub fn wait_until(&mut self, what: &str, condition: impl Fn(&Truth) -> bool) {
-        let begin = Instant::now();
-        while !condition(&self.head()) {
+        support::wait_until(&format!("{what} of {self}"), || {
             let ended = self.child.try_wait().expect("wait for the program");
-            assert!(ended.is_none(), "{self}: ended with {ended:?} before {what}: {}", self.log());
-            assert!(begin.elapsed() < Duration::from_secs(600), "{self}: {what} never comes");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            let is_so = condition(&self.head());
+            assert!(is_so || ended.is_none(), "{self}: ended with {ended:?} before {what}: {}", self.log());
+            is_so
+        });
+    }
+
+    /// Waits until the library's thread is in a write that never ends. It has no other file under way then.
+    pub fn wait_until_the_disk_hangs(&mut self) {
+        let hangs = self.spool.hangs();
+        self.wait_until("a disk that hangs", |_| hangs.exists());
     }
 
     /// Kills the process and waits for its end. It must have lived so long.
@@ -125,16 +135,14 @@ impl Run {
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{self}: {status}: {}", self.log());
     }
 
-    /// Waits for an end of its own accord, ten minutes at most.
+    /// Waits for an end of its own accord.
     pub fn wait(&mut self) -> std::process::ExitStatus {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("wait for the program") {
-                return status;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(600), "{self} does not end");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let mut status = None;
+        support::wait_until(&format!("the end of {self}"), || {
+            status = self.child.try_wait().expect("wait for the program");
+            status.is_some()
+        });
+        status.expect("its status")
     }
 
     /// What it printed.

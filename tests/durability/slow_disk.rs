@@ -86,7 +86,8 @@ fn full_disk() {
         let max_memory = 256 << 20;
         let ops = random.chance(2);
         let plan = Plan { calls: 12_000, large: 300, ops, seed, close: 1, max_memory, ..Plan::default() };
-        let script = "mount -t tmpfs -o size=$1k none $2; out=$3; small=$2; shift 3; \"$@\"; cp $small/* $out/";
+        let script =
+            "mount -t tmpfs -o size=$1k none \"$2\"; out=$3; small=$2; shift 3; \"$@\"; cp \"$small\"/* \"$out\"/";
         let mut words = vec![kilobytes.to_string(), full.display().to_string(), dir.display().to_string()];
         words.extend(plan.words(&dir, &dir.join("truth")));
         words.push(format!("{}={}", if sink == MAP { "map_dir" } else { "dump_dir" }, full.display()));

@@ -5,7 +5,7 @@ use crate::kills::{check_files, recover_and_check};
 use crate::plan::{rounds, Plan, Random, NO_SPOOL, SPOOL_NONE, SPOOL_PARTLY, SPOOL_SHARED};
 use crate::recover::in_namespace;
 use crate::run::{fresh_dir, said, Run, Truth};
-use crate::support::tool;
+use crate::support::{preloadable, tool};
 
 /// A clean end leaves no spool, whether the session was closed or not.
 #[test]
@@ -91,7 +91,7 @@ fn killed_with_a_small_spool() {
     for _ in 0..rounds(3) {
         let (seed, die_us) = (random.number() >> 1, 1000 + random.below(200_000));
         let plan = Plan { size: 8192, large: 300, seed, die_us, ..Plan::default() };
-        let recover = format!("{} recover --dir $spool", tool().display());
+        let recover = format!("'{}' recover --dir \"$spool\"", tool().display());
         let slow_disk = random.pick(&["rate=50000000", "block_at=1000000"]);
         let Some((log, dir)) = in_small_place("size=12m", &plan, slow_disk, &recover) else { return };
         println!("{}", log.trim_end());
@@ -109,8 +109,8 @@ fn in_small_place(options: &str, plan: &Plan, slow_disk: &str, then: &str) -> Op
     // Whether the program was killed is for the caller to know.
     let end = if plan.die_us == 0 { "" } else { " || test $? = 137" };
     let script = format!(
-        "mount -t tmpfs -o $1 none $2; spool=$2; shift 2; JITSYM_SPOOL_DIR=$spool LD_PRELOAD={} \"$@\"{end}; {then}",
-        crate::plan::slow_disk().display()
+        "mount -t tmpfs -o $1 none \"$2\"; spool=$2; shift 2; JITSYM_SPOOL_DIR=$spool LD_PRELOAD={} \"$@\"{end}; {then}",
+        preloadable(crate::plan::slow_disk()).display()
     );
     let mut words = vec![options.to_string(), place.display().to_string()];
     words.extend(plan.words(&dir, &dir.join("truth")));

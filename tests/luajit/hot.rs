@@ -11,13 +11,6 @@ const ENOUGH_IN_PHASE: usize = 50;
 pub const PHASES: [&str; 9] =
     ["loop", "inlined", "side", "side_inlined", "spill", "recursion", "coroutines", "callback", "stitched"];
 
-/// A tool of a newer suite of Debian, fetched if need be.
-pub fn tool(name: &str) -> PathBuf {
-    let mut xtask = Command::new(env!("CARGO"));
-    xtask.current_dir(root()).args(["run", "--quiet", "--locked", "--package", "xtask", "--", "tool", name]);
-    PathBuf::from(stdout(&run(&mut xtask)).trim())
-}
-
 pub fn program(file: &str) -> PathBuf {
     root().join("tests/luajit").join(file)
 }
@@ -72,7 +65,7 @@ fn hot_lines() -> HashMap<String, String> {
 
 /// A perf of a newer suite, with a directory of our own for what it keeps.
 pub fn newer_perf() -> impl Fn(&str) -> Command {
-    let program = tool("perf");
+    let program = fetched("perf");
     move |subcommand| perf::of(command(&program), &[], subcommand)
 }
 
@@ -226,7 +219,7 @@ fn check_all_square_roots(pid: u32) {
 /// Real recordings of two versions of LuaJIT, read by an old perf and a new one.
 #[test]
 fn lines_and_stacks_of_traces_are_right() {
-    let (newer_luajit, newer_perf) = (tool("luajit"), newer_perf());
+    let (newer_luajit, newer_perf) = (fetched("luajit"), newer_perf());
     for (luajit, name) in [(Path::new("luajit"), "hot"), (&newer_luajit, "hot-newer")] {
         let recording = record(luajit, name, &[]);
         check_files(recording.pid);

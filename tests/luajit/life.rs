@@ -110,7 +110,7 @@ fn each_state_has_its_own_traces() {
         counters()
     "#;
     for newer in [false, true] {
-        let luajit = if newer { hot::tool("luajit") } else { "luajit".into() };
+        let luajit = if newer { fetched("luajit") } else { "luajit".into() };
         let (text, files) = run_script(luajit, "states.lua", &["-ljitsym"], script);
         assert_eq!(text, "1 3 3\n1 3 1\n", "traces of this state, registered and live ones of both");
         assert_eq!(read_dump(files.0).len(), 3);

@@ -6,21 +6,21 @@ use std::process::Command;
 
 use crate::cfi::{self, Dumped};
 use crate::perf;
-use crate::support::{artifacts, root, run, scratch_dir, serial, stdout, TmpFiles};
+use crate::support::{
+    artifacts, fetched, once, preloadable, root, run, scratch_dir, serial, shared_dir, stdout, TmpFiles,
+};
 
 /// The source of a runtime as Debian has it.
 pub fn source(name: &str) -> PathBuf {
-    let source = format!("{name}-source");
-    let source = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", &source]));
-    Path::new(stdout(&source).trim()).join(name)
+    fetched(&format!("{name}-source")).join(name)
 }
 
 /// The runtime, built from its source: `PREFIX/bin/NAME`. Built again only if something has changed.
 pub fn built(name: &str, program: &str) -> PathBuf {
     let source = source(name);
-    let prefix = scratch_dir(format!("built-{name}"));
+    let prefix = shared_dir(format!("built-{name}"));
     let script = root().join("examples").join(name).join("build.sh");
-    run(Command::new("sh").arg(script).arg(&source).arg(&prefix));
+    once(&prefix, "", || drop(run(Command::new("sh").arg(script).arg(&source).arg(&prefix))));
     prefix.join("bin").join(program)
 }
 
@@ -93,7 +93,7 @@ impl Recording {
             Way::Jitdump => record.env("JITSYM", "map,jitdump"),
             // The runtime's own variable has to be enough.
             Way::Regions => record.env_remove("JITSYM"),
-            Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", &library),
+            Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", preloadable(&library)),
         };
         record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
         // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.

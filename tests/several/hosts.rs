@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{compile, root, run, scratch_dir, serial, stdout, until_enough, Link, PACE};
+use crate::support::{compile, fetched, preloadable, run, scratch_dir, serial, stdout, until_enough, Link, PACE};
 use crate::{perf, samples, Recording, ENOUGH};
 
 /// Burns in code that the runtime names `pyburn`, until the passenger has arrived.
@@ -56,20 +56,7 @@ fn passenger() -> &'static Path {
 /// CPython of a newer suite of Debian: older ones cannot tell perf of their functions.
 fn python() -> &'static Path {
     static FETCHED: OnceLock<PathBuf> = OnceLock::new();
-    FETCHED.get_or_init(|| {
-        let mut xtask = Command::new(env!("CARGO"));
-        xtask.current_dir(root()).args([
-            "run",
-            "--quiet",
-            "--locked",
-            "--package",
-            "xtask",
-            "--",
-            "tool",
-            "python3.13",
-        ]);
-        PathBuf::from(stdout(&run(&mut xtask)).trim())
-    })
+    FETCHED.get_or_init(|| fetched("python3.13"))
 }
 
 /// A scenario's directory, with the program in it.
@@ -170,7 +157,7 @@ fn record_node(name: &str, option: &str, delay_ms: u32) -> Recording {
     command.current_dir("/tmp").env("PASSENGER", format!("{delay_ms} {}", out.display()));
     command
         .arg("env")
-        .arg(format!("LD_PRELOAD={}", passenger().display()))
+        .arg(format!("LD_PRELOAD={}", preloadable(passenger()).display()))
         .args(["node", option])
         .arg(script)
         .arg(&out);

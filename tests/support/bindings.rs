@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::perf::{self, Recording};
-use crate::support::{artifacts, checker, fresh_dir, root, run, scratch_dir, stdout};
+use crate::support::{artifacts, checker, fresh_dir, lock, root, run, scratch_dir, stdout};
 
 pub fn package(language: &str) -> PathBuf {
     root().join("bindings").join(language)
@@ -22,8 +22,7 @@ pub fn with_library(command: &mut Command) -> &mut Command {
 pub fn python_env(packages: &[&str]) -> PathBuf {
     let env = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-env");
     // Another test program may be about to make it.
-    let lock = std::fs::File::create(env.with_extension("lock")).expect("lock file");
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("lock");
+    let _lock = lock(&env.with_extension("lock"));
     if !env.join("ready").exists() {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&env));
         std::fs::write(env.join("ready"), "").expect("write");

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 #[path = "../../man/mod.rs"]
 pub mod man;
 
-use crate::support::{checker, root, run, scratch_dir, stdout};
+use crate::support::{checker, once, root, run, scratch_dir, shared_dir, stdout};
 
 /// An installed tree that has been moved since.
 pub struct Tree {
@@ -29,8 +29,17 @@ impl Tree {
         includedir: &'static str,
         arguments: &[&str],
     ) -> Tree {
-        let scratch = scratch_dir(name);
-        fs::remove_dir_all(&scratch).expect("clear the scratch directory");
+        Self::at(&scratch_dir(name), prefix, libdir, includedir, arguments)
+    }
+
+    fn at(
+        scratch: &Path,
+        prefix: &'static str,
+        libdir: &'static str,
+        includedir: &'static str,
+        arguments: &[&str],
+    ) -> Tree {
+        fs::remove_dir_all(scratch).expect("clear the scratch directory");
         // The space is for the quoting in the script.
         let stage = scratch.join("first place");
         install(&stage, arguments);
@@ -75,7 +84,12 @@ pub fn install(destdir: &Path, arguments: &[&str]) -> String {
 pub fn plain() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
     TREE.get_or_init(|| {
-        Tree::new("plain", "/usr/local", "/usr/local/lib", "/usr/local/include", &["--prefix", "/usr/local"])
+        let root = shared_dir("plain");
+        let (prefix, libdir, includedir) = ("/usr/local", "/usr/local/lib", "/usr/local/include");
+        once(&root.with_extension("tree"), "", || {
+            Tree::at(&root, prefix, libdir, includedir, &["--prefix", prefix]);
+        });
+        Tree { root: root.join("moved"), prefix, libdir, includedir }
     })
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{root, run, scratch_dir, stdout, STATIC_LIBS};
+use crate::support::{cargo, once, root, run, scratch_dir, shared_dir, stdout, STATIC_LIBS};
 
 /// A build of the static library, and how programs are linked with it.
 pub struct Build {
@@ -65,7 +65,7 @@ const THREAD_SUPPRESSIONS: &str = "race:alloc::sync::Arc*drop_slow\n";
 pub fn thread_options() -> String {
     let suppressions = scratch_dir("suppressions").join("thread");
     std::fs::write(&suppressions, THREAD_SUPPRESSIONS).expect("write the suppressions");
-    format!("suppressions={}", suppressions.display())
+    format!("suppressions='{}'", suppressions.display())
 }
 
 /// Makes undefined behaviour end the program, with a stack that is worth reading.
@@ -82,41 +82,54 @@ impl Build {
     fn library(&self) -> &Path {
         self.built.get_or_init(|| {
             let dir = root().join("target").join(format!("races-{}", self.name));
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib"]);
-            // The feature that is for an archive as rustc writes it.
-            cargo
-                .args(["--features", "capi", "--crate-type", "staticlib", "--target", &target(), "--target-dir"])
-                .arg(&dir);
-            // Sanitizers are not stable yet.
-            cargo
-                .env("RUSTC_BOOTSTRAP", "1")
-                .env("RUSTFLAGS", self.flags.join(" "))
-                .env_remove("CARGO_ENCODED_RUSTFLAGS");
-            // Quick to build, and nothing is inlined that should be seen in a report.
-            cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "4");
-            run(cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", self.opt_level));
-            dir.join(target()).join("release/libjitsym.a")
+            let library = dir.join(target()).join("release/libjitsym.a");
+            std::fs::create_dir_all(&dir).expect("directory of the library");
+            once(&dir.join("library"), "", || {
+                let mut cargo = cargo();
+                cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib"]);
+                // The feature that is for an archive as rustc writes it.
+                cargo
+                    .args(["--features", "capi", "--crate-type", "staticlib", "--target", &target(), "--target-dir"])
+                    .arg(&dir);
+                // Sanitizers are not stable yet.
+                cargo
+                    .env("RUSTC_BOOTSTRAP", "1")
+                    .env("RUSTFLAGS", self.flags.join(" "))
+                    .env_remove("CARGO_ENCODED_RUSTFLAGS");
+                // Quick to build, and nothing is inlined that should be seen in a report.
+                cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "4");
+                run(cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", self.opt_level));
+            });
+            library
         })
     }
 
     /// Compiles a C or C++ program (below the root) with it, of sources and of libraries (`-lNAME`, or a path).
     pub fn program(&self, compiler: &str, sources: &[&str]) -> PathBuf {
-        let out = |source: &str| scratch_dir("bin").join(format!("{}-{}", source.replace('/', "-"), self.name));
+        let program = self.path(sources[0]);
+        let library = self.library();
+        once(&program, &format!("{compiler} {sources:?}"), || self.link(compiler, sources, library, &program));
+        program
+    }
+
+    fn path(&self, source: &str) -> PathBuf {
+        shared_dir("bin").join(format!("{}-{}", source.replace('/', "-"), self.name))
+    }
+
+    fn link(&self, compiler: &str, sources: &[&str], library: &Path, program: &Path) {
         // Linked with the runtime of the Rust compiler: there can be only one.
         let mut link = Command::new(compiler);
         link.args(["-pie", "-rdynamic"]);
         let (libraries, sources): (Vec<&str>, Vec<&str>) =
             sources.iter().partition(|word| word.starts_with("-l") || word.contains(".so"));
         for source in &sources {
-            let object = out(&format!("{source}.o"));
+            let object = program.with_extension(format!("{}.o", source.replace('/', "-")));
             let mut command = Command::new(compiler);
             command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
             run(command.args(["-fPIE", "-c"]).args(self.c_flags).arg(source).arg("-o").arg(&object));
             link.arg(object);
         }
-        let out = out(sources[0]);
-        link.arg(self.library()).args(libraries);
+        link.arg(library).args(libraries);
         if let Some(name) = self.runtime {
             let sysroot = stdout(&run(Command::new("rustc").current_dir(root()).args(["--print", "sysroot"])));
             let lib = Path::new(sysroot.trim()).join("lib/rustlib").join(target()).join("lib");
@@ -124,7 +137,6 @@ impl Build {
             assert!(runtime.exists(), "this Rust toolchain has no {}", runtime.display());
             link.arg("-Wl,--whole-archive").arg(runtime).arg("-Wl,--no-whole-archive");
         }
-        run(link.args(STATIC_LIBS).arg("-o").arg(&out));
-        out
+        run(link.args(STATIC_LIBS).arg("-o").arg(program));
     }
 }

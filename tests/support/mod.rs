@@ -5,19 +5,26 @@
 
 pub mod checker;
 pub mod genelf;
+mod preload;
 pub mod readelf;
 mod tmp_files;
+mod wait;
 
 use std::ffi::OsStr;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 
-// Not every test profiles a process.
+// Not every test profiles a process, preloads a library, or waits.
+#[allow(unused_imports)]
+pub use preload::preloadable;
 #[allow(unused_imports)]
 pub use tmp_files::TmpFiles;
+#[allow(unused_imports)]
+pub use wait::{run_to_its_end, wait_until};
 
 /// The root of the source tree, for the tests of the library and for those in `tool/`.
 pub fn root() -> &'static Path {
@@ -33,37 +40,101 @@ pub struct Artifacts {
     pub static_lib: PathBuf,
 }
 
-/// Builds the C libraries once per test program; cargo decides whether there is anything to do.
+/// Makes something that several tests use, once in a run of all tests: `cargo xtask test` gives each test a process, and names the
+/// run in `JITSYM_TEST_RUN`. Without that name the run is this process. `made` is a path below the target directory; what was made
+/// in another way, `how`, is made again.
+pub fn once(made: &Path, how: &str, make: impl FnOnce()) {
+    let beside = |end: &str| {
+        let mut path = made.as_os_str().to_owned();
+        path.push(end);
+        PathBuf::from(path)
+    };
+    let run = std::env::var("JITSYM_TEST_RUN").unwrap_or_else(|_| std::process::id().to_string());
+    let this = format!("{run} {how}");
+    let _lock = lock(&beside(".lock"));
+    let stamp = beside(".made");
+    if std::fs::read_to_string(&stamp).is_ok_and(|last| last == this) {
+        return;
+    }
+    let _ = std::fs::remove_file(&stamp);
+    make();
+    std::fs::write(&stamp, this).expect("note what was made");
+}
+
+/// Whether all is run, and not each promise once: older and newer versions of a tool too, and long searches.
+pub fn thorough() -> bool {
+    std::env::var("JITSYM_TEST_TIER").is_ok_and(|tier| tier == "all")
+}
+
+/// The installed version of a tool; in a thorough run those of newer suites of Debian too, which `cargo xtask tool` knows.
+pub fn versions(command: &str) -> Vec<PathBuf> {
+    let newer = ["trixie", "sid"].into_iter().filter(|_| thorough());
+    std::iter::once(command.into()).chain(newer.map(|suite| fetched(&format!("{suite}/{command}")))).collect()
+}
+
+/// Held until it is dropped, by one thread of one process.
+pub fn lock(path: &Path) -> File {
+    let file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    // SAFETY: the descriptor is open.
+    let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    assert_eq!(locked, 0, "{}: {}", path.display(), std::io::Error::last_os_error());
+    file
+}
+
+/// Builds the C libraries; cargo decides whether there is anything to do.
 pub fn artifacts() -> &'static Artifacts {
     static BUILT: OnceLock<Artifacts> = OnceLock::new();
     BUILT.get_or_init(|| {
         let dir = root().join("target/c");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(root()).args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
-        run(cargo.args(["--crate-type", "cdylib,staticlib", "--target-dir"]).arg(&dir));
         let shared_dir = dir.join("release");
-        let _ = std::os::unix::fs::symlink("libjitsym.so", shared_dir.join("libjitsym.so.0.1"));
-        // As it is installed: see scripts/seal.sh.
         let static_lib = shared_dir.join("sealed/libjitsym.a");
         std::fs::create_dir_all(shared_dir.join("sealed")).expect("directory of the static library");
-        run(Command::new("sh")
-            .arg(root().join("scripts/seal.sh"))
-            .arg(shared_dir.join("libjitsym.a"))
-            .arg(&static_lib));
+        once(&shared_dir.join("libraries"), "", || {
+            let mut cargo = cargo();
+            cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
+            run(cargo.args(["--crate-type", "cdylib,staticlib", "--target-dir"]).arg(&dir));
+            let _ = std::os::unix::fs::symlink("libjitsym.so", shared_dir.join("libjitsym.so.0.1"));
+            // As it is installed: see scripts/seal.sh.
+            run(Command::new("sh")
+                .arg(root().join("scripts/seal.sh"))
+                .arg(shared_dir.join("libjitsym.a"))
+                .arg(&static_lib));
+        });
         Artifacts { shared_dir, static_lib }
     })
 }
 
-/// The program `jitsym`, built once per test program too.
+/// cargo, in the source tree.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// The program `jitsym`. `cargo xtask test` has built it, and says where it is.
 pub fn tool() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(built) = std::env::var_os("JITSYM_TEST_TOOL") {
+            return built.into();
+        }
         let dir = root().join("target/tool");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--package", "jitsym-tool", "--target-dir"]);
-        run(cargo.arg(&dir));
+        run(cargo().args(["build", "--quiet", "--locked", "--package", "jitsym-tool", "--target-dir"]).arg(&dir));
         dir.join("debug/jitsym")
     })
+}
+
+/// A program that `cargo xtask tool` prepares, or the directory where it unpacks packages.
+pub fn fetched(name: &str) -> PathBuf {
+    let mut command = match std::env::var_os("JITSYM_TEST_XTASK") {
+        Some(built) => Command::new(built),
+        None => {
+            let mut cargo = cargo();
+            cargo.arg("xtask");
+            cargo
+        }
+    };
+    PathBuf::from(stdout(&run(command.args(["tool", name]))).trim())
 }
 
 /// System libraries that a program needs beside `libjitsym.a`.
@@ -80,10 +151,16 @@ pub enum Link {
 
 /// Compiles C or C++ sources (below the root) to a program in the test's scratch directory.
 pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], name: &str) -> PathBuf {
-    let out = scratch_dir("bin").join(name);
+    let out = shared_dir("bin").join(name);
+    let how = format!("{compiler} {sources:?} {link:?} {flags:?}");
+    once(&out, &how, || compile_to(&out, compiler, sources, link, flags));
+    out
+}
+
+fn compile_to(out: &Path, compiler: &str, sources: &[&str], link: Link, flags: &[&str]) {
     let mut command = Command::new(compiler);
     command.current_dir(root()).args(["-g", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ic-tests/support"]);
-    command.args(flags).args(sources).arg("-o").arg(&out);
+    command.args(flags).args(sources).arg("-o").arg(out);
     match link {
         Link::Shared => {
             let dir = artifacts().shared_dir.display().to_string();
@@ -99,7 +176,6 @@ pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], nam
     }
     command.args(["-lpthread"]);
     run(&mut command);
-    out
 }
 
 /// A plugin with the static library inside (c-tests/support/plugin.c), which shows nothing of it.
@@ -125,11 +201,30 @@ pub fn try_run(command: &mut Command) -> Output {
     }
 }
 
+/// Whether the tests run as root. A test that needs that returns if not, and is counted as skipped: the runner looks for this line.
+pub fn is_root(to_do_what: &str) -> bool {
+    // SAFETY: a system call without arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("skipped: needs root to {to_do_what}");
+    }
+    is_root
+}
+
+/// Whether namespaces of these kinds (options of `unshare`) are to be had; the same otherwise.
+pub fn may_unshare(kinds: &[&str]) -> bool {
+    let allowed = try_run(Command::new("unshare").args(kinds).arg("true")).status.success();
+    if !allowed {
+        println!("skipped: needs root to make namespaces");
+    }
+    allowed
+}
+
 /// Runs a program (its file) with the rights of another group, as one does that is installed setgid. That takes root.
 pub fn run_privileged(program: &Path, complete: impl FnOnce(&mut Command)) -> Output {
     let copy = scratch_dir("privileged").join(program.file_name().expect("program"));
     std::fs::copy(program, &copy).expect("copy the program");
-    chown(&copy, None, Some(65534)).expect("give the program to another group, which root may");
+    chown(&copy, None, Some(65534)).expect("give the program to another group");
     std::fs::set_permissions(&copy, Permissions::from_mode(0o2755)).expect("setgid");
     let mut command = Command::new(&copy);
     complete(&mut command);
@@ -171,11 +266,23 @@ pub fn plain_header() -> PathBuf {
     header
 }
 
-/// A directory below the target directory, for this test program alone.
-pub fn scratch_dir(name: impl AsRef<OsStr>) -> PathBuf {
+/// A directory for the tests of this program, for what they make `once`.
+pub fn shared_dir(name: impl AsRef<OsStr>) -> PathBuf {
     let program = std::env::current_exe().ok();
     let program = program.as_ref().and_then(|path| path.file_stem()).unwrap_or(OsStr::new("test"));
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(program).join(name.as_ref());
+    below(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(program), name)
+}
+
+/// A directory for this test: `cargo xtask test` says where, and removes it. Otherwise the tests of this program share it.
+pub fn scratch_dir(name: impl AsRef<OsStr>) -> PathBuf {
+    match std::env::var_os("JITSYM_TEST_DIR") {
+        Some(dir) => below(Path::new(&dir), name),
+        None => shared_dir(name),
+    }
+}
+
+fn below(dir: &Path, name: impl AsRef<OsStr>) -> PathBuf {
+    let dir = dir.join(name.as_ref());
     std::fs::create_dir_all(&dir).expect("scratch directory");
     dir
 }
@@ -208,7 +315,6 @@ pub fn until_enough<T>(wanted: usize, mut record: impl FnMut(u32) -> (T, usize))
 }
 
 /// Tests that measure time shares hold this, so that they do not disturb each other.
-pub fn serial() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+pub fn serial() -> File {
+    lock(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("serial.lock"))
 }

@@ -1,6 +1,7 @@
-//! What a process that was profiled leaves in /tmp.
+//! What a process that was profiled leaves behind.
 
-/// Removes a process's files from /tmp when dropped: map, dump, regions, and the objects that `perf inject` wrote.
+/// Removes a process's files when dropped. In /tmp they are map, dump, regions, and the objects that `perf inject` wrote; in /dev/shm
+/// there is the spool of a process that has ended without its exit handlers.
 pub struct TmpFiles(pub u32);
 
 impl Drop for TmpFiles {
@@ -15,6 +16,12 @@ impl Drop for TmpFiles {
             // Where several libraries write, the number has zeros before it.
             let is_dump = name.strip_prefix("jit-").is_some_and(|name| name.trim_start_matches('0') == dump);
             if is_dump || name.starts_with(&prefix) || name.starts_with(&region) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        let spool = format!("jitsym-{pid}-");
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&spool) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }

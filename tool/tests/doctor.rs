@@ -13,7 +13,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
 use support::*;
 use toy::{broken, no_size, toy};
@@ -262,24 +261,14 @@ fn process_with(program: &Path, environment: &[(&str, &str)], dir: &Path) -> Chi
 fn toy_that_has_code(dir: &Path) -> Child {
     let child = toy_with(&[("JITSYM", "on")], dir);
     let map = dir.join(format!("perf-{}.map", child.id()));
-    wait_until(|| std::fs::metadata(&map).is_ok_and(|map| map.len() > 0));
+    wait_until("a map of the toy", || std::fs::metadata(&map).is_ok_and(|map| map.len() > 0));
     child
-}
-
-/// For a minute: what is looked at then says what is missing.
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if is_so() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Looks at a process when a file is mapped in it, and ends it.
 fn of_process(mut child: Child, mapped: &str) -> Output {
     let pid = child.id();
-    wait_until(|| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().contains(mapped));
+    wait_until(mapped, || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().contains(mapped));
     let output = try_run(&mut doctor(&[&pid.to_string()]));
     child.kill().expect("end it");
     child.wait().expect("wait");
@@ -304,13 +293,10 @@ fn container(dir: &Path) -> Output {
     let mut unshare = unshare.env("JITSYM_DIR", dir).spawn().expect("start unshare");
     let children = format!("/proc/{0}/task/{0}/children", unshare.id());
     let mut pid = String::new();
-    for _ in 0..6000 {
+    wait_until("files in the container", || {
         pid = std::fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
-        if !pid.is_empty() && dir.join("jit-1.dump").exists() && dir.join("perf-1.map").exists() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        !pid.is_empty() && dir.join("jit-1.dump").exists() && dir.join("perf-1.map").exists()
+    });
     let output = try_run(&mut doctor(&[&pid]));
     unshare.kill().expect("end it");
     unshare.wait().expect("wait");
@@ -411,6 +397,9 @@ const BEGIN: &str = "<!-- The rest is written by tool/tests/doctor.rs. -->\n";
 /// Each set-up has its cause in the last lines, and these are in the document.
 #[test]
 fn last_lines_name_the_cause() {
+    if !is_root("mount file systems and start a container") {
+        return;
+    }
     assert!(SET_UPS.len() >= 12);
     let mut sections = String::new();
     for (number, set_up) in SET_UPS.iter().enumerate() {
@@ -548,7 +537,7 @@ fn processes_that_write_nothing() {
     let child = process_with(shared(), ADOPTING, &dir);
     let pid = child.id();
     // Until it has registered something, which it says with the first pass of its writer.
-    wait_until(|| stdout(&try_run(&mut doctor(&[&pid.to_string()]))).contains("not adopted"));
+    wait_until("what is not adopted", || stdout(&try_run(&mut doctor(&[&pid.to_string()]))).contains("not adopted"));
     let text = stdout(&of_process(child, "libjitsym.so"));
     assert!(text.contains("\ncause: memory at 0x") && text.contains("is not adopted: it is shared"), "{text}");
     assert!(!text.contains("has opened no session"), "{text}");

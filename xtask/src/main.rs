@@ -3,6 +3,7 @@
 //!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
 //!     cargo xtask inject [--counts A,B] [--suites A,B] [--rounds N] [--cache DIR] [--mirror URI]
 //!     cargo xtask regions [--seed N] [--workload A,B] [--perf A,B] [--calls N] [--jitdump] [--quick] [--cache DIR] [--mirror URI]
+//!     cargo xtask test [fast|gate|all] [--jobs N] [PART...]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 //!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
 
@@ -29,6 +30,7 @@ mod script;
 mod stepped;
 mod suites;
 mod table;
+mod tests;
 mod truth;
 
 use std::path::PathBuf;
@@ -58,6 +60,9 @@ cargo xtask regions  Runs random code in regions, steps through some of it, and 
     --calls N        that each thread of a workload makes, of which one in fifty is stepped (4000)
     --jitdump        a jitdump and `perf inject --jit` in place of regions
     --quick          a choice of workloads and perfs, in half a minute
+cargo xtask test     Runs the tests; of SUITE::TEST only those whose names have one of the PARTs in them.
+    fast|gate|all    how many (gate)
+    --jobs N         how many at a time (two for each processor)
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
@@ -101,6 +106,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         jitdump: false,
         quick: false,
     };
+    let mut all = tests::Plan { tier: tests::Tier::Gate, filters: Vec::new(), jobs: tests::usual_jobs() };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
         let list = |text: String| text.split(',').map(str::to_string).collect::<Vec<_>>();
@@ -128,6 +134,11 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
             "--calls" if command == "regions" => random.calls = value()?.parse().context(USAGE)?,
             "--jitdump" if command == "regions" => random.jitdump = true,
             "--quick" if command == "regions" => random.quick = true,
+            "--jobs" if command == "test" => all.jobs = value()?.parse().context(USAGE)?,
+            part if command == "test" && !part.starts_with('-') => match tests::Tier::parse(part) {
+                Some(tier) => all.tier = tier,
+                None => all.filters.push(part.into()),
+            },
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),
         }
     }
@@ -135,6 +146,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         "matrix" => matrix::run(&plan),
         "inject" => inject::run(&inject::Plan { cache: plan.cache, counts, suites, rounds }).map(|()| true),
         "regions" => regions::run(&regions::Plan { cache: plan.cache, ..random }),
+        "test" => tests::run(&all),
         "tool" => suites::print_one(&plan.cache, &tool.unwrap_or_default()).map(|()| true),
         "tools" => suites::print_all(&plan.cache).map(|()| true),
         _ => bail!("no command\n{USAGE}"),

@@ -58,7 +58,7 @@ pub fn build_random() -> Result<PathBuf> {
 }
 
 /// Builds the C library as it is shipped. Returns the directory that it lies in.
-fn build_library() -> Result<PathBuf> {
+pub fn build_library() -> Result<PathBuf> {
     let target = root().join("target/c");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(root()).args([

@@ -38,13 +38,7 @@ const LINES: [(u64, u64); 12] = [
 /// The valgrind that is installed, and newer ones.
 pub fn valgrinds() -> &'static [PathBuf] {
     static ALL: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let newer = ["trixie/valgrind", "sid/valgrind"].map(|name| {
-            let tool = run(Command::new(env!("CARGO")).current_dir(root()).args(["xtask", "tool", name]));
-            stdout(&tool).trim().into()
-        });
-        std::iter::once("valgrind".into()).chain(newer).collect()
-    })
+    ALL.get_or_init(|| versions("valgrind"))
 }
 
 fn program() -> &'static Path {

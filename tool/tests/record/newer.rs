@@ -1,7 +1,6 @@
 //! The same with perf 7, which finds stacks in another way, and only by way of jitdumps that lie in /tmp.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use super::{jitsym, perf, said};
@@ -10,11 +9,7 @@ use crate::support::*;
 /// The perf of a newer suite of Debian.
 fn newer() -> &'static Path {
     static FETCHED: OnceLock<PathBuf> = OnceLock::new();
-    FETCHED.get_or_init(|| {
-        let mut xtask = Command::new(env!("CARGO"));
-        xtask.current_dir(root()).args(["run", "--quiet", "--locked", "--package", "xtask", "--", "tool", "perf"]);
-        PathBuf::from(stdout(&run(&mut xtask)).trim())
-    })
+    FETCHED.get_or_init(|| fetched("perf"))
 }
 
 /// What is recorded has names and whole stacks, says doctor with that perf; and it names the causes where something is missing.
