@@ -26,7 +26,7 @@ cd "$(dirname "$0")/.."
 
 command -v cargo >/dev/null || { echo "demo.sh: Rust 1.88 or newer is needed, and there is no cargo" >&2; exit 1; }
 need cc=gcc /usr/include/stdio.h=libc6-dev
-cargo build --quiet --release --locked --package jitsym-tool
+cargo build --quiet --profile program --locked --package jitsym-tool
 cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
 lib=$PWD/target/c/release
 ln -sf libjitsym.so "$lib/libjitsym.so.0.1"
@@ -57,8 +57,8 @@ then
 
 The recording is kept. To look at it again:
     perf report -i $work/jit.data --no-children
-    target/release/jitsym doctor $work/jit.data
-To record a program of your own in one step: target/release/jitsym record -- COMMAND
+    target/program/jitsym doctor $work/jit.data
+To record a program of your own in one step: target/program/jitsym record -- COMMAND
 END
 else
     echo "perf cannot be used here:"
@@ -71,5 +71,5 @@ else
     cat "/tmp/perf-$pid.map"
     echo
     echo "/tmp/jit-$pid.dump, decoded:"
-    target/release/jitsym dump "/tmp/jit-$pid.dump"
+    target/program/jitsym dump "/tmp/jit-$pid.dump"
 fi

@@ -178,7 +178,7 @@ tool=
 if [ -f tool/Cargo.toml ]; then
   tool=yes
   echo "install.sh: building the program jitsym" >&2
-  "$cargo" build --quiet --locked --release --package jitsym-tool --target-dir "$target"
+  "$cargo" build --quiet --locked --profile program --package jitsym-tool --target-dir "$target"
 fi
 
 # ---- install ----
@@ -284,7 +284,7 @@ install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
-if [ -n "$tool" ]; then install_stripped 755 "$target/$release/jitsym" "$bindir" jitsym --strip-unneeded; fi
+if [ -n "$tool" ]; then install_stripped 755 "$target/${release%release}program/jitsym" "$bindir" jitsym --strip-unneeded; fi
 if [ -n "$tool" ]; then
   install_file 644 man/completions/jitsym.bash "$datadir/bash-completion/completions" jitsym
   install_file 644 man/completions/_jitsym "$datadir/zsh/site-functions" _jitsym

@@ -16,14 +16,14 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
     luajit=luajit node=nodejs python3=python3 /usr/share/python-wheels=python3-venv pip3=python3-pip go=golang-go \
     llvm-dwarfdump=llvm eu-readelf=elfutils pkg-config=pkg-config cmake=cmake make=make meson=meson strace=strace mandoc=mandoc \
     zsh=zsh fish=fish zstd=zstd dpkg-shlibdeps=dpkg-dev abidiff=abigail-tools \
-    aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
-    gdb-multiarch=gdb-multiarch gdb=gdb lldb=lldb /usr/lib/llvm-14/lib/libunwind.so.1=libunwind-14 \
+    gdb=gdb lldb=lldb /usr/lib/llvm-14/lib/libunwind.so.1=libunwind-14 \
     /usr/share/doc/libunwind-dev=libunwind-dev /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 if [ "$tier" = all ]; then
     need rakudo=rakudo perl=perl /usr/include/tommath.h=libtommath-dev /usr/include/uv.h=libuv1-dev \
         /usr/include/atomic_ops.h=libatomic-ops-dev /usr/include/x86_64-linux-gnu/ffi.h=libffi-dev lintian=lintian \
-        riscv64-linux-gnu-gcc=gcc-riscv64-linux-gnu /usr/riscv64-linux-gnu/include/stdio.h=libc6-dev-riscv64-cross \
+        aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
+        gdb-multiarch=gdb-multiarch riscv64-linux-gnu-gcc=gcc-riscv64-linux-gnu /usr/riscv64-linux-gnu/include/stdio.h=libc6-dev-riscv64-cross \
         /usr/include/dnnl.h=libdnnl-dev /usr/lib/postgresql=postgresql
 fi
 

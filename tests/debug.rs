@@ -145,7 +145,8 @@ fn ends_and_changes_in_gdb() {
         assert_has(&text, &["many_8 in section"]);
     }
     // A session that has it alone, and nobody listens.
-    let output = run(Command::new(&debuggee.program).arg(&debuggee.dir).args(["on-and-off", "1000", "9"]));
+    let rounds = if thorough() { "1000" } else { "100" };
+    let output = run(Command::new(&debuggee.program).arg(&debuggee.dir).args(["on-and-off", rounds, "9"]));
     assert!(stdout(&output).ends_with("ok\n"), "{output:?}");
 }
 
