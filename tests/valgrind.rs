@@ -419,8 +419,11 @@ fn traces_of_luajit() {
         let output = run(command.env_remove("JITSYM").args(["luajit", "-ljitsym"]).arg(script));
         assert!(stdout(&output) == "true\n" && output.stderr.is_empty(), "{output:?}");
         let profile = Profile::read(&out);
-        let trace = profile.text.lines().find(|line| line.contains("  *  ") && line.contains(":TRACE_1 luajit.lua:7"));
-        assert!(trace.is_some_and(|line| line.contains("-v")), "{}", profile.text);
+        // LuaJIT counts by addresses, so chance decides whether the loop or the function that it calls is compiled first.
+        let is_loop =
+            |line: &&str| line.contains("  *  ") && line.contains(":TRACE_") && line.contains(" luajit.lua:7 ");
+        let mut lines = profile.text.lines().filter(is_loop);
+        assert!(lines.any(|line| line.contains("-v")), "{}", profile.text);
     }
 }
 
