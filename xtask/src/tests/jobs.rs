@@ -61,7 +61,7 @@ pub fn run(jobs: Vec<Job>, at_once: usize, built: &Built, scratch: &Path) -> Res
     let running = Running::until_interrupted(move || theirs.remove())?;
     let (sender, receiver) = channel();
     let mut ended = Vec::new();
-    std::thread::scope(|scope| -> Result<()> {
+    let outcome = std::thread::scope(|scope| -> Result<()> {
         for _ in 0..at_once {
             let (sender, waiting, private, running) = (sender.clone(), &waiting, &private, &running);
             scope.spawn(move || loop {
@@ -83,9 +83,9 @@ pub fn run(jobs: Vec<Job>, at_once: usize, built: &Built, scratch: &Path) -> Res
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
-    })?;
+    });
     private.remove();
-    Ok(ended)
+    outcome.map(|()| ended)
 }
 
 fn run_one(

@@ -33,7 +33,9 @@ impl Private {
         let variables = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "XDG_CACHE_HOME", "CARGO_TARGET_DIR"];
         kept.extend(variables.iter().filter_map(std::env::var_os).map(PathBuf::from));
         kept.retain(|path| path.is_dir() && path.starts_with("/tmp"));
-        let above = [scratch.join("tmp"), PathBuf::from(format!("/dev/shm/jitsym-tests-{}", std::process::id()))];
+        // A process may have several runs, each with a scratch directory of its own.
+        let run = scratch.file_name().unwrap_or_default().to_string_lossy();
+        let above = [scratch.join("tmp"), PathBuf::from(format!("/dev/shm/jitsym-tests-{}-{run}", std::process::id()))];
         let mut private = Private { above: Some(above), kept, count: AtomicUsize::new(0) };
         let mut probe = Command::new("true");
         let allowed = private.rooms(&mut probe).is_ok_and(|_rooms| probe.status().is_ok_and(|status| status.success()));
