@@ -126,3 +126,11 @@ pub use iced_x86::Instruction;
 
 /// Whether there is a tracer for this machine. Without one the crate has nothing else.
 pub const SUPPORTED: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, by which jitdumps and recordings date what happens.
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -313,7 +313,7 @@ impl Stepping {
                 Frames::Chain(chain(tracer, pid, registers.rbp))
             }
         };
-        let (pid, tid, time) = (pid as u32, tid as u32, now());
+        let (pid, tid, time) = (pid as u32, tid as u32, crate::now());
         self.file.sample(&Sample { pid, tid, time, registers, frames })?;
         self.moments.push(Moment { pid, tid, time, ip: registers.rip, callers });
         Ok(())
@@ -332,11 +332,4 @@ fn chain(tracer: &Tracer, pid: Tid, mut frame: u64) -> Vec<u64> {
         frame = next;
     }
     chain
-}
-
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -9,7 +9,7 @@ use anyhow::{anyhow, bail, Context, Result};
 use crate::debuggers::{self, Debugger, Which};
 use crate::lost::{self, Lost};
 use crate::perf::{self, Graph, Mode, Perf, Recording};
-use crate::program::{self, Program, Written};
+use crate::program::{self, Program, Scenario, Written};
 use crate::score::{Score, Share};
 use crate::suites::{self, Cache};
 use crate::{blaze, bpf, crates, eu_stack, mirror, run, samply, stepped, table};
@@ -105,6 +105,23 @@ pub struct Task<'a> {
     pub living: bool,
     /// Functions of the scenario `many`.
     pub count: usize,
+}
+
+impl Task<'_> {
+    /// The run of its scenario, of a program that waits for nobody.
+    pub fn run(&self, written: Written) -> Scenario<'_> {
+        Scenario {
+            name: self.scenario,
+            written,
+            count: self.count,
+            seconds: self.seconds,
+            truth: self.dir.join("truth"),
+            wait: false,
+            // Files of a namespace can be read as long as its processes live.
+            hold: self.living || self.scenario == "namespace",
+            step: false,
+        }
+    }
 }
 
 /// What a reader came to.

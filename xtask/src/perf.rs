@@ -110,18 +110,8 @@ impl Perf {
 
     /// Records a scenario.
     pub fn record(&self, program: &Program, task: &Task, mode: &Mode) -> Result<Recording> {
-        // Files of a namespace can be read as long as its processes live.
-        let living = task.living || task.scenario == "namespace";
-        let scenario = Scenario {
-            name: task.scenario,
-            written: mode.written,
-            count: task.count,
-            seconds: task.seconds,
-            truth: task.dir.join("truth"),
-            wait: mode.attach || living,
-            hold: living,
-            step: false,
-        };
+        let scenario = task.run(mode.written);
+        let scenario = Scenario { wait: mode.attach || scenario.hold, ..scenario };
         let program = program.of(mode.graph);
         let data = task.dir.join("perf.data");
         let mut record = self.command(task.dir, "record");

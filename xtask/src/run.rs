@@ -57,10 +57,4 @@ pub fn is_readable(file: &impl AsRawFd, milliseconds: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, milliseconds) == 1 }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
-pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+pub use jitsym_step::now;

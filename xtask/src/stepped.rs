@@ -17,18 +17,7 @@ const HOLD: &str = "hold";
 
 /// Steps through a scenario. `perf` reports what the kernel says of the program.
 pub fn record_scenario(perf: &Perf, program: &Program, task: &Task, mode: &Mode) -> Result<Recording> {
-    // Files of a namespace can be read as long as its processes live.
-    let living = task.living || task.scenario == "namespace";
-    let scenario = Scenario {
-        name: task.scenario,
-        written: mode.written,
-        count: task.count,
-        seconds: task.seconds,
-        truth: task.dir.join("truth"),
-        wait: false,
-        hold: living,
-        step: true,
-    };
+    let scenario = Scenario { step: true, ..task.run(mode.written) };
     let mut command = run::command(program.of(mode.graph));
     command.args(scenario.arguments());
     let data = task.dir.join("perf.data");
@@ -40,7 +29,7 @@ pub fn record_scenario(perf: &Perf, program: &Program, task: &Task, mode: &Mode)
             Graph::FramePointers => jitsym_step::Graph::FramePointers,
         },
         enter: &[ENTER],
-        hold: living.then_some(HOLD),
+        hold: scenario.hold.then_some(HOLD),
         data: &data,
     });
     // Its files are to go even if it has failed.

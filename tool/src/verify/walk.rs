@@ -144,14 +144,6 @@ pub struct Walk<'a> {
     begin: Instant,
 }
 
-fn now() -> u64 {
-    // SAFETY: a struct of integers.
-    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct is written.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 impl<'a> Walk<'a> {
     pub fn new(tracer: Tracer, options: &'a Options, progress: &'a mut dyn FnMut(u64, u64)) -> Walk<'a> {
         Walk {

@@ -4,7 +4,7 @@ use std::io;
 
 use jitsym_step::{Event, Tid};
 
-use super::{now, Mode, Walk};
+use super::{Mode, Walk};
 use crate::verify::process::Process;
 
 impl Walk<'_> {
@@ -27,7 +27,7 @@ impl Walk<'_> {
                 self.homes.insert(pid, if shares_memory { home } else { pid });
                 if !shares_memory {
                     let mut process = Process::default();
-                    process.sources.forked_at = Some(now());
+                    process.sources.forked_at = Some(jitsym_step::now());
                     process.follow(&mut self.tracer, pid, true, &self.options.functions, self.options.calls);
                     self.processes.insert(pid, process);
                 }

@@ -4,7 +4,7 @@ use std::io;
 
 use jitsym_step::{Frame, Kind as FrameKind, Tid, KEPT};
 
-use super::{now, Walk, BELOW, OPEN_MAX, OPEN_OF_ONE, STACK_MAX};
+use super::{Walk, BELOW, OPEN_MAX, OPEN_OF_ONE, STACK_MAX};
 use crate::verify::process::Place;
 use crate::verify::truth::{kept, numbered, Seen};
 
@@ -26,7 +26,7 @@ impl Walk<'_> {
         code.truncate(len);
         let call = thread.calls.last().map_or(0, |call| call.id);
         let came_from = thread.came_from;
-        let seen = Seen { time: now(), rip, code, registers, frame, from, stack, call, came_from };
+        let seen = Seen { time: jitsym_step::now(), rip, code, registers, frame, from, stack, call, came_from };
         if let Some(first @ None) = self.claims.get_mut(&call) {
             *first = Some((home, seen.clone()));
         }
