@@ -76,7 +76,9 @@ impl Process {
     /// Looks for files and for what was added to them, and has new code stop at its entries.
     pub fn follow(&mut self, tracer: &mut Tracer, pid: Tid, is_remapped: bool, wanted: &Patterns, calls: u32) {
         let mut added = Vec::new();
-        if is_remapped {
+        if !is_remapped && self.sources.has_regions() {
+            added = self.sources.regions(pid, &self.maps, &mut self.book, wanted);
+        } else if is_remapped {
             self.remap(tracer, pid);
             added = self.sources.discover(pid, &self.maps, &mut self.book, wanted);
             let tellers = sources::symbol(pid, &self.maps, "__jit_debug_register_code", &mut self.files);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::{id, shadow};
@@ -38,6 +39,8 @@ pub struct Sources {
     dumps: HashMap<(u64, u64), Dump>,
     /// Files of regions in the state in which they were read.
     regions: HashMap<PathBuf, (u64, u64, i64, i64)>,
+    /// When one was last read, and how long that took.
+    read_regions: Option<(Instant, Duration)>,
     /// What is in a child's copy of its parent's file after the fork is not the child's.
     pub forked_at: Option<u64>,
 }
@@ -85,9 +88,21 @@ impl Sources {
                 indices: HashMap::new(),
             });
         }
+        self.regions(pid, maps, book, wanted)
+    }
+
+    pub fn has_regions(&self) -> bool {
+        !self.regions.is_empty()
+    }
+
+    /// Reads the files of regions that have changed. Their size is that of the memory, so that it takes time.
+    pub fn regions(&mut self, pid: Tid, maps: &[Mapping], book: &mut Book, wanted: &Patterns) -> Vec<usize> {
         let mut added = Vec::new();
-        for mapping in maps.iter().filter(|mapping| is_region(mapping) && mapping.executable) {
+        let is_early = self.read_regions.is_some_and(|(end, took)| end.elapsed() < took);
+        for mapping in maps.iter().filter(|mapping| is_region(mapping) && mapping.executable && !is_early) {
+            let begin = Instant::now();
             added.extend(self.region(pid, mapping, book, wanted));
+            self.read_regions = Some((Instant::now(), begin.elapsed()));
         }
         added
     }
