@@ -26,6 +26,8 @@ A directory that is not absolute lies below the prefix. Environment:
                       the programs to use; STRIP=: leaves debug information in
   CARGO_TARGET_DIR    where to build
   CARGO_BUILD_TARGET  what to build for
+  JITSYM_PROGRAM      a program jitsym that is built already, and is installed
+                      instead of another one
 END
 }
 
@@ -174,9 +176,10 @@ libraries=$target/c/$library_release static=$target/c/$library_release/sealed/li
 mkdir -p "${static%/*}"
 sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
 # The package that cargo makes of the library is without it.
-tool=
-if [ -f tool/Cargo.toml ]; then
-  tool=yes
+tool=${JITSYM_PROGRAM:-}
+case $tool in "" | /*) ;; *) fail "JITSYM_PROGRAM is not absolute: $tool" ;; esac
+if [ -z "$tool" ] && [ -f tool/Cargo.toml ]; then
+  tool=$target/${release%release}program/jitsym
   echo "install.sh: building the program jitsym" >&2
   "$cargo" build --quiet --locked --profile program --package jitsym-tool --target-dir "$target"
 fi
@@ -284,8 +287,8 @@ install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
-if [ -n "$tool" ]; then install_stripped 755 "$target/${release%release}program/jitsym" "$bindir" jitsym --strip-unneeded; fi
 if [ -n "$tool" ]; then
+  install_stripped 755 "$tool" "$bindir" jitsym --strip-unneeded
   install_file 644 man/completions/jitsym.bash "$datadir/bash-completion/completions" jitsym
   install_file 644 man/completions/_jitsym "$datadir/zsh/site-functions" _jitsym
   install_file 644 man/completions/jitsym.fish "$datadir/fish/vendor_completions.d" jitsym.fish
