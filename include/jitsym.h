@@ -51,7 +51,7 @@
 #ifndef JITSYM_H
 #define JITSYM_H
 
-/* Generated from src/capi by `JITSYM_UPDATE_HEADER=1 cargo test --test header`. Do not edit. */
+/* Generated from src/capi by `JITSYM_UPDATE_HEADER=1 cargo test --test tests header`. Do not edit. */
 
 #include <stddef.h>
 #include <stdint.h>

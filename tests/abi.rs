@@ -1,16 +1,12 @@
 //! The header of today against the ABI of the last release: see tests/abi/README.md.
 
-#[path = "../man/header.rs"]
-mod declarations;
-mod support;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use declarations::Kind;
-use support::{describe, root, run, scratch_dir, try_run};
+use crate::pages::header::{self, Kind};
+use crate::support::{describe, root, run, scratch_dir, try_run};
 
 const HEADER: &str = include_str!("../include/jitsym.h");
 
@@ -27,7 +23,7 @@ fn library(header: &str, dir: &Path) -> PathBuf {
     fs::create_dir_all(dir).expect("directory");
     fs::write(dir.join("jitsym.h"), header).expect("header");
     let mut source = String::from("#include \"jitsym.h\"\n");
-    for entry in declarations::parse(header) {
+    for entry in header::parse(header) {
         let _ = match entry.kind {
             Kind::Function => writeln!(source, "{} {{ __builtin_trap(); }}", entry.declaration.trim_end_matches(';')),
             Kind::Enum => writeln!(source, "{0} variable_of_{0};", entry.name),

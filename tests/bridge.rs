@@ -1,11 +1,5 @@
 //! The bridge from debuggers' lists: what programs that never heard of the library tell gdb, and the real perf shows.
 
-#[path = "support/guests.rs"]
-mod guests;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,17 +7,19 @@ use std::process::Command;
 use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
-use guests::{check_lines, check_names, check_stacks, guest, library, python, record, Stacks};
-use perf::Verdict;
-use support::{
-    checker, fresh_dir, is_root, preloadable, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles,
+use crate::guests::{
+    self, check_lines, check_names, check_stacks, guest, library, python, record, Stacks, LLVMLITE, NUMBA, WASMTIME,
+};
+use crate::perf::{self, Verdict};
+use crate::support::{
+    checker, fresh_dir, is_root, root, run, scratch_dir, serial, spaceless, stdout, until_enough, TmpFiles,
 };
 
 /// nobody, and its group.
 const NOBODY: u32 = 65534;
 
 fn bridged(record: &mut Command) -> &mut Command {
-    record.env("JITSYM", "bridge").env("LD_PRELOAD", preloadable(&library()))
+    record.env("JITSYM", "bridge").env("LD_PRELOAD", spaceless(&library()))
 }
 
 fn is_way(symbol: &str) -> bool {
@@ -33,7 +29,7 @@ fn is_way(symbol: &str) -> bool {
 #[test]
 fn wasmtime() {
     let stacks = record("wasmtime", true, |record, seconds| {
-        bridged(record).arg(python()).arg(guest("wasm.py")).args([seconds, "debug"]);
+        bridged(record).arg(python(WASMTIME)).arg(guest("wasm.py")).args([seconds, "debug"]);
     });
     check_names("wasmtime", &stacks, |symbol| is_way(symbol) || symbol.contains("trampoline"));
     check_stacks("wasmtime", &stacks, &["middle", "outer"]);
@@ -43,13 +39,13 @@ fn wasmtime() {
 #[test]
 fn llvmlite() {
     let stacks = record("llvmlite", true, |record, seconds| {
-        bridged(record).arg(python()).arg(guest("llvm.py")).arg(seconds);
+        bridged(record).arg(python(LLVMLITE)).arg(guest("llvm.py")).arg(seconds);
     });
     check_names("llvmlite", &stacks, is_way);
     check_stacks("llvmlite", &stacks, &["outer"]);
     // The control: without the option nothing happens, though the library is there.
     let stacks = record("llvmlite-without", false, |record, seconds| {
-        record.env("LD_PRELOAD", preloadable(&library())).arg(python()).arg(guest("llvm.py")).arg(seconds);
+        record.env("LD_PRELOAD", spaceless(&library())).arg(python(LLVMLITE)).arg(guest("llvm.py")).arg(seconds);
     });
     assert!(!stacks.stacks.iter().any(|stack| is_way(&stack[0].sym)));
 }
@@ -57,7 +53,7 @@ fn llvmlite() {
 #[test]
 fn numba() {
     let stacks = record("numba", true, |record, seconds| {
-        bridged(record).arg(python()).arg(guest("numba_hot.py")).args([seconds, "debug"]);
+        bridged(record).arg(python(NUMBA)).arg(guest("numba_hot.py")).args([seconds, "debug"]);
     });
     check_names("numba", &stacks, is_way);
     check_stacks("numba", &stacks, &[]);

@@ -2,19 +2,17 @@
 //! out as the one that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c), and tables made from
 //! what gcc wrote.
 
-mod support;
-
 use std::path::PathBuf;
 use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
+use crate::support::genelf::{self, TEXT};
+use crate::support::readelf::{lines_from, rows as readelf_rows, tool, without_kept};
+use crate::support::{run, scratch_dir};
 use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, Tables};
 use jitsym::{FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
-use support::genelf::{self, TEXT};
-use support::readelf::{lines_from, rows as readelf_rows, tool, without_kept};
-use support::{run, scratch_dir};
 
 /// An ELF file of tables for code that does not matter.
 fn elf(arch: Arch, tables: &Tables, code_size: u64, name: &str) -> PathBuf {

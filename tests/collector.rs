@@ -1,20 +1,16 @@
 //! The library as a collector for Intel's JIT profiling API: programs that never heard of it, and what the real perf shows of them.
 
-#[path = "support/cfi.rs"]
-mod cfi;
-#[path = "support/guests.rs"]
-mod guests;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use guests::{check_adopted, check_lines, check_names, check_stacks, guest, library, python, record};
-use support::{checker, fresh_dir, once, root, run, scratch_dir, shared_dir, stdout};
+use crate::cfi;
+use crate::guests::{
+    check_adopted, check_lines, check_names, check_stacks, guest, library, python, record, LLVMLITE, NUMBA, WASMTIME,
+};
+use crate::perf;
+use crate::support::{checker, fresh_dir, once, root, run, scratch_dir, shared_dir, stdout};
 
 const VARIABLE: &str = "INTEL_JIT_PROFILER64";
 
@@ -24,7 +20,7 @@ fn wasmtime() {
     for (name, adopt) in [("wasmtime", "0"), ("wasmtime-adopted", "1")] {
         let stacks = record(name, adopt == "0", |record, seconds| {
             record.env(VARIABLE, library()).env("JITSYM_ADOPT", adopt);
-            record.arg(python()).arg(guest("wasm.py")).args([seconds, "vtune"]);
+            record.arg(python(WASMTIME)).arg(guest("wasm.py")).args([seconds, "vtune"]);
         });
         let is_right = |symbol: &str| {
             symbol.starts_with("first_") || symbol.starts_with("second_") || symbol.contains("trampoline")
@@ -71,7 +67,7 @@ fn one_dnn() {
 fn llvm() {
     let stacks = record("llvm", true, |record, seconds| {
         record.env(VARIABLE, library()).env("INTEL_JIT_BACKWARD_COMPATIBILITY", "1");
-        record.arg(python()).arg(guest("llvm.py")).arg(seconds);
+        record.arg(python(LLVMLITE)).arg(guest("llvm.py")).arg(seconds);
     });
     let is_right = |symbol: &str| symbol.starts_with("first_") || symbol.starts_with("second_");
     // libffi has code in anonymous memory that calls back into Python, which is not compiled by LLVM.
@@ -83,7 +79,7 @@ fn llvm() {
 fn numba() {
     let stacks = record("numba", true, |record, seconds| {
         record.env(VARIABLE, library()).env("INTEL_JIT_BACKWARD_COMPATIBILITY", "1").env("NUMBA_ENABLE_PROFILING", "1");
-        record.arg(python()).arg(guest("numba_hot.py")).args([seconds, "debug"]);
+        record.arg(python(NUMBA)).arg(guest("numba_hot.py")).args([seconds, "debug"]);
     });
     check_names("numba", &stacks, |symbol| symbol.contains("first_") || symbol.contains("second_"));
     check_lines("numba", "numba_hot.py", |function| (format!("def {function}("), "    return a"));

@@ -1,15 +1,13 @@
 //! What a registration costs the calling thread, in instructions: valgrind counts them, so a slow or busy machine
 //! changes nothing. Time is measured by `cargo bench`, on a machine that has nothing else to do.
 
-mod support;
-
+use crate::support::*;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use support::*;
 
 /// Calls between two measurements: enough for several chunks, so that changing them is in the average.
-const CALLS: u64 = 8000;
+const CALLS: u64 = 4000;
 
 /// What is registered: with frame-pointer unwinding and the bytes at hand.
 #[derive(Clone, Copy, Debug)]

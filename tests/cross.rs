@@ -3,11 +3,7 @@
 //!
 //! The compiler and the emulator are fetched by `cargo xtask tool`; the C compiler is that of the Debian package
 //! `gcc-aarch64-linux-gnu`. aarch64 belongs to all tests. riscv64 is for those who have `gcc-riscv64-linux-gnu`:
-//! `cargo test --test cross -- --ignored`.
-
-#[path = "support/cfi.rs"]
-mod cfi;
-mod support;
+//! `cargo xtask test cross::`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -16,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::cfi;
 use object::{Object, ObjectSymbol};
 
-use support::{
+use crate::support::{
     cargo, checker, describe, fetched, genelf, once, readelf, root, run, scratch_dir, shared_dir, stdout, try_run,
     Link, STATIC_LIBS,
 };
@@ -119,8 +116,8 @@ impl Target {
             std::fs::remove_dir_all(dir).expect("empty the directory");
         }
         std::fs::create_dir_all(dir).expect("directory");
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", "7200"]).arg(&self.built().qemu).args(["-L", &self.sysroot()]);
+        let mut command = Command::new(&self.built().qemu);
+        command.args(["-L", &self.sysroot()]);
         command.args(options).arg(program).arg(dir);
         command
     }
@@ -185,7 +182,7 @@ fn large_pages(target: &Target) {
     let mut gcc = Command::new(target.compiler());
     gcc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
     run(gcc.arg(root().join("c-tests/cross/pages.c")).arg("-o").arg(&shim).arg("-ldl"));
-    let variable = format!("LD_PRELOAD={}", support::preloadable(&shim).display());
+    let variable = format!("LD_PRELOAD={}", crate::support::spaceless(&shim).display());
     for test in ["files/files", "calls/late"] {
         let name = format!("{}-large-pages", test.replace('/', "-"));
         let source = PathBuf::from(format!("c-tests/{test}.c"));
@@ -262,8 +259,8 @@ struct Debugger {
 
 impl Debugger {
     fn start(program: &Path) -> Debugger {
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", "1200", "gdb-multiarch", "-nx", "-q", "-ex", "set prompt"]).arg(program);
+        let mut command = Command::new("gdb-multiarch");
+        command.args(["-nx", "-q", "-ex", "set prompt"]).arg(program);
         command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("gdb-multiarch");
         let output = BufReader::new(child.stdout.take().expect("its output"));
@@ -339,7 +336,7 @@ fn debugger(target: &Target) {
     let mut command = target.emulated(&["-g", socket.to_str().expect("path")], &program, &dir);
     let mut emulated =
         Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
-    support::wait_until("a socket of qemu", || socket.exists());
+    crate::support::wait_until("a socket of qemu", || socket.exists());
     let mut gdb = Debugger::start(&program);
     gdb.say("set pagination off\nset confirm off\nset width 0\nset debuginfod enabled off\nset style enabled off");
     let printed = gdb.say(&format!("set sysroot {}\ntarget remote {}", target.sysroot(), socket.display()));

@@ -4,18 +4,13 @@
 //! The program (`c-tests/debug/debuggee.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
 
-#[path = "debug/cores.rs"]
 mod cores;
-#[path = "debug/lldb.rs"]
 mod lldb;
-#[path = "debug/luajit.rs"]
 mod luajit;
-mod support;
-#[path = "debug/tools.rs"]
 mod tools;
 
+use crate::support::*;
 use std::process::Command;
-use support::*;
 use tools::*;
 
 /// Fifteen objects of each of four sizes, in two ranges of addresses, and both ends of the list.
@@ -137,10 +132,11 @@ fn ends_and_changes_in_gdb() {
     let debuggee = Debuggee::new("changes");
     let commands = ["break reached", "run", "bt", "info symbol many_8", "info symbol many_7"];
     for gdb in gdbs() {
-        let text = debuggee.run_in(gdb, &commands, &["one-by-one", "2000"]);
+        // gdb takes time for each.
+        let text = debuggee.run_in(gdb, &commands, &["one-by-one", if thorough() { "2000" } else { "300" }]);
         assert_stack(&text, 0, "");
         assert!(text.contains("many_7 in section") && !text.contains("many_8 in section"), "{text}");
-        let text = debuggee.run_in(gdb, &commands, &["on-and-off", "20"]);
+        let text = debuggee.run_in(gdb, &commands, &["on-and-off", if thorough() { "20" } else { "10" }]);
         assert_stack(&text, 0, "");
         assert_has(&text, &["many_8 in section"]);
     }

@@ -1,12 +1,10 @@
 //! What the library says where its user asks for it (`JITSYM_DEBUG`), and that it says nothing otherwise.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use support::*;
+use crate::support::*;
 
 fn compiled(link: Link, name: &str) -> PathBuf {
     compile("gcc", &["c-tests/calls/debug_output.c", "-lpthread"], link, &["-O1"], name)

@@ -1,11 +1,9 @@
 //! What the library is made of: docs/dependencies.md says it all, and deny.toml accepts it.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use support::{fetched, root, run, stdout, STATIC_LIBS};
+use crate::support::{fetched, root, run, stdout, STATIC_LIBS};
 
 const DOCUMENT: &str = include_str!("../docs/dependencies.md");
 

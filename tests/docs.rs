@@ -15,25 +15,20 @@
 //! C is compiled by gcc and clang, as ISO C and as they do by themselves, with nothing defined: also the code in the headers' comments
 //! and in the manual pages.
 
-#[path = "docs/blocks.rs"]
 mod blocks;
-#[path = "../man/mod.rs"]
-mod man;
-#[path = "support/perf.rs"]
-mod perf;
-#[path = "docs/sandbox.rs"]
 mod sandbox;
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::pages;
+use crate::perf;
+use crate::support::*;
 use blocks::*;
 use object::{Object, ObjectSymbol};
 use sandbox::{Container, Sandbox};
-use support::*;
 
 #[test]
 fn every_block_is_tested_or_says_why_not() {
@@ -177,7 +172,7 @@ fn examples_in_comments_and_pages_compile() {
     }
     assert_eq!(examples.len(), 1, "{examples:?}");
     let mut synopses = 0;
-    for (page, text) in man::pages().iter().filter(|(page, _)| page.ends_with(".3")) {
+    for (page, text) in pages::pages().iter().filter(|(page, _)| page.ends_with(".3")) {
         for block in text.split("\n.nf\n").skip(1) {
             let (block, _) = block.split_once("\n.fi\n").expect("an end");
             let code = block.replace("\n.B ", "\n").replace("\\-", "-").replace("\\e", "\\");
@@ -338,8 +333,7 @@ fn perf_unwinds_the_worked_examples() {
     }
 }
 
-/// Runs the commands of all documents, each document's in a directory of its own, where `vm` is its program or the toy. On a busy
-/// machine the toy may end too early: then once more, with one that lives longer.
+/// Runs the commands of all documents, each document's in a directory of its own, where `vm` is its program or the toy.
 #[test]
 fn commands_do_what_the_text_says() {
     let toy = compile("gcc", &["examples/toy_jit.c"], Link::Static, &["-O1"], "toy_jit");
@@ -355,18 +349,14 @@ fn commands_do_what_the_text_says() {
                 continue;
             }
             let _alone = serial();
-            let mut said = String::new();
-            let right = [1, 4, 16].into_iter().any(|pace| {
-                let mut shell = sandbox.shell(&block.text, pace);
-                let inhabitant = container.then(|| Container::new(&toy, pace));
-                if let Some(container) = &inhabitant {
-                    shell.env("pid", container.pid.to_string());
-                }
-                let output = try_run(&mut shell);
-                said = describe(&shell, &output);
-                output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text))
-            });
-            assert!(right, "{}, {expect:?} expected: {said}", block.place());
+            let mut shell = sandbox.shell(&block.text);
+            let inhabitant = container.then(|| Container::new(&toy));
+            if let Some(container) = &inhabitant {
+                shell.env("pid", container.pid.to_string());
+            }
+            let output = try_run(&mut shell);
+            let right = output.status.success() && expect.is_none_or(|text| stdout(&output).contains(text));
+            assert!(right, "{}, {expect:?} expected: {}", block.place(), describe(&shell, &output));
         }
     }
 }
@@ -416,7 +406,7 @@ fn every_sink_is_named_where_the_library_is_introduced() {
         ("src/lib.rs", "", "//! ```\n"),
         ("scripts/deb.sh", "package \"$library\"", "\nEND\n"),
     ] {
-        let text = man::pages().remove(file).unwrap_or_else(|| read(file));
+        let text = pages::pages().remove(file).unwrap_or_else(|| read(file));
         let (_, rest) = text.split_once(start).expect("the beginning");
         let (text, _) = rest.split_once(end).expect("the end");
         for sink in &sinks {

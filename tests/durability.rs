@@ -11,26 +11,13 @@
 //! Tests that need a file system of their own mount one in a private mount namespace, which takes root; another user's
 //! run says that it leaves them out.
 
-#[path = "durability/check.rs"]
 mod check;
-#[path = "durability/crafted.rs"]
 mod crafted;
-#[path = "durability/garbage.rs"]
 mod garbage;
-#[path = "durability/kills.rs"]
 mod kills;
-#[path = "support/perf.rs"]
-mod perf;
-#[path = "durability/plan.rs"]
 mod plan;
-#[path = "durability/recover.rs"]
-mod recover;
-#[path = "durability/recoveries.rs"]
+pub mod recover;
 mod recoveries;
-#[path = "durability/run.rs"]
 mod run;
-#[path = "durability/slow_disk.rs"]
 mod slow_disk;
-#[path = "durability/spool_places.rs"]
 mod spool_places;
-mod support;

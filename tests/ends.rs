@@ -4,21 +4,14 @@
 //! `c-tests/ends/ends.c` goes the ways, and holds the files against what the process has noted of itself. (It goes most of those
 //! in which the library gets to run a second time by itself, also under valgrind and the sanitizers: `tests/c_tests.rs`.)
 
-#[path = "support/perf.rs"]
-mod perf;
-#[path = "durability/recover.rs"]
-#[allow(dead_code)]
-mod recover;
-mod support;
-
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use recover::{recover, Report};
-use support::{artifacts, checker, compile, fresh_dir, run, stdout, wait_until, Link};
+use crate::durability::recover::{recover, Report};
+use crate::support::{artifacts, checker, compile, fresh_dir, run, stdout, wait_until, Link};
 
 /// What there is for the library to do, and for a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,20 +30,15 @@ fn program() -> &'static Path {
     BUILT.get_or_init(|| compile("g++", &sources, Link::Shared, &["-O1", "-DENDS_CXX"], "ends"))
 }
 
-/// Runs a command to its end, which comes within ten minutes. Its pid, and how it ended.
+/// Runs a command to its end. Its pid, and how it ended.
 fn go(command: &mut Command) -> (u32, ExitStatus) {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("start the program");
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("wait for the program") {
-            return (child.id(), status);
-        }
-        if begin.elapsed() > Duration::from_secs(600) {
-            child.kill().and_then(|()| child.wait()).expect("kill the program");
-            panic!("{command:?} does not end");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let mut status = None;
+    wait_until("the end of the program", || {
+        status = child.try_wait().expect("wait for the program");
+        status.is_some()
+    });
+    (child.id(), status.expect("it has ended"))
 }
 
 /// A directory for files and one for spools, both empty.

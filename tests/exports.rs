@@ -1,10 +1,8 @@
 //! What the shared library offers to and asks of the dynamic linker.
 
-mod support;
-
+use crate::support::{artifacts, run, stdout};
 use std::collections::BTreeSet;
 use std::process::Command;
-use support::{artifacts, run, stdout};
 
 /// The dynamic section: tag and value of each entry, for instance `("NEEDED", "Shared library: [libc.so.6]")`.
 fn dynamic_section() -> Vec<(String, String)> {

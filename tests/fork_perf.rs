@@ -2,17 +2,16 @@
 //! there then in that process, though every process has other code at the same addresses. The same in time namespaces, whose
 //! clocks are not that of perf.
 
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-use support::{compile, is_root, run, scratch_dir, serial, stdout, until_enough, wait_until, Link, TmpFiles, PACE};
+use crate::perf;
+use crate::support::{
+    compile, is_root, run, scratch_dir, serial, stdout, until_enough, wait_until, Link, TmpFiles, PACE,
+};
 
 fn server() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

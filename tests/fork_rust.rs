@@ -1,7 +1,5 @@
 //! The Rust interface over a fork: a session is the same in the child, and what it refers to is the child's own.
 
-mod support;
-
 use jitsym::{Bytes, Code, Fork, Options, Session, Sinks};
 use std::time::Duration;
 
@@ -26,7 +24,7 @@ fn code(addr: u64, name: &str) -> Code<'_> {
 
 #[test]
 fn a_session_goes_on_in_a_child() {
-    let dir = support::scratch_dir("files");
+    let dir = crate::support::scratch_dir("files");
     let open = |fork| {
         let (map_dir, jitdump_dir) = (Some(dir.clone()), Some(dir.clone()));
         Session::open(&Options { map_dir, jitdump_dir, fork: Some(fork), ..Options::default() }).expect("session")

@@ -1,17 +1,12 @@
 //! `bindings/go` with the real Go and the real perf.
 
-#[path = "support/bindings.rs"]
-mod bindings;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use bindings::{check_guest, package, readme_commands, run_readme, with_library};
-use support::{root, run, scratch_dir};
+use crate::bindings::{check_guest, package, readme_commands, run_readme, with_library};
+use crate::perf;
+use crate::support::{root, run, scratch_dir, spaceless};
 
 /// Go with the library as it was built here, and nothing from the network.
 fn go(dir: &Path) -> Command {
@@ -42,7 +37,7 @@ fn the_readme_tells_the_truth() {
         run(go(dir).args(["mod", "vendor"]));
         run(go(dir)
             .args(["build", "-o", "vendored"])
-            .env("CGO_CFLAGS", format!("-I{}", root().join("include").display())));
+            .env("CGO_CFLAGS", format!("-I{}", spaceless(&root().join("include")).display())));
         perf::command(dir.join("program"))
     });
 }

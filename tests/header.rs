@@ -1,12 +1,7 @@
 //! The checked-in header is what cbindgen makes of the sources, and the reference what the header says.
 //! Parsers of FFI libraries take it (cffi: tests/python.rs).
 
-#[path = "../man/header.rs"]
-mod declarations;
-#[path = "support/reference.rs"]
-mod reference;
-mod support;
-
+use crate::reference;
 use std::path::Path;
 use std::process::Command;
 
@@ -30,7 +25,7 @@ fn header_is_up_to_date() {
         }
         assert!(
             std::fs::read_to_string(&path).unwrap_or_default() == text,
-            "{file} differs from the sources; update it with\n    JITSYM_UPDATE_HEADER=1 cargo test --test header"
+            "{file} differs from the sources; update it with\n    JITSYM_UPDATE_HEADER=1 cargo test --test tests header"
         );
     }
 }
@@ -38,7 +33,7 @@ fn header_is_up_to_date() {
 /// A program in LuaJIT that has nothing but the header.
 #[test]
 fn the_header_loads_in_luajit() {
-    let dir = support::fresh_dir("luajit");
+    let dir = crate::support::fresh_dir("luajit");
     let script = r#"
         local ffi = require "ffi"
         ffi.cdef(io.read "*a")
@@ -52,8 +47,8 @@ fn the_header_loads_in_luajit() {
         assert(lib.jitsym_close(out[0]) == lib.JITSYM_OK)
     "#;
     let mut luajit = Command::new("luajit");
-    luajit.args(["-e", script]).stdin(std::fs::File::open(support::plain_header()).expect("header"));
-    let lib = support::artifacts().shared_dir.join("libjitsym.so");
-    support::run(luajit.env("JITSYM_LIB", lib).env("JITSYM_DIR", &dir));
-    assert_eq!(support::checker::assert_all_sound(&dir, &[]), 2);
+    luajit.args(["-e", script]).stdin(std::fs::File::open(crate::support::plain_header()).expect("header"));
+    let lib = crate::support::artifacts().shared_dir.join("libjitsym.so");
+    crate::support::run(luajit.env("JITSYM_LIB", lib).env("JITSYM_DIR", &dir));
+    assert_eq!(crate::support::checker::assert_all_sound(&dir, &[]), 2);
 }

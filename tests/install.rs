@@ -1,18 +1,16 @@
 //! What `scripts/install.sh` installs can be used: with pkg-config and with CMake, shared and static, from C and from
 //! C++, wherever the tree has been moved to.
 
-#[path = "support/installed.rs"]
-mod installed;
-mod support;
-
-use installed::*;
+use crate::installed;
+use crate::installed::*;
+use crate::pages;
+use crate::support::{fresh_dir, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use support::{fresh_dir, root, run, scratch_dir, stdout, try_run, STATIC_LIBS};
 
 /// The most that the shared library may weigh, as it is installed.
 const SHARED_SIZE_MAX: u64 = 1_144_000;
@@ -24,7 +22,7 @@ fn multiarch() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
     TREE.get_or_init(|| {
         let arguments = ["--prefix=//opt/tools/", "--libdir=lib/some-triplet", "--includedir=/opt/tools/include/jit"];
-        Tree::new("multiarch", "/opt/tools", "/opt/tools/lib/some-triplet", "/opt/tools/include/jit", &arguments)
+        Tree::shared("multiarch", "/opt/tools", "/opt/tools/lib/some-triplet", "/opt/tools/include/jit", &arguments)
     })
 }
 
@@ -32,7 +30,7 @@ fn multiarch() -> &'static Tree {
 fn outside() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
     TREE.get_or_init(|| {
-        Tree::new("outside", "/usr", "/lib64", "/usr/include", &["--prefix", "/usr", "--libdir", "/lib64"])
+        Tree::shared("outside", "/usr", "/lib64", "/usr/include", &["--prefix", "/usr", "--libdir", "/lib64"])
     })
 }
 
@@ -58,7 +56,7 @@ fn installed_files() {
             (tree.path(tree.prefix).join("share/zsh/site-functions/_jitsym"), 0o644),
             (tree.path(tree.prefix).join("share/fish/vendor_completions.d/jitsym.fish"), 0o644),
         ];
-        let pages = man::pages().into_keys().map(|name| {
+        let pages = pages::pages().into_keys().map(|name| {
             let section = name.rsplit('.').next().expect("section");
             (tree.path(tree.prefix).join(format!("share/man/man{section}/{name}")), 0o644)
         });
@@ -214,7 +212,7 @@ fn relative_destdir() {
     for option in [&["--prefix=/usr"][..], &["--prefix=/usr", "--uninstall"]] {
         let mut command = Command::new("sh");
         command.current_dir(&dir).arg(root().join("scripts/install.sh")).args(option).env("DESTDIR", "stage");
-        run(command.env("CARGO", env!("CARGO")).env_remove("CARGO_TARGET_DIR"));
+        run(built(command.env("CARGO", env!("CARGO")).env_remove("CARGO_TARGET_DIR")));
         assert_eq!(dir.join("stage/usr/lib/libjitsym.a").exists(), option.len() == 1, "{option:?}");
     }
     assert!(!root().join("stage").exists());

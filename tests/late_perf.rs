@@ -1,16 +1,12 @@
 //! Sinks that are started and stopped while perf watches: what the guest registered before it was to be seen has its name, its
 //! share of the time, its stacks and its source lines from then on.
 
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
-use perf::{Recording, Truth};
-use support::{run, scratch_dir, serial, until_enough, TmpFiles, PACE};
+use crate::perf::{self, Recording, Truth};
+use crate::support::{run, scratch_dir, serial, until_enough, TmpFiles, PACE};
 
 const ARGUMENTS: [&str; 3] = ["scenario=late", "layout=gap", "seconds=4"];
 

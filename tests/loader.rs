@@ -1,17 +1,15 @@
 //! `include/jitsym_dl.h`: programs that are not linked with the library use it where it is, and lose one branch where it is not.
 
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use perf::Recording;
-use support::{artifacts, compile, describe, is_root, once, root, run, scratch_dir, shared_dir, stdout, try_run, Link};
+use crate::perf::{self, Recording};
+use crate::support::{
+    artifacts, compile, describe, is_root, once, root, run, scratch_dir, shared_dir, stdout, try_run, Link,
+};
 
 /// How programs are compiled that were not written for the loader: whatever they include of the library is that then.
 const INSTEAD: [&str; 2] = ["-include", "jitsym_dl.h"];

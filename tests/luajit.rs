@@ -1,16 +1,8 @@
 //! `bindings/luajit` with the real, unmodified `luajit` and the real perf.
 
-#[path = "luajit/adopted.rs"]
 mod adopted;
-#[path = "support/cfi.rs"]
-mod cfi;
-#[path = "luajit/hot.rs"]
 mod hot;
-#[path = "luajit/life.rs"]
 mod life;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -18,10 +10,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use cfi::Dumped;
-use support::{
-    artifacts, checker, fetched, is_root, root, run, run_privileged, scratch_dir, serial, stdout, until_enough,
-    TmpFiles,
+use crate::cfi::{self, Dumped};
+use crate::perf;
+use crate::support::{
+    artifacts, checker, fetched, is_root, root, run, run_privileged, scratch_dir, serial, spaceless, stdout,
+    until_enough, wait_until, TmpFiles,
 };
 
 /// With arguments that let them run so many times as long.
@@ -49,7 +42,7 @@ fn command(program: impl AsRef<OsStr>) -> Command {
 
 /// perf, in that environment.
 fn perf(subcommand: &str) -> Command {
-    perf::of(command("env"), support::perf_words(subcommand), subcommand)
+    perf::of(command("env"), crate::support::perf_words(subcommand), subcommand)
 }
 
 /// Runs a prepared luajit, which must succeed. Its files in /tmp go with the guard.
@@ -58,7 +51,7 @@ fn finish(mut luajit: Command) -> (Output, TmpFiles) {
         luajit.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start luajit");
     let files = TmpFiles(child.id());
     let output = child.wait_with_output().expect("wait for luajit");
-    assert!(output.status.success(), "{}", support::describe(&luajit, &output));
+    assert!(output.status.success(), "{}", crate::support::describe(&luajit, &output));
     check_files(files.0);
     (output, files)
 }
@@ -253,9 +246,9 @@ fn the_readme_tells_the_truth() {
     let lines = readme.lines().filter_map(|line| line.strip_prefix("    "));
     let commands: Vec<&str> = lines.take_while(|line| !line.starts_with("perf report")).collect();
     let library = artifacts().shared_dir.join("libjitsym.so");
-    let commands = commands.join("\n").replace("/path/to/libjitsym.so", library.to_str().expect("UTF-8"));
-    let commands = commands.replace("/path/to/libjitsym", root().to_str().expect("UTF-8"));
-    let dir = support::fresh_dir("readme");
+    let commands = commands.join("\n").replace("/path/to/libjitsym.so", spaceless(&library).to_str().expect("UTF-8"));
+    let commands = commands.replace("/path/to/libjitsym", spaceless(root()).to_str().expect("UTF-8"));
+    let dir = crate::support::fresh_dir("readme");
     let mut shell = command("sh");
     shell.current_dir(&dir).env_remove("LUA_PATH").env_remove("JITSYM_LIB");
     {
@@ -340,7 +333,7 @@ fn read_dump(pid: u32) -> Vec<Dumped> {
 mod unwinding {
     use std::ffi::OsStr;
     use std::process::Child;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 
@@ -406,11 +399,7 @@ mod unwinding {
             let _child = Running(child, TmpFiles(id));
             let pid = id as i32;
             let dump_size = || std::fs::metadata(format!("/tmp/jit-{pid}.dump")).map_or(0, |dump| dump.len());
-            let started = Instant::now();
-            while dump_size() < 1000 {
-                assert!(started.elapsed() < Duration::from_secs(600), "{program}: no trace is in the dump");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            wait_until("a trace in the dump", || dump_size() >= 1000);
             std::thread::sleep(Duration::from_millis(200));
 
             ptrace(libc::PTRACE_SEIZE, pid, std::ptr::null_mut());
@@ -601,7 +590,7 @@ fn the_library_is_found_by_its_names_and_version() {
     let (patch, minor, major) = (build(1999), build(2000), build(1_001_000));
     let state = "local js = require 'jitsym' io.write(tostring(js.active), ' ', tostring(js.message))";
     let with = |libraries: &[(&str, &Path)], given: Option<&Path>| {
-        let dir = support::fresh_dir("names");
+        let dir = crate::support::fresh_dir("names");
         for (name, file) in libraries {
             std::os::unix::fs::symlink(file, dir.join(name)).expect("link");
         }

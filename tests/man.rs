@@ -1,18 +1,15 @@
 //! The manual pages: well formed, and `jitsym(1)` says what the program says of itself.
 
-#[path = "../man/mod.rs"]
-mod man;
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use support::{fresh_dir, root, run, stdout, tool, try_run};
+use crate::pages;
+use crate::support::{fresh_dir, root, run, stdout, tool, try_run};
 
 #[test]
 fn pages_are_well_formed() {
-    let (dir, pages) = (fresh_dir("man"), man::pages());
+    let (dir, pages) = (fresh_dir("man"), pages::pages());
     assert!(pages.len() > include_str!("exports.txt").lines().count());
     for (name, text) in &pages {
         fs::write(dir.join(name), text).expect("page");

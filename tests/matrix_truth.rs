@@ -1,25 +1,15 @@
 //! The ground-truth program of the matrix (`c-tests/matrix/`), held against itself and against the files that the library
 //! wrote: readers are measured by this truth, so it has to be true.
 
-#[path = "support/cfi.rs"]
-mod cfi;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-// As the matrix of readers has it.
-#[allow(dead_code)]
-#[path = "../xtask/src/truth.rs"]
-mod truth;
-
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
-use cfi::Dumped;
-use perf::Place;
-use support::{checker, compile, run, scratch_dir, stdout, Link};
-use truth::{Code, Part, Run, Truth};
+use crate::cfi::{self, Dumped};
+use crate::perf::{self, Place};
+use crate::support::{checker, compile, run, scratch_dir, stdout, Link};
+use crate::truth::{Code, Part, Run, Truth};
 
 /// As for readers that follow the tables, and for those that follow frame pointers.
 const TABLES: &[&str] = &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"];
@@ -28,7 +18,7 @@ const FRAME_POINTERS: &[&str] =
 
 /// The program, as the compiler makes it with these flags.
 fn build(compiler: &str, flags: &[&str], name: &str) -> PathBuf {
-    let dir = support::root().join("c-tests/matrix");
+    let dir = crate::support::root().join("c-tests/matrix");
     let files = std::fs::read_dir(dir).expect("sources").map(|entry| entry.expect("source").path());
     let mut sources: Vec<String> = files
         .filter(|path| path.extension().is_some_and(|e| e == "c"))

@@ -1,17 +1,14 @@
 //! The ways to get at the library beside `scripts/install.sh`: cargo-c, Debian packages, and other build systems that find it
 //! where it is installed, or build it with themselves.
 
-#[path = "support/installed.rs"]
-mod installed;
-mod support;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use installed::*;
-use support::{checker, fetched, fresh_dir, is_root, root, run, stdout};
+use crate::installed::*;
+use crate::pages;
+use crate::support::{checker, fetched, fresh_dir, is_root, root, run, stdout};
 
 fn file_names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -47,7 +44,7 @@ fn cargo_c() {
     }
     assert_eq!(file_names(&usr.join("share/cmake/jitsym")), ["jitsymConfig.cmake", "jitsymConfigVersion.cmake"]);
     let pages = [file_names(&usr.join("share/man/man1")), file_names(&usr.join("share/man/man3"))].concat();
-    assert_eq!(pages, man::pages().into_keys().collect::<Vec<_>>());
+    assert_eq!(pages, pages::pages().into_keys().collect::<Vec<_>>());
 
     let tree = Tree { root: moved, prefix: "/usr", libdir: "/usr/lib", includedir: "/usr/include" };
     // Its pkg-config file has the prefix in it; pkg-config can be told to go by where it lies.
@@ -94,7 +91,9 @@ fn cmake_installs() {
     configure.arg(format!("-DJITSYM_TARGET_DIR={}", root().join("target").display()));
     run(configure.arg(format!("-DJITSYM_CARGO={}", env!("CARGO"))));
     let stage = build.join("stage");
-    run(consumer("cmake").env("DESTDIR", &stage).args(["--install"]).arg(&build).args(["--prefix", "/opt/jit"]));
+    let mut install = consumer("cmake");
+    install.env("DESTDIR", &stage).args(["--install"]).arg(&build).args(["--prefix", "/opt/jit"]);
+    run(built(&mut install));
     assert_eq!(file_names(&stage.join("opt/jit")), ["bin", "include", "lib", "share"]);
     assert!(stage.join("opt/jit/lib/libjitsym.a").is_file());
 }
@@ -159,10 +158,8 @@ fn in_a_copy_of_the_system(shared: &Path, script: &str) -> String {
         mount -t tmpfs none \"$1/root/tmp\"
         mount --bind \"$2\" \"$1/root/mnt\"
         exec chroot \"$1/root\" /bin/sh -euc \"$3\"";
-    let mut command = consumer("timeout");
-    command
-        .args(["-k", "5", "120", "unshare", "-m", "sh", "-euc", mounts, "sh"])
-        .args([work.as_os_str(), shared.as_os_str()]);
+    let mut command = consumer("unshare");
+    command.args(["-m", "sh", "-euc", mounts, "sh"]).args([work.as_os_str(), shared.as_os_str()]);
     stdout(&run(command.env("DEBIAN_FRONTEND", "noninteractive").arg(OsStr::new(script))))
 }
 

@@ -4,25 +4,12 @@
 //! fails. One program is sampled: shares are compared within 5 points, since the samples are some thousand, and of the stacks one
 //! in a hundred may be cut off.
 
-// What `perf annotate` prints, as the matrix of readers has it.
-#[allow(dead_code)]
-#[path = "../xtask/src/annotate.rs"]
-mod annotate;
-#[path = "support/perf.rs"]
-mod perf;
-#[allow(dead_code)]
-#[path = "../xtask/src/score.rs"]
-mod score;
-mod support;
-#[allow(dead_code)]
-#[path = "../xtask/src/truth.rs"]
-mod truth;
-
+use crate::annotate;
+use crate::perf::{self, Place, Recording, Sample, Truth};
+use crate::support::{run, stdout};
 use jitsym_step::Graph;
-use perf::{Place, Recording, Sample, Truth};
 use std::collections::BTreeMap;
 use std::path::Path;
-use support::{run, stdout};
 
 /// Leaves, callers and C functions with every kind of unwind description, and exactly the bytes free behind each piece of
 /// code that `jitsym_unwind_size` asks for: names, shares of time, stacks and source lines are all there.

@@ -1,24 +1,19 @@
 //! `bindings/python`, installed with pip, with the real Python and the real perf.
 
-#[path = "support/bindings.rs"]
-mod bindings;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use bindings::{check_guest, package, python_env, readme_commands, run_readme, with_library};
-use support::{is_root, plain_header, run, run_privileged, scratch_dir, stdout};
+use crate::bindings::{check_guest, package, python_env, readme_commands, run_readme, with_library};
+use crate::perf;
+use crate::support::{is_root, plain_header, run, run_privileged, scratch_dir, stdout};
 
 /// A Python that has the package as it stands.
 fn python() -> Command {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     let env = INSTALLED.get_or_init(|| {
         let env = python_env(&["cffi==2.0.0"]);
-        support::once(&env.with_extension("package"), "", || {
+        crate::support::once(&env.with_extension("package"), "", || {
             let mut pip = Command::new(env.join("bin/pip"));
             pip.args(["install", "--quiet", "--force-reinstall", "--no-deps"]).arg(package("python"));
             run(&mut pip);

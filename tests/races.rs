@@ -4,16 +4,12 @@
 //!
 //! The standard library is not instrumented, so the library's locks are POSIX ones for these tools (`src/sys/sync`).
 
-#[path = "support/instrumented.rs"]
-mod instrumented;
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use instrumented::{thread_options, SAME_ADDRESSES, THREAD, VALGRIND};
-use support::{describe, fresh_dir, root, run, scratch_dir, stdout, try_run};
+use crate::instrumented::{thread_options, SAME_ADDRESSES, THREAD, VALGRIND};
+use crate::support::{describe, fresh_dir, root, run, scratch_dir, stdout, try_run};
 
 /// helgrind and drd take an access that is atomic for any other, and the order that it gives for none. So they are not shown what
 /// rests on such order (`locks` in the program), and accesses that are atomic are left out. Nor do they like that a condition
@@ -47,8 +43,8 @@ const VALGRIND_SUPPRESSIONS: &str = "
 fn try_program(tool: &[&str], program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (Command, Output) {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let dir = fresh_dir(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
-    let mut command = Command::new("timeout");
-    command.args(["-k", "5", "1800"]).args(tool).arg(program).arg(&dir).args(arguments);
+    let mut command = Command::new("env");
+    command.args(tool).arg(program).arg(&dir).args(arguments);
     command.env("TSAN_OPTIONS", thread_options());
     command.envs(environment.iter().copied());
     let output = try_run(&mut command);
@@ -148,12 +144,11 @@ fn models() {
     cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--release", "--package", "jitsym-models"]);
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
     run(cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "8").arg("--target-dir").arg(&dir));
-    let output =
-        run(Command::new("timeout").arg("3600").arg(dir.join("release/jitsym-models")).env("RUST_BACKTRACE", "0"));
+    let output = run(Command::new(dir.join("release/jitsym-models")).env("RUST_BACKTRACE", "0"));
     println!("{}", stdout(&output));
 }
 
-/// The same with more events, for as long as there is time: `cargo test --test races -- --ignored`.
+/// The same with more events, for as long as there is time: `cargo xtask test races::`.
 #[test]
 #[ignore = "takes minutes"]
 fn more_of_it() {

@@ -1,19 +1,15 @@
 //! The bytes of a jitdump as other people's readers see them: the crates `linux-perf-data` and `gimli` on the dump that the
 //! truth program wrote, `readelf` and `llvm-dwarfdump` on the objects that `perf inject` makes of it.
 
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
-
 use std::collections::HashSet;
 use std::path::Path;
 
+use crate::perf::{self, Function, Place, Recording, Truth};
+use crate::support::{run, scratch_dir, stdout, TmpFiles};
 use gimli::{BaseAddresses, CfaRule, CieOrFde, EhFrame, EhFrameHdr, LittleEndian, Pointer, Register, RegisterRule};
 use gimli::{UnwindContext, UnwindSection};
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord, JitDumpRecordType};
 use linux_perf_data::Endianness;
-use perf::{Function, Place, Recording, Truth};
-use support::{run, scratch_dir, stdout, TmpFiles};
 
 /// One piece of code with what belongs to it, in the order of the file.
 struct Group {
@@ -291,8 +287,8 @@ fn check_object(truth: &Truth, place: &Place, function: &Function, object: &Path
     let decoded: Vec<Vec<&str>> = decoded.lines().map(|line| line.split_whitespace().collect()).collect();
     for (offset, line, _) in &function.rows {
         assert!(parsed.contains(&(start + offset, *line)), "{} line {line}: {table}", place.name);
-        let row = [truth.source.to_str().expect("source name"), &line.to_string(), &format!("{:#x}", start + offset)];
-        assert!(decoded.iter().any(|fields| fields.starts_with(&row)), "{row:?} in {decoded:?}");
+        let row = format!("{} {line} {:#x} ", truth.source.display(), start + offset);
+        assert!(decoded.iter().any(|fields| (fields.join(" ") + " ").starts_with(&row)), "{row:?} in {decoded:?}");
     }
     let sequences: Vec<&Vec<&str>> = rows.iter().filter(|row| row.last() == Some(&"end_sequence")).collect();
     let last = format!("{end:#018x}");

@@ -124,3 +124,15 @@ fn the_documents_name_modules_that_exist() {
     }
     assert!(named > 10, "only {named} modules are found");
 }
+
+/// The tests are one program: a file that it does not name would not even be compiled.
+#[test]
+fn every_file_of_tests_is_compiled() {
+    let main = include_str!("main.rs");
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")).expect("tests") {
+        let path = entry.expect("entry").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("UTF-8");
+        let is_suite = path.extension().is_some_and(|extension| extension == "rs") && name != "main";
+        assert!(!is_suite || main.contains(&format!("\nmod {name};\n")), "tests/main.rs does not name {name}");
+    }
+}

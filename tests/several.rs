@@ -1,20 +1,17 @@
 //! Several runtimes in one process, under the real perf: all code has its name, whoever wrote it down, and whatever cannot be
 //! written beside another runtime says why.
 
-#[path = "several/hosts.rs"]
 mod hosts;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::perf;
 use jitsym::format::jitdump::{Record, Records};
 
-use support::{
+use crate::support::{
     artifacts, compile, describe, once, plugin, run, scratch_dir, serial, shared_dir, stdout, tool, try_run,
     until_enough, Link, TmpFiles, PACE,
 };
@@ -318,7 +315,7 @@ fn other_runtimes() {
 
 /// Runs the host without perf.
 fn run_host(actions: &str) -> (Told, TmpFiles) {
-    let output = run(perf::command("timeout").arg("600").arg(host()).args(arguments(actions)));
+    let output = run(perf::command(host()).args(arguments(actions)));
     let told = Told::parse(&stdout(&output));
     let files = TmpFiles(told.pid);
     (told, files)
@@ -383,8 +380,8 @@ fn killed_and_recovered() {
         // A map that the library has not made.
         "foreign map-each more load a more flush more more kill",
     ] {
-        let mut killed = perf::command("timeout");
-        killed.env("JITSYM_SPOOL_DIR", &spools).arg("600").arg(host()).args(arguments(actions));
+        let mut killed = perf::command(host());
+        killed.env("JITSYM_SPOOL_DIR", &spools).args(arguments(actions));
         let output = try_run(&mut killed);
         let told = Told::parse(&stdout(&output));
         let _files = TmpFiles(told.pid);

@@ -1,15 +1,13 @@
 //! Beside wasmtime's own writer of jitdumps, in one process: whoever comes first, the files of both are whole, and no two pieces of
 //! code have one index.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::checker::assert_sound;
 use jitsym::format::jitdump::{Record, Records};
 use jitsym::{Bytes, Code, Options, Session, Sinks};
-use support::checker::assert_sound;
 use wasmtime_internal_jit_debug::perf_jitdump::JitDumpFile;
 
 /// `EM_X86_64`; wasmtime writes what it is told.
@@ -62,7 +60,7 @@ fn check(dir: &Path, dumps: usize) {
 
 #[test]
 fn whoever_comes_first() {
-    let dir = support::fresh_dir("theirs");
+    let dir = crate::support::fresh_dir("theirs");
     let mut writer = theirs(&dir);
     let session = ours(&dir);
     let name = session.path(Sinks::JITDUMP).expect("path");
@@ -73,7 +71,7 @@ fn whoever_comes_first() {
     check(&dir, 2);
 
     // They append to ours.
-    let dir = support::fresh_dir("ours");
+    let dir = crate::support::fresh_dir("ours");
     let session = ours(&dir);
     let mut writer = theirs(&dir);
     both(&mut writer, &session);

@@ -5,12 +5,10 @@
 //! None of it depends on how fast the machine is or what else it does: the programs in `c-tests/cost/` mark the stretches
 //! that count, and leave out those in which they were held up so long that the writer had reason to go to sleep.
 
-mod support;
-
+use crate::support::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::*;
 
 /// Compiles a program of `c-tests/cost/` for one test: they run at the same time, and none may write what another one runs.
 fn program(source: &str, test: &str) -> PathBuf {
@@ -25,8 +23,8 @@ fn run_checked(tool: &[&str], program: &Path, argument: &str) {
 /// The same for a program that prints more.
 fn output_of(tool: &[&str], program: &Path, argument: &str) -> String {
     let dir = scratch_dir(format!("{}-{argument}", program.file_name().expect("name").to_string_lossy()));
-    let mut command = Command::new("timeout");
-    let output = run(command.args(["-k", "5", "1200"]).args(tool).arg(program).arg(&dir).arg(argument));
+    let mut command = Command::new("env");
+    let output = run(command.args(tool).arg(program).arg(&dir).arg(argument));
     assert!(stdout(&output).ends_with("ok\n"), "{}", describe(&command, &output));
     checker::assert_all_sound(&dir, &[]);
     std::fs::remove_dir_all(&dir).expect("remove the files");
@@ -113,7 +111,7 @@ fn registering_allocates_nothing() {
 }
 
 /// As many as `c-tests/cost/writer_calls.c` makes.
-const REGISTRATIONS: f64 = 50_000.0;
+const REGISTRATIONS: f64 = 10_000.0;
 
 /// System calls per registration, of all threads, at 100,000 registrations a second, each of 512 bytes.
 fn calls_per_registration(program: &Path, mode: &str) -> f64 {

@@ -4,19 +4,11 @@
 //! The cases are the same in each run. proptest's environment variables make others: `PROPTEST_CASES=100000` more of them,
 //! `PROPTEST_RNG_SEED=N` different ones.
 
-#[path = "unwind_properties/c_interface.rs"]
 mod c_interface;
-#[path = "support/cfi.rs"]
-mod cfi;
-#[path = "unwind_properties/generate.rs"]
 mod generate;
-#[path = "unwind_properties/model.rs"]
 mod model;
-#[path = "unwind_properties/section.rs"]
 mod section;
-#[path = "unwind_properties/steps.rs"]
 mod steps;
-mod support;
 
 use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, size_bound, Tables};
@@ -24,7 +16,7 @@ use jitsym::{Error, Unwind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-use cfi::Decoded;
+use crate::cfi::Decoded;
 use model::{expected, Description, FixedPlaces, States};
 
 /// Where code lies in these tests.

@@ -5,19 +5,15 @@
 //! What the calls have made is known by following them: a call leaves a return address at the new stack pointer, with which
 //! the caller's frame, its place of return and its registers are known, until the stack pointer is above it again.
 
-#[path = "support/cfi.rs"]
-mod cfi;
-#[path = "support/perf.rs"]
-mod perf;
-mod support;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use cfi::{Cfa, Decoded, Dumped, Rule, State};
+use crate::cfi::{self, Cfa, Decoded, Dumped, Rule, State};
+use crate::perf;
+use crate::support::{checker, scratch_dir, TmpFiles};
 use jitsym_step::{Change, Event, Registers, Shadow, Tid, Tracer, KEPT, RSP};
 use object::{Object, ObjectSymbol};
-use support::{checker, scratch_dir, TmpFiles};
 
 const RETURN_ADDRESS: u16 = 16;
 

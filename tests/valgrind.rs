@@ -4,19 +4,16 @@
 //! The program (`c-tests/valgrind/guest.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
 
-#[path = "valgrind/cost.rs"]
 mod cost;
-#[path = "valgrind/profile.rs"]
 mod profile;
-mod support;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use crate::support::*;
 use profile::Profile;
-use support::*;
 
 /// Instructions of a call of the loop, and of a piece of the chain without what it calls.
 const LOOP: u64 = 103;
@@ -50,8 +47,7 @@ impl Guest {
     /// With a tool of valgrind, or natively.
     fn new(valgrind: Option<(&Path, &str)>, name: &str, what: &[&str]) -> Guest {
         let dir = fresh_dir(name);
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", "1200"]);
+        let mut command = Command::new("env");
         if let Some((valgrind, tool)) = valgrind {
             command.arg(valgrind).arg(format!("--tool={tool}")).args(["-q", "--error-exitcode=9"]);
             if !matches!(tool, "memcheck" | "helgrind" | "drd" | "none") {
@@ -319,13 +315,14 @@ fn race_checkers() {
 
 /// Threads run code of the pages of which valgrind is told meanwhile.
 fn threads(valgrind: &Path, tool: &str, name: &str) {
-    let mut guest = Guest::new(Some((valgrind, tool)), name, &["threads", "40"]);
+    let functions = if thorough() { 40 } else { 10 };
+    let mut guest = Guest::new(Some((valgrind, tool)), name, &["threads", &functions.to_string()]);
     guest.command.env("JITSYM", "map");
     let output = guest.run();
     assert!(output.status.success(), "{}", describe(&guest.command, &output));
     if tool == "callgrind" {
         let profile = Profile::read(&guest.dir.join("out"));
-        for number in 0..40 {
+        for number in 0..functions {
             assert_eq!(profile.sum(&format!("among_{number}")), 3 * LOOP, "{}", profile.text);
         }
     }
@@ -341,7 +338,7 @@ fn threads_that_run_the_code() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn threads_that_run_the_code_often() {
+fn fifty_times_as_often() {
     for number in 0..50 {
         threads(installed(), "callgrind", &format!("threads-{number}"));
     }
@@ -386,8 +383,8 @@ fn gdb_by_way_of(tool: &str) {
     guest.command = command;
     guest.command.arg(self::guest()).arg(&guest.dir).arg("debugger").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = guest.command.spawn().expect("valgrind");
-    let mut gdb = Command::new("timeout");
-    gdb.args(["-k", "5", "300", "gdb", "-q", "-nx", "-batch"]).env("LC_ALL", "C");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-q", "-nx", "-batch"]).env("LC_ALL", "C");
     let target = format!("target remote | vgdb --wait=60 {prefix} --pid={}", child.id());
     let settings = ["set pagination off", "set width 0", "set debuginfod enabled off", "set breakpoint pending on"];
     for command in settings.into_iter().chain([&*target, "break reached", "continue", "bt", "delete", "continue"]) {

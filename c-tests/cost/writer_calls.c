@@ -8,7 +8,7 @@
 
 #include "testing.h"
 
-enum { RATE_PER_MS = 100, SIZE = 512, COUNT = 50000, CACHE = 10000, FOLLOWING = 100, IDLE_PERIODS = 2 };
+enum { RATE_PER_MS = 100, SIZE = 512, COUNT = 10000, CACHE = 2000, FOLLOWING = 100, IDLE_PERIODS = 2 };
 static const uint64_t MS = 1000000, SOON = 500000000;
 
 /* Fills a code cache over and over again; one that never gets full; moves what is in it; and has no bytes to copy from. */

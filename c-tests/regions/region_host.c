@@ -201,8 +201,10 @@ static int in_file(jitsym *session, const void *bytes, size_t size) {
   size_t length;
   unsigned char *content = file_read(path, &length);
   int count = 0;
-  for (size_t i = 0; i + size <= length; i++) {
-    count += memcmp(content + i, bytes, size) == 0;
+  const unsigned char *end = content + length, *at = content;
+  while ((at = memmem(at, (size_t)(end - at), bytes, size)) != NULL) {
+    count++;
+    at++;
   }
   free(content);
   return count;
@@ -973,7 +975,7 @@ int main(int argc, char **argv) {
   if (argc >= 3 && strcmp(argv[2], "full") == 0) {
     test_child(full_disk);
     char path[TEST_PATH_MAX];
-    snprintf(path, sizeof path, "rm %s/*", test_dir);
+    snprintf(path, sizeof path, "rm '%s'/*", test_dir);
     CHECK(system(path) == 0);
     test_child(full_disk_and_back);
     return test_end();

@@ -74,7 +74,7 @@ __attribute__((constructor)) static void board(void) {
   if (text == NULL) {
     return;
   }
-  CHECK(sscanf(text, "%u %1023s", &delay_ms, out_path) == 2);
+  CHECK(sscanf(text, "%u %1023[^\n]", &delay_ms, out_path) == 2);
   unsetenv("PASSENGER");
   unsetenv("LD_PRELOAD");
   pthread_t thread;

@@ -4,8 +4,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::support::*;
 use super::tools::*;
+use crate::support::*;
 
 /// What a core file has of the program, in every debugger.
 fn assert_core(debuggee: &Debuggee, core: &Path) {

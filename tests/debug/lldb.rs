@@ -1,7 +1,7 @@
 //! lldb on the same programs.
 
-use super::support::*;
 use super::tools::*;
+use crate::support::*;
 
 #[test]
 fn stacks_names_and_lines() {

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use super::support::*;
 use super::tools::*;
+use crate::support::*;
 
 const STEPS: usize = 20;
 

@@ -52,8 +52,8 @@ fn debuggers(command: &str) -> Vec<Debugger> {
 impl Debugger {
     /// With these commands; what is debugged is to be added.
     pub fn commands(&self, commands: &[&str]) -> Command {
-        let mut debugger = Command::new("timeout");
-        debugger.args(["-k", "5", "1200"]).arg(&self.program).env("LC_ALL", "C");
+        let mut debugger = Command::new(&self.program);
+        debugger.env("LC_ALL", "C");
         let (options, settings, option): (&[&str], &[&str], &str) = if self.name.ends_with("lldb") {
             (&["-b", "--no-lldbinit"], &[], "-o")
         } else {
@@ -145,7 +145,7 @@ pub fn stripped(file: &Path, out: &Path) -> PathBuf {
 /// The library without its symbol table. It has the name of the one that programs are linked with, and takes its place where it is
 /// loaded first.
 pub fn stripped_library(test: &str) -> PathBuf {
-    preloadable(&stripped(&artifacts().shared_dir.join("libjitsym.so"), &scratch_dir(test).join("libjitsym.so.0.1")))
+    spaceless(&stripped(&artifacts().shared_dir.join("libjitsym.so"), &scratch_dir(test).join("libjitsym.so.0.1")))
 }
 
 /// The lines that end with the path of a library of ours. The folders on that path may be called like it.

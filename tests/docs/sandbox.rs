@@ -35,15 +35,15 @@ impl Sandbox {
         self.0.join("pids")
     }
 
-    /// `pace`: how many times as long as usual programs live.
-    pub fn shell(&self, commands: &str, pace: u32) -> Command {
-        let mut shell = perf::command("timeout");
-        // What is left in the background, after a failure, would write its files again when they have been removed.
-        let commands = format!("trap 'kill $(jobs -p) 2>/dev/null || :; wait' EXIT\n{commands}");
-        // A process runs for longer if it has to be found first.
-        let seconds = pace * if commands.contains("vm &") { 8 } else { 1 };
+    pub fn shell(&self, commands: &str) -> Command {
+        let mut shell = perf::command("sh");
+        // What runs in the background would do so for ever, and write its files again when they have been removed.
+        let commands =
+            format!("wait() {{ kill ${{!-}} 2>/dev/null || :; command wait || :; }}\ntrap wait EXIT\n{commands}");
+        // What runs in the background is there until the last command has ended.
+        let seconds = if commands.contains("vm &") { 1_000_000 } else { 1 };
         shell.env("VM_SECONDS", seconds.to_string());
-        shell.args(["1200", "sh", "-euc", &commands]).current_dir(&self.0).env("HOME", &self.0);
+        shell.args(["-euc", &commands]).current_dir(&self.0).env("HOME", &self.0);
         let path = std::env::var("PATH").expect("PATH");
         shell.env("PATH", format!("{}:{path}", self.0.join("bin").display()));
         shell
@@ -58,7 +58,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds or so many times as long.
+/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds of a processor.
 pub struct Container {
     unshare: Child,
     /// Its pid out here.
@@ -66,14 +66,13 @@ pub struct Container {
 }
 
 impl Container {
-    pub fn new(toy: &Path, pace: u32) -> Self {
+    pub fn new(toy: &Path) -> Self {
         // Both files may lie in the /tmp that is hidden.
         let script = "exec 8<\"$1\" 9<\"$0\"; mount -t tmpfs none /tmp; cat <&8 >/tmp/hello.toy
-            exec /proc/self/fd/9 /tmp/hello.toy $2";
+            exec /proc/self/fd/9 /tmp/hello.toy 12";
         let mut unshare = perf::command("unshare");
         unshare.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-euc", script]).arg(toy);
-        let unshare =
-            unshare.arg(root().join("examples/hello.toy")).arg((12 * pace).to_string()).spawn().expect("start unshare");
+        let unshare = unshare.arg(root().join("examples/hello.toy")).spawn().expect("start unshare");
         let mut container = Container { pid: 0, unshare };
         let children = format!("/proc/{0}/task/{0}/children", container.unshare.id());
         wait_until("files in the container", || {

@@ -11,9 +11,9 @@ use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, LittleEndian, Pointer,
 use jitsym::format::jitdump::{Header, Loaded, Record, Records, HEADER_SIZE};
 use linux_perf_data::jitdump::JitDumpReader;
 
+use super::plan::{mixed, Plan};
+use super::run::Truth;
 use crate::perf;
-use crate::plan::{mixed, Plan};
-use crate::run::Truth;
 use crate::support::checker;
 
 const ADDR: u64 = 0x100_0000_0000;

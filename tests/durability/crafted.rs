@@ -15,9 +15,9 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::UNIX_EPOCH;
 
-use crate::plan::{rounds, Plan, Random, RECOVER};
-use crate::recover::{recover, recover_command, Report};
-use crate::run::{fresh_dir, Run, SpoolDir};
+use super::plan::{rounds, Plan, Random, RECOVER};
+use super::recover::{recover, recover_command, Report};
+use super::run::{fresh_dir, Run, SpoolDir};
 
 /// Where things are in a spool: see `src/queue/spool/layout.rs`.
 const PID_NAMESPACE: usize = 40;

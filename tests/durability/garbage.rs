@@ -1,9 +1,9 @@
 //! Spools with damage of every kind: a recovery may complete less, and must not crash, hang, or touch anybody's files.
 
-use crate::crafted::identity;
-use crate::plan::{rounds, Plan, Random};
-use crate::recover::{recover, Report};
-use crate::run::{Run, SpoolDir};
+use super::crafted::identity;
+use super::plan::{rounds, Plan, Random};
+use super::recover::{recover, Report};
+use super::run::{Run, SpoolDir};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;

@@ -1,14 +1,14 @@
 //! Killed at a random moment: what is in the files then, and after `jitsym recover`.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::check::{check_dump, check_map, cut_by_kernel, is_empty_dump, State};
+use super::check::{check_dump, check_map, cut_by_kernel, is_empty_dump, State};
+use super::plan::{rounds, slow_disk, Plan, Random, JITDUMP, MAP, NO_SPOOL, SPOOL_NONE, SPOOL_SHARED};
+use super::recover::recover;
+use super::run::{kill, Run, Truth};
 use crate::perf;
-use crate::plan::{rounds, slow_disk, Plan, Random, JITDUMP, MAP, NO_SPOOL, SPOOL_NONE, SPOOL_SHARED};
-use crate::recover::recover;
-use crate::run::{kill, Run, Truth};
-use crate::support::{preloadable, run, stdout, tool, try_run};
+use crate::support::{run, spaceless, stdout, tool, try_run, wait_until};
 
 /// What a program does that is killed, with all that can be different from one to the next.
 fn random_plan(random: &mut Random, round: usize) -> Plan {
@@ -149,7 +149,7 @@ fn killed_with_a_map_that_is_to_be_written_anew() {
 #[test]
 fn killed_without_a_spool() {
     let mut random = Random::new("killed_without_a_spool");
-    for round in 0..rounds(4) {
+    for round in 0..rounds(8) {
         let mut plan = random_plan(&mut random, round);
         plan.flags = NO_SPOOL;
         println!("round {round}: {plan:?}");
@@ -191,11 +191,11 @@ fn killed_with_a_child_that_lives_on() {
 #[test]
 fn killed_under_perf() {
     let mut random = Random::new("killed_under_perf");
-    for round in 0..rounds(2) {
+    for round in 0..rounds(4) {
         let slow_disk = if round == 0 { "block_at=20000".into() } else { String::new() };
         let seed = random.number() >> 1;
-        let plan = Plan { rate: 2000, calls: 200, large: 100, ops: round == 1, seed, slow_disk, ..Plan::default() };
-        let data = crate::run::fresh_dir("recording").join("perf.data");
+        let plan = Plan { rate: 2000, calls: 200, large: 100, ops: round % 2 == 1, seed, slow_disk, ..Plan::default() };
+        let data = super::run::fresh_dir("recording").join("perf.data");
         let data_path = data.to_str().expect("path");
         let record = ["perf", "record", "-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o", data_path, "--"];
         let mut process = Run::start_with("recorded", plan, &record, &[]);
@@ -242,7 +242,7 @@ fn which_processes() {
     let report = |pids: &[u32]| {
         let output = recover(&dir, pids);
         assert!(output.status.success(), "{output:?}");
-        let mut pids: Vec<u32> = crate::recover::Report::parse(&output).iter().map(|report| report.pid).collect();
+        let mut pids: Vec<u32> = super::recover::Report::parse(&output).iter().map(|report| report.pid).collect();
         pids.sort_unstable();
         pids
     };
@@ -251,14 +251,14 @@ fn which_processes() {
     assert_eq!(living.spool.spools().len(), 2);
     assert_eq!(report(&[]), [first.pid()]);
     check_files(&first, State::Complete);
-    assert_eq!(report(&[]), []);
+    assert_eq!(report(&[]), [0_u32; 0]);
     assert_eq!(living.spool.spools().len(), 1, "the spool of a living process");
 
     living.kill();
     assert_eq!(report(&[]), [living.pid()]);
     check_files(&living, State::Complete);
 
-    let mut help = crate::recover::recover_command(&dir.join("nothing"), &[]);
+    let mut help = super::recover::recover_command(&dir.join("nothing"), &[]);
     let output = try_run(&mut help);
     assert!(output.stdout.is_empty() && output.status.code().is_some(), "{output:?}");
 }
@@ -268,7 +268,7 @@ fn which_processes() {
 fn default_place() {
     let mut random = Random::new("default_place");
     for (close, left) in [(1, 0), (2, 0), (0, 1)] {
-        let dir = crate::run::fresh_dir("default");
+        let dir = super::run::fresh_dir("default");
         let plan = Plan { calls: 100, close, seed: random.number() >> 1, ..Plan::default() };
         let truth = dir.join("truth");
         let words = plan.words(&dir, &truth);
@@ -276,7 +276,7 @@ fn default_place() {
         command.args(&words[1..]).stdout(std::process::Stdio::null());
         if close == 0 {
             // A spool in which nothing is left to be written may be removed by any next process.
-            command.env("LD_PRELOAD", preloadable(slow_disk())).env("SLOW_DISK", "block_at=41");
+            command.env("LD_PRELOAD", spaceless(slow_disk())).env("SLOW_DISK", "block_at=41");
         }
         let mut program = command.spawn().expect("start the program");
         let pid = program.id();
@@ -286,11 +286,7 @@ fn default_place() {
             names.filter(|name| name.starts_with(&format!("jitsym-{pid}-")) && name.ends_with(".spool")).count()
         };
         if close == 0 {
-            let begin = Instant::now();
-            while !Truth::read(&truth, false).done {
-                assert!(begin.elapsed() < Duration::from_secs(600), "the calls of {pid} never end");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until("the end of the calls", || Truth::read(&truth, false).done);
             assert_eq!(of_process(), 1, "spools of {pid}");
             kill(pid);
         }
@@ -300,7 +296,7 @@ fn default_place() {
         let output = try_run(recover.arg("recover").arg(pid.to_string()));
         // Nothing is there of a process that has ended well, as far as anybody knows.
         assert_eq!(output.status.code(), Some(if left > 0 { 0 } else { 2 }), "{output:?}");
-        assert_eq!(crate::recover::Report::parse(&output).len(), left, "{output:?}");
+        assert_eq!(super::recover::Report::parse(&output).len(), left, "{output:?}");
         assert_eq!(of_process(), 0, "spools of {pid}");
         std::fs::remove_dir_all(&dir).expect("remove the files");
     }

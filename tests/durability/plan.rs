@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::{compile, Link};
+use crate::support::{compile, thorough, Link};
 
 /// Bits of `jitsym_options.sinks` and `.flags`.
 pub const MAP: u32 = 1;
@@ -22,10 +22,14 @@ pub const SPOOL_PARTLY: u64 = 2;
 /// Calls of a thread that there is room for in the notes.
 pub const CALLS_MAX: usize = 1 << 20;
 
-/// More rounds of everything, if the environment asks for them.
+/// So many rounds of everything, half of them in the gate, or more if the environment asks for them.
 pub fn rounds(normal: usize) -> usize {
     let long = std::env::var_os("JITSYM_LONG_TESTS").is_some_and(|value| value == "1");
-    normal * if long { 12 } else { 1 }
+    match long {
+        true => normal * 12,
+        false if thorough() => normal,
+        false => normal.div_ceil(2),
+    }
 }
 
 /// The number that `c-tests/durability/kill_me.c` makes of another one.

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::check::{check_dump, check_map, State};
-use crate::kills::{check_files, recover_and_check};
-use crate::plan::{rounds, slow_disk, Plan, Random, RECOVER};
-use crate::recover::{recover, recover_command, Report};
-use crate::run::Run;
-use crate::support::preloadable;
+use super::check::{check_dump, check_map, State};
+use super::kills::{check_files, recover_and_check};
+use super::plan::{rounds, slow_disk, Plan, Random, RECOVER};
+use super::recover::{recover, recover_command, Report};
+use super::run::Run;
+use crate::support::spaceless;
 
 /// A process that was killed with much on its way: the disk has stopped.
 fn killed(name: &str, calls: u64, random: &mut Random) -> Run {
@@ -59,7 +59,7 @@ fn killed_in_the_middle() {
         for _ in 0..1 + random.below(4) {
             let mut command = recover_command(&run.spool.0, &[]);
             let settings = ["rate=20000000".into(), format!("tear_at={}", 2_000_000 + random.below(20_000_000))];
-            command.env("LD_PRELOAD", preloadable(slow_disk())).env("SLOW_DISK", random.pick(&settings));
+            command.env("LD_PRELOAD", spaceless(slow_disk())).env("SLOW_DISK", random.pick(&settings));
             let mut recovery = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("recover");
             std::thread::sleep(Duration::from_micros(random.below(300_000)));
             recovery.kill().expect("kill the recovery");
@@ -105,7 +105,7 @@ fn several_at_a_time() {
         let start = |index: u64| {
             let mut command = recover_command(&run.spool.0, &[]);
             if index == 0 {
-                command.env("LD_PRELOAD", preloadable(slow_disk())).env("SLOW_DISK", "rate=50000000");
+                command.env("LD_PRELOAD", spaceless(slow_disk())).env("SLOW_DISK", "rate=50000000");
             }
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("recover")
         };

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::plan::{slow_disk, Plan, CALLS_MAX};
+use super::recover::{recover, Report};
 use crate::perf;
-use crate::plan::{slow_disk, Plan, CALLS_MAX};
-use crate::recover::{recover, Report};
-use crate::support::{self, preloadable, scratch_dir, stdout, try_run};
+use crate::support::{scratch_dir, spaceless, stdout, try_run};
 
 const THREADS_MAX: usize = 32;
 const CALLS_AT: usize = 4096;
@@ -16,7 +16,7 @@ const CALLS_AT: usize = 4096;
 /// An empty directory for one run's files.
 pub fn fresh_dir(name: &str) -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    support::fresh_dir(format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed)))
+    crate::support::fresh_dir(format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// A directory for spools that nobody else looks into, removed when dropped: in memory, unless there is too little. The
@@ -80,7 +80,7 @@ impl Run {
         let mut command = perf::command(&words[0]);
         command.args(&words[1..]).env("JITSYM_SPOOL_DIR", &spool.0).envs(environment.iter().copied());
         if !plan.slow_disk.is_empty() {
-            command.env("LD_PRELOAD", preloadable(slow_disk())).env("SLOW_DISK", &plan.slow_disk);
+            command.env("LD_PRELOAD", spaceless(slow_disk())).env("SLOW_DISK", &plan.slow_disk);
             command.env("SLOW_DISK_HANGS", spool.hangs());
         }
         let log = std::fs::File::create(dir.join("log")).expect("log");
@@ -114,7 +114,7 @@ impl Run {
 
     /// Waits until the notes say so.
     pub fn wait_until(&mut self, what: &str, condition: impl Fn(&Truth) -> bool) {
-        support::wait_until(&format!("{what} of {self}"), || {
+        crate::support::wait_until(&format!("{what} of {self}"), || {
             let ended = self.child.try_wait().expect("wait for the program");
             let is_so = condition(&self.head());
             assert!(is_so || ended.is_none(), "{self}: ended with {ended:?} before {what}: {}", self.log());
@@ -138,7 +138,7 @@ impl Run {
     /// Waits for an end of its own accord.
     pub fn wait(&mut self) -> std::process::ExitStatus {
         let mut status = None;
-        support::wait_until(&format!("the end of {self}"), || {
+        crate::support::wait_until(&format!("the end of {self}"), || {
             status = self.child.try_wait().expect("wait for the program");
             status.is_some()
         });

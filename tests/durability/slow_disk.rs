@@ -1,11 +1,11 @@
 //! A disk that does not keep up, and one that is full: what is accepted is written, what is refused is counted, the
 //! bound on memory holds, and a file that cannot grow ends with a whole record.
 
-use crate::check::{check_dump, check_map, State};
-use crate::kills::check_files;
-use crate::plan::{rounds, Plan, Random, DROP_WHEN_FULL, JITDUMP, MAP};
-use crate::recover::in_namespace;
-use crate::run::{fresh_dir, said, Run, Truth};
+use super::check::{check_dump, check_map, State};
+use super::kills::check_files;
+use super::plan::{rounds, Plan, Random, DROP_WHEN_FULL, JITDUMP, MAP};
+use super::recover::in_namespace;
+use super::run::{fresh_dir, said, Run, Truth};
 
 const BOUND: u64 = 64 << 20;
 

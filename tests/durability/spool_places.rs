@@ -1,11 +1,11 @@
 //! Where the spool is: places where there can be none, or too small a one, cost its protection and nothing else.
 
-use crate::check::{check_dump, check_map, State};
-use crate::kills::{check_files, recover_and_check};
-use crate::plan::{rounds, Plan, Random, NO_SPOOL, SPOOL_NONE, SPOOL_PARTLY, SPOOL_SHARED};
-use crate::recover::in_namespace;
-use crate::run::{fresh_dir, said, Run, Truth};
-use crate::support::{preloadable, tool};
+use super::check::{check_dump, check_map, State};
+use super::kills::{check_files, recover_and_check};
+use super::plan::{rounds, Plan, Random, NO_SPOOL, SPOOL_NONE, SPOOL_PARTLY, SPOOL_SHARED};
+use super::recover::in_namespace;
+use super::run::{fresh_dir, said, Run, Truth};
+use crate::support::{spaceless, tool};
 
 /// A clean end leaves no spool, whether the session was closed or not.
 #[test]
@@ -110,7 +110,7 @@ fn in_small_place(options: &str, plan: &Plan, slow_disk: &str, then: &str) -> Op
     let end = if plan.die_us == 0 { "" } else { " || test $? = 137" };
     let script = format!(
         "mount -t tmpfs -o $1 none \"$2\"; spool=$2; shift 2; JITSYM_SPOOL_DIR=$spool LD_PRELOAD={} \"$@\"{end}; {then}",
-        preloadable(crate::plan::slow_disk()).display()
+        spaceless(super::plan::slow_disk()).display()
     );
     let mut words = vec![options.to_string(), place.display().to_string()];
     words.extend(plan.words(&dir, &dir.join("truth")));

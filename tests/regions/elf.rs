@@ -8,7 +8,7 @@ use std::process::Command;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, NativeEndian, UnwindSection};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
-use crate::recorded::tool;
+use super::recorded::tool;
 use crate::script;
 use crate::truth::Truth;
 

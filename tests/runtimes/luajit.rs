@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::perf;
-use crate::recording::{
+use super::recording::{
     at_least, built, check_stacks, is_compiled, registered_and_gone, source, Recording, Sample, Way, STACKS,
 };
+use crate::perf;
 use crate::support::{artifacts, root, run, scratch_dir, stdout, until_enough};
 
 /// Samples in traces that each phase has to have.

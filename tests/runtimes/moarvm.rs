@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use super::recording::{at_least, built, check_stacks, registered_and_gone, Recording, Sample, Way, STACKS};
 use crate::perf;
-use crate::recording::{at_least, built, check_stacks, registered_and_gone, Recording, Sample, Way, STACKS};
 use crate::support::{checker, fresh_dir, root, run, stdout, until_enough};
 
 /// Samples in compiled code that each phase has to have.

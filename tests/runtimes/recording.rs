@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::cfi::{self, Dumped};
 use crate::perf;
 use crate::support::{
-    artifacts, fetched, once, preloadable, root, run, scratch_dir, serial, shared_dir, stdout, TmpFiles,
+    artifacts, fetched, once, root, run, scratch_dir, serial, shared_dir, spaceless, stdout, TmpFiles,
 };
 
 /// The source of a runtime as Debian has it.
@@ -93,7 +93,7 @@ impl Recording {
             Way::Jitdump => record.env("JITSYM", "map,jitdump"),
             // The runtime's own variable has to be enough.
             Way::Regions => record.env_remove("JITSYM"),
-            Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", preloadable(&library)),
+            Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", spaceless(&library)),
         };
         record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
         // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.

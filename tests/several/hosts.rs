@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{compile, fetched, preloadable, run, scratch_dir, serial, stdout, until_enough, Link, PACE};
-use crate::{perf, samples, Recording, ENOUGH};
+use super::{samples, Recording, ENOUGH};
+use crate::perf;
+use crate::support::{compile, fetched, run, scratch_dir, serial, spaceless, stdout, until_enough, Link, PACE};
 
 /// Burns in code that the runtime names `pyburn`, until the passenger has arrived.
 const PYTHON: &str = r#"
@@ -43,7 +44,8 @@ function jsburn(rounds) {
 }
 const out = process.argv[2], end = Date.now() + 600000;
 const arrived = () => fs.existsSync(out) && fs.readFileSync(out, "utf8").endsWith("end\n");
-while (!arrived() && Date.now() < end) for (let i = 0; i < 50; i++) jsburn(100000);
+// Also if Node.js has taken as long to start as its passenger to arrive.
+for (let round = 0; round < 30 || !arrived() && Date.now() < end; round++) for (let i = 0; i < 50; i++) jsburn(100000);
 "#;
 
 fn passenger() -> &'static Path {
@@ -157,7 +159,7 @@ fn record_node(name: &str, option: &str, delay_ms: u32) -> Recording {
     command.current_dir("/tmp").env("PASSENGER", format!("{delay_ms} {}", out.display()));
     command
         .arg("env")
-        .arg(format!("LD_PRELOAD={}", preloadable(passenger()).display()))
+        .arg(format!("LD_PRELOAD={}", spaceless(passenger()).display()))
         .args(["node", option])
         .arg(script)
         .arg(&out);

@@ -1,5 +1,4 @@
 //! What the tests of the language packages share: their READMEs, tools from other registries, and guests in other languages.
-#![allow(dead_code)]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::perf::{self, Recording};
-use crate::support::{artifacts, checker, fresh_dir, lock, root, run, scratch_dir, stdout};
+use crate::support::{artifacts, checker, fresh_dir, lock, root, run, scratch_dir, spaceless, stdout};
 
 pub fn package(language: &str) -> PathBuf {
     root().join("bindings").join(language)
@@ -35,8 +34,8 @@ pub fn python_env(packages: &[&str]) -> PathBuf {
 pub fn readme_commands(language: &str, start: &str) -> Vec<String> {
     let text = std::fs::read_to_string(package(language).join("README.md")).expect("README");
     let lines = text.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with(start));
-    let commands: Vec<String> =
-        lines.map(|line| line.replace("/path/to/libjitsym", root().to_str().expect("UTF-8"))).collect();
+    let root = spaceless(root()).display().to_string();
+    let commands: Vec<String> = lines.map(|line| line.replace("/path/to/libjitsym", &root)).collect();
     assert!(!commands.is_empty(), "the README for {language} has no {start}");
     commands
 }

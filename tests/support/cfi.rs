@@ -1,5 +1,4 @@
 //! Unwind tables as an independent decoder (gimli) reads them where perf puts them, and the tables of a jitdump.
-#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,35 +1,31 @@
 //! Programs that never heard of the library, under the real perf.
-#![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use crate::perf::{self, PerfFrame, Verdict};
-use crate::support::{artifacts, fresh_dir, root, run, scratch_dir, serial, stdout, until_enough, TmpFiles};
+use crate::support::{
+    artifacts, fresh_dir, once, root, run, scratch_dir, serial, shared_dir, stdout, until_enough, TmpFiles,
+};
 
 /// The shared library.
 pub fn library() -> PathBuf {
     artifacts().shared_dir.join("libjitsym.so")
 }
 
-/// Python with the compilers of the guests.
-pub fn python() -> &'static Path {
-    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| python_with(&["wasmtime==50.0.1", "llvmlite==0.50.0", "numba==0.68.1"]))
-}
+/// Packages of PyPI with a compiler.
+pub const LLVMLITE: &str = "llvmlite==0.50.0";
+pub const NUMBA: &str = "numba==0.68.1";
+pub const WASMTIME: &str = "wasmtime==50.0.1";
 
-/// A Python environment for this test program alone, with these packages of PyPI in it.
-fn python_with(packages: &[&str]) -> PathBuf {
-    let env = crate::support::scratch_dir("python-env");
-    let (python, stamp) = (env.join("bin/python"), env.join("packages"));
-    let wanted = packages.join("\n");
-    if !std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+/// Python with a package.
+pub fn python(package: &str) -> PathBuf {
+    let env = shared_dir("python").join(package);
+    once(&env, package, || {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&env));
-        run(Command::new(env.join("bin/pip")).args(["install", "--quiet", "--only-binary=:all:"]).args(packages));
-        std::fs::write(stamp, wanted).expect("write");
-    }
-    python
+        run(Command::new(env.join("bin/pip")).args(["install", "--quiet", "--only-binary=:all:", package]));
+    });
+    env.join("bin/python")
 }
 
 pub fn guest(file: &str) -> PathBuf {

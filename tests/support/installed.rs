@@ -1,15 +1,11 @@
 //! The installed tree, moved to another place, and programs that are built with it.
-#![allow(dead_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-#[path = "../../man/mod.rs"]
-pub mod man;
-
-use crate::support::{checker, once, root, run, scratch_dir, shared_dir, stdout};
+use crate::support::{checker, once, root, run, scratch_dir, shared_dir, spaceless, stdout, thorough, tool};
 
 /// An installed tree that has been moved since.
 pub struct Tree {
@@ -32,6 +28,21 @@ impl Tree {
         Self::at(&scratch_dir(name), prefix, libdir, includedir, arguments)
     }
 
+    /// The same once for all tests, none of which changes it.
+    pub fn shared(
+        name: &str,
+        prefix: &'static str,
+        libdir: &'static str,
+        includedir: &'static str,
+        arguments: &[&str],
+    ) -> Tree {
+        let dir = shared_dir(name);
+        once(&dir.with_extension("tree"), "", || {
+            Self::at(&dir, prefix, libdir, includedir, arguments);
+        });
+        Tree { root: spaceless(&dir.join("moved")), prefix, libdir, includedir }
+    }
+
     fn at(
         scratch: &Path,
         prefix: &'static str,
@@ -45,7 +56,8 @@ impl Tree {
         install(&stage, arguments);
         let root = scratch.join("moved");
         fs::rename(&stage, &root).expect("move the installed tree");
-        Tree { root, prefix, libdir, includedir }
+        // Neither pkg-config nor a shell that splits its words lets flags have spaces.
+        Tree { root: spaceless(&root), prefix, libdir, includedir }
     }
 
     /// A configured path, where it is now.
@@ -77,19 +89,23 @@ pub fn install(destdir: &Path, arguments: &[&str]) -> String {
     command.env("DESTDIR", destdir).env("CARGO", env!("CARGO"));
     // So that it finds what the other tests have built.
     command.env_remove("CARGO_TARGET_DIR");
-    stdout(&run(&mut command))
+    stdout(&run(built(&mut command)))
+}
+
+/// Has the script install the program that the tests have. A thorough run builds the released one.
+pub fn built(command: &mut Command) -> &mut Command {
+    if !thorough() {
+        command.env("JITSYM_PROGRAM", tool());
+    }
+    command
 }
 
 /// `/usr/local`, with nothing said but where: pkg-config file and CMake package are two and three directories deep.
 pub fn plain() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
     TREE.get_or_init(|| {
-        let root = shared_dir("plain");
         let (prefix, libdir, includedir) = ("/usr/local", "/usr/local/lib", "/usr/local/include");
-        once(&root.with_extension("tree"), "", || {
-            Tree::at(&root, prefix, libdir, includedir, &["--prefix", prefix]);
-        });
-        Tree { root: root.join("moved"), prefix, libdir, includedir }
+        Tree::shared("plain", prefix, libdir, includedir, &["--prefix", prefix])
     })
 }
 
@@ -106,7 +122,8 @@ pub fn consumer(program: impl AsRef<std::ffi::OsStr>) -> Command {
             command.env_remove(&name);
         }
     }
-    command.env("LC_ALL", "C");
+    // CMake believes the shell about links in paths.
+    command.env_remove("PWD").env("LC_ALL", "C");
     command
 }
 

@@ -5,13 +5,14 @@
 
 pub mod checker;
 pub mod genelf;
-mod preload;
 pub mod readelf;
+mod spaceless;
 mod tmp_files;
 mod wait;
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use std::sync::OnceLock;
 
 // Not every test profiles a process, preloads a library, or waits.
 #[allow(unused_imports)]
-pub use preload::preloadable;
+pub use spaceless::spaceless;
 #[allow(unused_imports)]
 pub use tmp_files::TmpFiles;
 #[allow(unused_imports)]
@@ -149,10 +150,12 @@ pub enum Link {
     None,
 }
 
-/// Compiles C or C++ sources (below the root) to a program in the test's scratch directory.
+/// Compiles C or C++ sources (below the root) to a program that all tests share.
 pub fn compile(compiler: &str, sources: &[&str], link: Link, flags: &[&str], name: &str) -> PathBuf {
-    let out = shared_dir("bin").join(name);
     let how = format!("{compiler} {sources:?} {link:?} {flags:?}");
+    // Another test may call another program so.
+    let out =
+        shared_dir(format!("bin/{:016x}", BuildHasherDefault::<DefaultHasher>::default().hash_one(&how))).join(name);
     once(&out, &how, || compile_to(&out, compiler, sources, link, flags));
     out
 }
@@ -273,11 +276,14 @@ pub fn shared_dir(name: impl AsRef<OsStr>) -> PathBuf {
     below(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(program), name)
 }
 
-/// A directory for this test: `cargo xtask test` says where, and removes it. Otherwise the tests of this program share it.
+/// A directory for this test: `cargo xtask test` says where, and removes it. Otherwise the test's thread says which test it is.
 pub fn scratch_dir(name: impl AsRef<OsStr>) -> PathBuf {
     match std::env::var_os("JITSYM_TEST_DIR") {
         Some(dir) => below(Path::new(&dir), name),
-        None => shared_dir(name),
+        None => {
+            let thread = std::thread::current();
+            below(&shared_dir(thread.name().unwrap_or("test").replace("::", "-")), name)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::declarations::{conventions, parse, Entry, Kind};
+use crate::pages::header::{conventions, parse, Entry, Kind};
 
 const SECTIONS: [(Kind, &str); 4] = [
     (Kind::Function, "Functions"),
@@ -15,7 +15,7 @@ const SECTIONS: [(Kind, &str); 4] = [
 const INTRODUCTION: &str = "\
 # Reference
 
-<!-- Made from include/jitsym.h by `JITSYM_UPDATE_HEADER=1 cargo test --test header`. Do not edit. -->
+<!-- Made from include/jitsym.h by `JITSYM_UPDATE_HEADER=1 cargo test --test tests header`. Do not edit. -->
 
 All of [jitsym.h](../include/jitsym.h). What to call when is in [integration.md](integration.md).
 ";

@@ -16,12 +16,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use super::model::{expected, Description, Places, Saved, States};
+use super::section::section;
+use super::steps::{step, Change, Given, Size, Step, SIZE_MAX};
+use super::{config, generate};
 use crate::cfi::read_dump;
-use crate::model::{expected, Description, Places, Saved, States};
-use crate::section::section;
-use crate::steps::{step, Change, Given, Size, Step, SIZE_MAX};
 use crate::support::{checker, scratch_dir};
-use crate::{config, generate};
 
 /// Code is placed here and above, as if it were there; it is never run.
 const CODE: u64 = 0x5000_0000_0000;

@@ -6,7 +6,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 
-use crate::model::{machine, Description, FixedPlaces, Places, Row, Saved};
+use super::model::{machine, Description, FixedPlaces, Places, Row, Saved};
 
 pub fn arch() -> impl Strategy<Value = Arch> {
     select(Arch::ALL)

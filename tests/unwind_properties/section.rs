@@ -8,8 +8,8 @@ use proptest::sample::select;
 
 use ::jitsym::format::arch::Arch;
 
+use super::model::States;
 use crate::cfi::{Cfa, Rule, State};
-use crate::model::States;
 
 /// How the addresses in FDEs are written: `DW_EH_PE_*`.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::model::{Description, Saved};
-use crate::section::Section;
+use super::model::{Description, Saved};
+use super::section::Section;
 
 /// The largest code.
 pub const SIZE_MAX: u64 = 0x2000;

@@ -1,7 +1,7 @@
 //! What a registration costs under callgrind: instructions, which are counted, and time, which is measured by hand.
 
+use super::{installed, Guest};
 use crate::support::*;
-use crate::{installed, Guest};
 
 /// glibc has a `memcpy` for each kind of processor. This one every x86-64 processor has.
 const EVERY_PROCESSOR: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX2_Usable,-AVX,-AVX_Fast_Unaligned_Load,\
@@ -39,7 +39,7 @@ fn instructions_of_a_registration() {
     }
 }
 
-/// The table in docs/valgrind.md: `cargo test --locked --test valgrind -- --ignored --nocapture time_of_a_registration`.
+/// The table in docs/valgrind.md: `cargo test --test tests -- --ignored --nocapture time_of_a_registration`.
 #[test]
 #[ignore = "measures time, for minutes"]
 fn time_of_a_registration() {

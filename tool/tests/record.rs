@@ -179,7 +179,7 @@ fn attached_to_a_process() {
     let (_family, said) = until_enough(30, |pace| {
         let mut guest = perf::command(server());
         let mut guest = guest
-            .args(["2", "40"])
+            .args(["2", "12"])
             .envs([("JITSYM", "on"), ("JITSYM_FORK", "now")])
             .stdout(Stdio::piped())
             .spawn()

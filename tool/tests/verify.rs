@@ -56,6 +56,19 @@ fn assert_found(mistake: &str, kind: &str, function: &str, offsets: &[u64]) -> V
     all["findings"][0].clone()
 }
 
+/// The tables are in the file of a region alone: code that the library has adopted.
+#[test]
+fn in_a_region() {
+    for (mistake, offsets) in [("none", &[][..]), ("cfa", &[1, 5, 8])] {
+        let mut command = verify(&["--json", "--"]);
+        let output = try_run(command.envs([("JITSYM", "region"), ("JITSYM_ADOPT", "1")]).arg(mistakes()).arg(mistake));
+        let (findings, all) = found(&output);
+        assert!(findings.iter().all(|(kind, function, _)| kind == "cfa" && function == "inner"), "{findings:?}");
+        assert_eq!(findings.iter().map(|(_, _, offset)| *offset).collect::<Vec<_>>(), offsets);
+        assert_eq!(["with_tables", "instructions"].map(|name| all[name].as_u64()), [2, 17].map(Some), "{mistake}");
+    }
+}
+
 /// Nothing is found where all is right, and each instruction was compared.
 #[test]
 fn nothing_wrong() {
@@ -184,12 +197,10 @@ os.unlink(f'/tmp/jit-{os.getpid()}.dump')
 /// Trampolines of CPython: each instruction of all that were called.
 #[test]
 fn of_cpython() {
-    let mut xtask = Command::new(env!("CARGO"));
-    xtask.current_dir(root()).args(["run", "--quiet", "--locked", "--package", "xtask", "--", "tool", "python3.13"]);
-    let python = stdout(&run(&mut xtask));
+    let python = fetched("python3.13");
     let script = scratch_dir("python").join("script.py");
     std::fs::write(&script, PYTHON).expect("a script");
-    let output = try_run(verify(&["--json", "--", python.trim(), "-X", "perf_jit"]).arg(&script));
+    let output = try_run(verify(&["--json", "--"]).arg(python).args(["-X", "perf_jit"]).arg(&script));
     let (findings, all) = found(&output);
     assert_eq!(output.status.code(), Some(0), "{findings:?} {}", stderr(&output));
     assert_eq!(stderr(&output), "1\n2\n3\n4\n5\n");

@@ -62,7 +62,7 @@ cargo xtask regions  Runs random code in regions, steps through some of it, and 
     --quick          a choice of workloads and perfs, in half a minute
 cargo xtask test     Runs the tests; of SUITE::TEST only those whose names have one of the PARTs in them.
     fast|gate|all    how many (gate)
-    --jobs N         how many at a time (two for each processor)
+    --jobs N         how many at a time (three for each processor)
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);

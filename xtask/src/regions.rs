@@ -37,7 +37,9 @@ const PERFS: [(&str, &str); 3] = [("6.1", "bookworm"), ("6.12", "trixie"), ("7.2
 /// Rows that hold today: a workload in which all names are right, and the perfs with which all stacks are. Other cells are shown and
 /// not judged. In workloads that use memory again, perf 7 goes on with the tables that it met first; with the others stacks do not
 /// count at addresses that other code has had before (`Truth::stale`). In `two-views-ends` these take the address behind a call that
-/// ends code for the next code's.
+/// ends code for the next code's. In `created-flips` and `adopted-flips` code dies some time before the program changes the protection
+/// of the memory, which tells perf the new name for the code. Until then libunwind, which takes the lowest mapping of a name for the
+/// beginning of the file, finds no tables at addresses that it has not met before.
 const HOLDS: &[(&str, &[&str])] = &[
     ("created-comes", &["6.1", "6.12", "7.2"]),
     ("created-dies", &["6.1", "6.12", "7.2"]),
@@ -61,17 +63,17 @@ const HOLDS: &[(&str, &[&str])] = &[
     ("churn-created", &["6.1", "6.12"]),
     ("churn-two-views", &["6.1", "6.12"]),
     ("churn-adopted", &["6.1", "6.12"]),
-    ("created-flips-page", &["6.1", "6.12"]),
-    ("created-flips-run", &["6.1", "6.12"]),
-    ("created-flips-arena", &["6.1", "6.12"]),
-    ("adopted-flips-page", &["6.1", "6.12"]),
-    ("adopted-flips-run", &["6.1", "6.12"]),
-    ("adopted-flips-arena", &["6.1", "6.12"]),
+    ("created-flips-page", &[]),
+    ("created-flips-run", &[]),
+    ("created-flips-arena", &[]),
+    ("adopted-flips-page", &[]),
+    ("adopted-flips-run", &[]),
+    ("adopted-flips-arena", &[]),
 ];
 
 /// The reduced run takes this many cells of those that hold, which the seed chooses, with the perfs that the tests use.
-const QUICK_CELLS: usize = 10;
-const QUICK_PERFS: &[&str] = &["6.1", "7.2"];
+const QUICK_CELLS: usize = 5;
+const QUICK_PERFS: &[&str] = &["6.1"];
 
 /// How much of the stack is copied: more than the program's code and C functions take.
 const STACK_SIZE: usize = 32768;

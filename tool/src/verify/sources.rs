@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::Read;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::{id, shadow};
@@ -39,8 +39,6 @@ pub struct Sources {
     dumps: HashMap<(u64, u64), Dump>,
     /// Files of regions in the state in which they were read.
     regions: HashMap<PathBuf, (u64, u64, i64, i64)>,
-    /// When one was last read, and how long that took.
-    read_regions: Option<(Instant, Duration)>,
     /// What is in a child's copy of its parent's file after the fork is not the child's.
     pub forked_at: Option<u64>,
 }
@@ -71,6 +69,26 @@ pub fn is_region(mapping: &Mapping) -> bool {
     generation(file_name(&mapping.path)).is_some()
 }
 
+/// Reads a file, of which no more than what was written takes time: a region's is as long as the memory.
+fn read_sparse(file: &File, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len as usize];
+    let seek = |from: u64, whence| {
+        // SAFETY: a system call with an open descriptor.
+        let at = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) };
+        u64::try_from(at).map_or(len, |at| at.min(len))
+    };
+    let mut end = 0;
+    while end < len {
+        let start = seek(end, libc::SEEK_DATA);
+        end = seek(start, libc::SEEK_HOLE).max(start);
+        file.read_exact_at(&mut bytes[start as usize..end as usize], start)?;
+        if start == len {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
 impl Sources {
     /// Looks for files among the mappings of a process.
     pub fn discover(&mut self, pid: Tid, maps: &[Mapping], book: &mut Book, wanted: &Patterns) -> Vec<usize> {
@@ -95,14 +113,11 @@ impl Sources {
         !self.regions.is_empty()
     }
 
-    /// Reads the files of regions that have changed. Their size is that of the memory, so that it takes time.
+    /// Reads the files of regions that have changed.
     pub fn regions(&mut self, pid: Tid, maps: &[Mapping], book: &mut Book, wanted: &Patterns) -> Vec<usize> {
         let mut added = Vec::new();
-        let is_early = self.read_regions.is_some_and(|(end, took)| end.elapsed() < took);
-        for mapping in maps.iter().filter(|mapping| is_region(mapping) && mapping.executable && !is_early) {
-            let begin = Instant::now();
+        for mapping in maps.iter().filter(|mapping| is_region(mapping) && mapping.executable) {
             added.extend(self.region(pid, mapping, book, wanted));
-            self.read_regions = Some((Instant::now(), begin.elapsed()));
         }
         added
     }
@@ -136,16 +151,13 @@ impl Sources {
 
     fn region(&mut self, pid: Tid, mapping: &Mapping, book: &mut Book, wanted: &Patterns) -> Vec<usize> {
         let mut added = Vec::new();
-        let Some(mut file) = open(pid, mapping) else { return added };
+        let Some(file) = open(pid, mapping) else { return added };
         let Ok(data) = file.metadata() else { return added };
         let state = (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
         if self.regions.insert(mapping.path.clone(), state) == Some(state) {
             return added;
         }
-        let mut bytes = Vec::new();
-        if file.read_to_end(&mut bytes).is_err() {
-            return added;
-        }
+        let Ok(bytes) = read_sparse(&file, data.len()) else { return added };
         let Ok(region) = Region::read(&bytes) else { return added };
         // Addresses in the file are offsets in it.
         let base = mapping.range.start.wrapping_sub(mapping.offset);
@@ -158,13 +170,15 @@ impl Sources {
             }
             let mut rows = Rows::new(function.size);
             let decoded = region.each_row(&mut |fde, row| rows.push(function.addr, fde, row));
-            let code = region.code(function).to_vec();
+            // Of adopted memory the bytes come to the file later than names and tables.
+            let code =
+                Some(region.code(function)).filter(|code| code.iter().any(|&byte| byte != 0)).unwrap_or_default();
             let wanted = wanted.has(&name);
             added.push(book.add(Piece {
                 name,
                 addr,
                 size: function.size,
-                bytes: code,
+                bytes: code.to_vec(),
                 rows: rows.complete(),
                 problem: decoded.err(),
                 time: 0,

@@ -9,19 +9,29 @@ use serde_json::Value;
 
 use super::jobs::Job;
 use super::{Built, Tier};
-use crate::program::{self, root};
+use crate::program::root;
 use crate::run;
 
 /// A program with tests.
 pub struct Binary {
-    /// The name of its file in `tests`; for unit tests `lib`, or the folder of their crate.
+    /// What stands before the names of its tests: `lib` or the folder of their crate for unit tests, nothing for those in `tests`, and
+    /// otherwise the name of their file.
     pub suite: String,
     pub path: PathBuf,
     /// The folder of its crate, in which cargo runs it.
     pub dir: PathBuf,
 }
 
-/// Builds the tests, the program `jitsym`, and the C libraries as they are shipped.
+/// All packages at once, as in scripts/test.sh: their dependencies would have other features otherwise, and be built once more.
+const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "jitsym-models"];
+/// It takes as long to build as a seventh of everything.
+const IN_ALL: [&str; 2] = ["--exclude", "jitsym-cranelift"];
+
+fn packages(tier: Tier) -> impl Iterator<Item = &'static str> {
+    WORKSPACE.into_iter().chain(IN_ALL.into_iter().filter(move |_| tier != Tier::All))
+}
+
+/// Builds the tests and the program `jitsym`.
 pub fn build(tier: Tier) -> Result<Built> {
     let mut built = Built {
         binaries: Vec::new(),
@@ -29,12 +39,9 @@ pub fn build(tier: Tier) -> Result<Built> {
         tier,
         run: format!("{}-{}", std::process::id(), run::now()),
     };
-    // Link-time optimisation uses one processor, so it runs beside the other build.
-    let libraries = std::thread::spawn(program::build_library);
     let mut cargo = cargo();
     cargo.args(["test", "--quiet", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
-    // All packages at once: their dependencies would have other features otherwise, and be built again for another tier.
-    cargo.args(["--workspace", "--exclude", "jitsym-models"]);
+    cargo.args(packages(tier));
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cargo")?;
     for line in BufReader::new(child.stdout.take().context("output of cargo")?).lines() {
         if let Ok(message) = serde_json::from_str(&line?) {
@@ -44,7 +51,6 @@ pub fn build(tier: Tier) -> Result<Built> {
     if !child.wait()?.success() {
         bail!("the tests cannot be built");
     }
-    libraries.join().expect("the thread only runs cargo")?;
     Ok(built)
 }
 
@@ -64,6 +70,7 @@ impl Built {
             // Unit tests of a crate are called like its folder.
             let folder = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let suite = match target["kind"][0].as_str() {
+                Some("test") if dir == root() => String::new(),
                 Some("test") => name.into(),
                 _ if dir == root() => "lib".into(),
                 _ => folder,
@@ -86,12 +93,13 @@ impl Built {
                 command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=2"]);
                 // As cargo has it, for what looks for its own files.
                 command.current_dir(&binary.dir).env("CARGO_MANIFEST_DIR", &binary.dir);
-                jobs.push(Job { name: format!("{}::{test}", binary.suite), command });
+                let name = format!("{}::{test}", binary.suite);
+                jobs.push(Job { name: name.trim_start_matches("::").into(), command });
             }
         }
         if tier != Tier::Fast {
             let mut doc = cargo();
-            doc.args(["test", "--locked", "--doc"]);
+            doc.args(["test", "--locked", "--doc"]).args(packages(tier));
             jobs.push(Job { name: "doc".into(), command: doc });
             let us = std::env::current_exe()?;
             for (name, subcommand) in [("matrix", "matrix"), ("random", "regions")] {

@@ -48,8 +48,14 @@ const HANGS: Duration = Duration::from_secs(30 * 60);
 /// Begins the line of a test that cannot be run here; the reason follows.
 const SKIPPED: &str = "skipped: ";
 
-/// Runs the tests, `at_once` at a time, in their order.
-pub fn run(jobs: Vec<Job>, at_once: usize, built: &Built, scratch: &Path) -> Result<Vec<Ended>> {
+/// Runs the tests, `at_once` at a time, in their order; and `beside` them something that most of them wait for.
+pub fn run(
+    jobs: Vec<Job>,
+    at_once: usize,
+    built: &Built,
+    scratch: &Path,
+    beside: impl FnOnce() + Send,
+) -> Result<Vec<Ended>> {
     if scratch.exists() {
         std::fs::remove_dir_all(scratch)?;
     }
@@ -62,6 +68,7 @@ pub fn run(jobs: Vec<Job>, at_once: usize, built: &Built, scratch: &Path) -> Res
     let (sender, receiver) = channel();
     let mut ended = Vec::new();
     let outcome = std::thread::scope(|scope| -> Result<()> {
+        scope.spawn(beside);
         for _ in 0..at_once {
             let (sender, waiting, private, running) = (sender.clone(), &waiting, &private, &running);
             scope.spawn(move || loop {
@@ -171,7 +178,7 @@ mod tests {
         };
         let jobs = scripts.iter().enumerate().map(job).collect();
         let built = Built { binaries: Vec::new(), tool: "tool".into(), tier: Tier::Gate, run: "run".into() };
-        let mut ended = run(jobs, 2, &built, &scratch).unwrap();
+        let mut ended = run(jobs, 2, &built, &scratch, || ()).unwrap();
         ended.sort_by(|one, other| one.name.cmp(&other.name));
         std::fs::remove_dir_all(scratch).unwrap();
         ended.into_iter().map(|test| test.end).collect()

@@ -3,18 +3,20 @@
 mod binaries;
 mod jobs;
 mod private;
+mod promises;
 mod report;
 mod running;
 mod tiers;
 
-use std::path::PathBuf;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Result};
 
-use crate::program::root;
+use crate::program::{self, root};
 use jobs::Job;
 pub use tiers::Tier;
-use tiers::Tiers;
+use tiers::{fits, Tiers};
 
 /// What is to be run, from the command line.
 pub struct Plan {
@@ -25,7 +27,8 @@ pub struct Plan {
     pub jobs: usize,
 }
 
-/// Tests that are begun first. They build what others wait for, or take longest: the end of a run waits for the last test.
+/// Tests that are begun first: those that need no C library, while that is built; then those that build what others wait for, or take
+/// longest, because the end of a run waits for the last test.
 const FIRST: &str = include_str!("first.txt");
 
 /// Runs the tests. Whether all have passed.
@@ -34,18 +37,44 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let mut jobs = built.jobs()?;
     let tiers = Tiers::parse(&std::fs::read_to_string(root().join("tests/tiers.txt"))?)?;
     if plan.tier != Tier::Fast {
-        tiers.check(&jobs.iter().map(|job| job.name.clone()).collect::<Vec<_>>())?;
+        let names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+        tiers.check(&names)?;
+        let sources = sources_in_c(&root().join("c-tests"))?;
+        // A definition, or for some functions the part of their names that is known.
+        let is_in_c = |name: &str| match name.split('*').max_by_key(|part| part.len()) {
+            Some(part) if name.contains('*') => part.len() > 3 && sources.contains(part),
+            _ => root().join(name).is_file() || sources.contains(&format!("void {name}(")),
+        };
+        promises::check(&std::fs::read_to_string(root().join("docs/guarantees.md"))?, &names, &tiers, is_in_c)?;
     }
     jobs.retain(|job| is_wanted(plan, tiers.of(&job.name), &job.name));
     if jobs.is_empty() {
         bail!("no test is called like that");
     }
-    let place = |job: &Job| FIRST.lines().position(|line| line == job.name).unwrap_or(usize::MAX);
-    jobs.sort_by_cached_key(|job| (place(job), job.name.clone()));
+    let place = |job: &Job| FIRST.lines().position(|line| fits(line, &job.name)).unwrap_or(usize::MAX);
+    // In no order, because the tests of a suite often wait for each other.
+    let hash = |job: &Job| BuildHasherDefault::<DefaultHasher>::default().hash_one(&job.name);
+    jobs.sort_by_cached_key(|job| (place(job), hash(job)));
     let scratch = root().join("target/tests");
-    let ended = jobs::run(jobs, plan.jobs, &built, &scratch)?;
+    // The linker uses one processor, so tests run beside it. Those that need the library have cargo wait for it, and say why if it
+    // cannot be built.
+    let ended = jobs::run(jobs, plan.jobs, &built, &scratch, || drop(program::build_library()))?;
     report::write(&ended, &scratch.join("times.tsv"))?;
     Ok(report::print(&ended))
+}
+
+/// The text of all C programs.
+fn sources_in_c(dir: &Path) -> Result<String> {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            text += &sources_in_c(&path)?;
+        } else {
+            text += &String::from_utf8_lossy(&std::fs::read(&path)?);
+        }
+    }
+    Ok(text)
 }
 
 /// Whoever names tests gets them whatever their tier.
@@ -59,7 +88,7 @@ fn is_wanted(plan: &Plan, tier: Tier, name: &str) -> bool {
 
 /// How many tests run at a time if the command line does not say it: some wait for other programs, or for the disk.
 pub fn usual_jobs() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from) * 2
+    std::thread::available_parallelism().map_or(2, usize::from) * 3
 }
 
 /// The programs that the tests are, and those that they use.

@@ -66,7 +66,7 @@ impl Tiers {
 }
 
 /// Whether a text is what a pattern says, in which `*` stands for anything.
-fn fits(pattern: &str, text: &str) -> bool {
+pub fn fits(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     text.strip_prefix(start)
         .is_some_and(|text| (0..=text.len()).filter(|&at| text.is_char_boundary(at)).any(|at| fits(rest, &text[at..])))
