@@ -56,6 +56,11 @@ impl SignalFlush {
         before.unwrap_or_else(|exiting| exiting ^ own) == 0
     }
 
+    /// Whether a thread by which the process exits has come here.
+    pub fn has_exit_begun(&self) -> bool {
+        self.exiting.load(Ordering::SeqCst) != 0
+    }
+
     /// Pending records were written at the exit, or cannot be.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);

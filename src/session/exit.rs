@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::api::error::Error;
 use crate::session::control::STOP_TIMEOUT;
 use crate::session::{explain, process};
-use crate::sys::thread;
+use crate::sys::{guard, thread};
 
 /// Writes pending records when the process exits with a session open, for as long as closing would. Unwritten records stay in
 /// the spool. The current write is waited for, so that it is not cut; but a disk that hangs does not hang the exit for ever.
@@ -37,9 +37,12 @@ pub fn flush_at_exit() {
 }
 
 /// If the process exits by another thread too, waits until that has written pending records: the first thread without exit
-/// handlers left ends the process.
+/// handlers left ends the process. The other may have the handler, and not have come to run it: then this thread writes them.
 pub fn wait_for_exit() {
     let Some(engine) = process::current_engine() else { return };
+    if !engine.signal_flush.has_exit_begun() && !guard::is_inside() {
+        return flush_at_exit();
+    }
     let end = Instant::now() + 2 * STOP_TIMEOUT;
     while engine.signal_flush.is_exit_under_way(thread::id()) && Instant::now() < end {
         thread::sleep_micros(200);
