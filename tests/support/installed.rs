@@ -9,7 +9,8 @@ use crate::support::{checker, once, root, run, scratch_dir, shared_dir, spaceles
 
 /// An installed tree that has been moved since.
 pub struct Tree {
-    /// Paths that are configured count from here: nothing of the tree lies at these paths themselves.
+    /// Paths that are configured count from here: nothing of the tree lies at these paths themselves. Without spaces, because neither
+    /// pkg-config nor a shell that splits its words lets flags have any.
     pub root: PathBuf,
     pub prefix: &'static str,
     pub libdir: &'static str,
@@ -25,7 +26,7 @@ impl Tree {
         includedir: &'static str,
         arguments: &[&str],
     ) -> Tree {
-        Self::at(&scratch_dir(name), prefix, libdir, includedir, arguments)
+        Tree { root: spaceless(&install_and_move(&scratch_dir(name), arguments)), prefix, libdir, includedir }
     }
 
     /// The same once for all tests, none of which changes it.
@@ -37,27 +38,8 @@ impl Tree {
         arguments: &[&str],
     ) -> Tree {
         let dir = shared_dir(name);
-        once(&dir.with_extension("tree"), "", || {
-            Self::at(&dir, prefix, libdir, includedir, arguments);
-        });
+        once(&dir.with_extension("tree"), "", || drop(install_and_move(&dir, arguments)));
         Tree { root: spaceless(&dir.join("moved")), prefix, libdir, includedir }
-    }
-
-    fn at(
-        scratch: &Path,
-        prefix: &'static str,
-        libdir: &'static str,
-        includedir: &'static str,
-        arguments: &[&str],
-    ) -> Tree {
-        fs::remove_dir_all(scratch).expect("clear the scratch directory");
-        // The space is for the quoting in the script.
-        let stage = scratch.join("first place");
-        install(&stage, arguments);
-        let root = scratch.join("moved");
-        fs::rename(&stage, &root).expect("move the installed tree");
-        // Neither pkg-config nor a shell that splits its words lets flags have spaces.
-        Tree { root: spaceless(&root), prefix, libdir, includedir }
     }
 
     /// A configured path, where it is now.
@@ -79,6 +61,16 @@ impl Tree {
     pub fn pkg_config_words(&self, arguments: &[&str]) -> Vec<String> {
         self.pkg_config(arguments).split_whitespace().map(str::to_string).collect()
     }
+}
+
+fn install_and_move(scratch: &Path, arguments: &[&str]) -> PathBuf {
+    fs::remove_dir_all(scratch).expect("clear the scratch directory");
+    // The space is for the quoting in the script.
+    let stage = scratch.join("first place");
+    install(&stage, arguments);
+    let moved = scratch.join("moved");
+    fs::rename(&stage, &moved).expect("move the installed tree");
+    moved
 }
 
 /// Runs the script. The variables are those that decide where things go and that the caller of the tests may have set.

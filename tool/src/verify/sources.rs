@@ -82,9 +82,6 @@ fn read_sparse(file: &File, len: u64) -> io::Result<Vec<u8>> {
         let start = seek(end, libc::SEEK_DATA);
         end = seek(start, libc::SEEK_HOLE).max(start);
         file.read_exact_at(&mut bytes[start as usize..end as usize], start)?;
-        if start == len {
-            break;
-        }
     }
     Ok(bytes)
 }
