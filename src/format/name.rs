@@ -5,6 +5,7 @@
 //! refused.
 
 use std::borrow::Cow;
+use std::str::Utf8Chunk;
 
 /// The longest name kept, in bytes: readers have line buffers of 4096 bytes (parca) and less.
 pub const MAX: usize = crate::api::limits::NAME_MAX;
@@ -14,18 +15,36 @@ const TAIL: usize = 9;
 
 /// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters `_`, outer white space goes, what is too long is
 /// cut and marked with a hash of the whole. A clean name is returned as it is. The result may be empty.
+///
+/// A name of any length takes no more memory than the longest one that is kept: a failed allocation of a `String` ends the process.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
-    let text = String::from_utf8_lossy(name);
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
-    if name.len() <= MAX
-        && matches!(text, Cow::Borrowed(_))
-        && text.trim().len() == name.len()
-        && text.chars().all(is_clean)
-    {
-        return Cow::Borrowed(name);
+    if let (true, Ok(text)) = (name.len() <= MAX, std::str::from_utf8(name)) {
+        if text.trim().len() == name.len() && text.chars().all(is_clean) {
+            return Cow::Borrowed(name);
+        }
     }
-    let text: String = text.trim().chars().map(|c| if is_clean(c) { c } else { '_' }).collect();
-    if text.len() <= MAX {
+    let invalid = |chunk: &Utf8Chunk<'_>| (!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER);
+    let chars = name.utf8_chunks().flat_map(|chunk| chunk.valid().chars().chain(invalid(&chunk)));
+    let mut text = String::with_capacity(MAX);
+    // Up to the last character that is no white space.
+    let (mut len, mut is_full, mut is_long) = (0, false, false);
+    for c in chars.skip_while(|c| c.is_whitespace()) {
+        let cleaned = if is_clean(c) { c } else { '_' };
+        is_full |= text.len() + cleaned.len_utf8() > MAX;
+        if !is_full {
+            text.push(cleaned);
+        }
+        if !c.is_whitespace() {
+            len = text.len();
+            is_long = is_full;
+        }
+        if is_long {
+            break;
+        }
+    }
+    if !is_long {
+        text.truncate(len);
         return Cow::Owned(text.into_bytes());
     }
     let hash = hash(name);
@@ -33,7 +52,8 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     while !text.is_char_boundary(cut) {
         cut -= 1;
     }
-    Cow::Owned(format!("{}~{hash:08x}", &text[..cut]).into_bytes())
+    text.truncate(cut);
+    Cow::Owned(format!("{text}~{hash:08x}").into_bytes())
 }
 
 /// Readers drop shorter names of the perf map (perf: linux tools/perf/util/symbol.c, `dso__load_perf_map`), and perf from 6.12
@@ -218,6 +238,7 @@ fn hash(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::random::{Random, Seed};
 
     fn cleaned(name: &[u8]) -> String {
         String::from_utf8(clean(name).into_owned()).unwrap()
@@ -269,6 +290,47 @@ mod tests {
         assert_eq!(&a.as_bytes()[a.len() - TAIL..][..1], b"~");
         assert_eq!(cleaned(&[b'x'; MAX]).len(), MAX);
         assert_eq!(cleaned(&[b'x'; MAX + 1]).len(), MAX);
+    }
+
+    /// The same as if all of the name were cleaned at first, and cut then.
+    #[test]
+    fn names_at_random() {
+        let seed = Seed::new();
+        let mut random = Random(seed.0);
+        let parts: [&[u8]; 10] = [
+            b"a",
+            b" ",
+            b"\n",
+            b"\0",
+            b"\xff",
+            b"\xe5\x90",
+            "ä".as_bytes(),
+            "名".as_bytes(),
+            "\u{2003}".as_bytes(),
+            "\u{2028}".as_bytes(),
+        ];
+        let clean_first = |name: &[u8]| {
+            let text = String::from_utf8_lossy(name);
+            let clean = |c: char| if c.is_control() || is_line_end(c) { '_' } else { c };
+            let text: String = text.trim().chars().map(clean).collect();
+            if text.len() <= MAX {
+                return text;
+            }
+            let cut = (0..=MAX - TAIL).rev().find(|&at| text.is_char_boundary(at)).unwrap();
+            format!("{}~{:08x}", &text[..cut], hash(name))
+        };
+        for _ in 0..2000 {
+            let (mut name, few) = (Vec::new(), 1 + random.below(10));
+            let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
+            while (name.len() as u64) < len {
+                // Much of one kind, so that some lie at the place where names are cut.
+                name.extend_from_slice(parts[random.below(few) as usize]);
+            }
+            for part in parts {
+                assert_eq!(cleaned(&name), clean_first(&name), "{}", name.escape_ascii());
+                name.extend_from_slice(part);
+            }
+        }
     }
 
     #[test]
