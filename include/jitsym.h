@@ -745,8 +745,8 @@ typedef struct jitsym_unwind {
   size_t row_size;
   /**
    * EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out; an entry
-   * that extends beyond the code is cut to it. Personality routines and LSDAs are for `JITSYM_SINK_UNWINDER` alone (see
-   * docs/exceptions.md).
+   * that extends beyond the code is cut to it. A CIE is an entry of the section, before its FDEs, and has at most 1024
+   * bytes. Personality routines and LSDAs are for `JITSYM_SINK_UNWINDER` alone (see docs/exceptions.md).
    */
   const void *eh_frame;
   /**

@@ -26,6 +26,12 @@ pub fn is_there(bytes: usize) -> bool {
     probe.try_reserve_exact(bytes).is_ok()
 }
 
+/// The same for allocations of a library that cannot fail, unless they are so small that the reserve has them.
+pub fn may_take(bytes: usize) -> bool {
+    const LITTLE: usize = 64 << 10;
+    bytes <= LITTLE || is_there(bytes)
+}
+
 #[cfg(feature = "reserve")]
 mod reserve {
     use std::alloc::{GlobalAlloc, Layout, System};

@@ -144,7 +144,12 @@ unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<UnwindInput<'a>> {
         Ok(UnwindRow { offset: row.offset, cfa_register: row.cfa_reg, cfa_offset: row.cfa_offset, saved })
     };
     if array.count > FEW_ROWS {
-        return (0..array.count).map(row).collect::<Result<_>>().map(UnwindInput::Rows);
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(array.count).map_err(|_| Error::NoMemory)?;
+        for index in 0..array.count {
+            rows.push(row(index)?);
+        }
+        return Ok(UnwindInput::Rows(rows));
     }
     let mut few = [UnwindRow { offset: 0, cfa_register: 0, cfa_offset: 0, saved: &[] }; FEW_ROWS];
     for (index, place) in few[..array.count].iter_mut().enumerate() {

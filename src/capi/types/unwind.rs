@@ -97,8 +97,8 @@ pub struct jitsym_unwind {
     /// `sizeof(jitsym_unwind_row)`; 0 stands for that of version 0.1.
     pub row_size: usize,
     /// EH_FRAME: the section's bytes; a terminating zero word may be there or not. Entries for other code are left out; an entry
-    /// that extends beyond the code is cut to it. Personality routines and LSDAs are for `JITSYM_SINK_UNWINDER` alone (see
-    /// docs/exceptions.md).
+    /// that extends beyond the code is cut to it. A CIE is an entry of the section, before its FDEs, and has at most 1024
+    /// bytes. Personality routines and LSDAs are for `JITSYM_SINK_UNWINDER` alone (see docs/exceptions.md).
     pub eh_frame: *const c_void,
     /// EH_FRAME: their number.
     pub eh_frame_size: usize,

@@ -15,10 +15,30 @@ use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
 use gimli::LittleEndian;
 
 use super::handlers::Handler;
-use super::{Entries, Placement};
+use super::{check_memory, Entries, Placement};
 use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
+
+/// A longer CIE is refused: no compiler makes one, and each table of a single FDE has a copy of its CIE.
+pub const CIE_MAX: usize = 1024;
+
+/// A CIE of the section, and what has been made of it for the first FDE that wants it.
+struct Cie<'a> {
+    from: read::CommonInformationEntry<Reader<'a>>,
+    is_kept: bool,
+    to: Option<(write::CieId, CfaState)>,
+}
+
+/// An FDE of which code has a part.
+struct Kept<'a> {
+    fde: read::FrameDescriptionEntry<Reader<'a>>,
+    /// The number of its CIE.
+    cie: usize,
+    code: Range<u64>,
+    /// The part.
+    range: Range<u64>,
+}
 
 /// The entries of the section `bytes`, whose pc-relative pointers are counted from `addr`, that overlap `code`.
 ///
@@ -32,21 +52,55 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
     section.set_vendor(placement.arch.abi().vendor);
     let bases = BaseAddresses::default().set_eh_frame(addr);
 
-    let mut out = Entries { table: FrameTable::default(), fdes: Vec::new() };
+    let mut cies: Vec<Cie<'_>> = Vec::new();
+    let mut kept: Vec<Kept<'_>> = Vec::new();
+    let mut kept_bytes = 0;
     let mut all = section.entries(&bases);
     while let Some(entry) = all.next().map_err(read_error)? {
-        let CieOrFde::Fde(partial) = entry else { continue };
-        let fde = partial.parse(EhFrame::cie_from_offset).map_err(read_error)?;
+        let partial = match entry {
+            CieOrFde::Cie(cie) => {
+                cies.try_reserve(1).map_err(|_| Error::NoMemory)?;
+                cies.push(Cie { from: cie, is_kept: false, to: None });
+                continue;
+            }
+            CieOrFde::Fde(partial) => partial,
+        };
+        // One that is no entry of the section before this one is not looked for: it could overlap others, as often as there are entries.
+        let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
+        let number = number.map_err(|_| Error::UnwindFormat)?;
+        let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
         let whole = fde.initial_address()..fde.initial_address().saturating_add(fde.len());
         let code = code.clone().unwrap_or(whole.clone());
-        let kept = whole.start.max(code.start)..whole.end.min(code.end);
-        if kept.is_empty() {
+        let range = whole.start.max(code.start)..whole.end.min(code.end);
+        if range.is_empty() {
             continue;
         }
+        if fde.cie().entry_len() > CIE_MAX {
+            let text = "a CIE has {} bytes, at most {} are allowed";
+            return Err(Error::UnwindFormat.because(text, [fde.cie().entry_len() as u64, CIE_MAX as u64]));
+        }
+        kept_bytes += fde.entry_len();
+        if !std::mem::replace(&mut cies[number].is_kept, true) {
+            kept_bytes += fde.cie().entry_len();
+        }
+        kept.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        kept.push(Kept { fde, cie: number, code, range });
+    }
+    check_memory(kept_bytes)?;
+
+    let mut out = Entries { table: FrameTable::default(), fdes: Vec::new() };
+    for Kept { fde, cie: number, code, range: kept } in kept {
+        let whole = fde.initial_address()..fde.initial_address().saturating_add(fde.len());
         let len = u32::try_from(kept.end - kept.start).unwrap_or(u32::MAX).min(i32::MAX as u32);
         let start = kept.start - code.start;
         let from_cie = fde.cie();
-        let (to_cie, mut state) = cie(from_cie, &section, &bases, placement)?;
+        let (to_cie, mut state) = match cies[number].to {
+            Some(converted) => converted,
+            None => {
+                let (cie, state) = cie(from_cie, &section, &bases, placement)?;
+                *cies[number].to.insert((out.table.add_cie(cie), state))
+            }
+        };
         let mut to = placement.fde(start, len);
         // Places in an LSDA are counted from where the entry begins.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
@@ -73,8 +127,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
                 }
             }
         }
-        let cie = out.table.add_cie(to_cie);
-        out.table.add_fde(cie, to);
+        out.table.add_fde(to_cie, to);
         out.fdes.push((start, handler));
     }
     if out.fdes.is_empty() {
@@ -148,7 +201,7 @@ fn cie(
 }
 
 /// What some instructions build on. Unwinders give up a table in which it is not there.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct CfaState {
     /// The CFA is an expression, and so has no register and no offset to change: the lowest bit, and above it the same of
     /// the states that are remembered.

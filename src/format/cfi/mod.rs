@@ -12,6 +12,7 @@ mod presets;
 #[cfg(test)]
 mod tests;
 
+pub use eh_frame::CIE_MAX;
 pub use presets::{resolve_fixed, Frame};
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
@@ -25,6 +26,7 @@ use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::format::arch::Arch;
+use crate::sys::reserve;
 use crate::sys::sort::sort;
 use handlers::Handler;
 
@@ -200,6 +202,16 @@ struct Entries {
     table: FrameTable,
     /// Where each FDE starts, in bytes from the start of the code, and its handler, in the order of the table.
     fdes: Vec<(u64, Option<Handler>)>,
+}
+
+/// Whether there is memory to convert so many bytes of entries. No allocation of gimli can fail in good order.
+fn check_memory(entries: usize) -> Result<()> {
+    /// An instruction of one byte takes so much in a list that doubles its room when it is full.
+    const FOR_EACH_BYTE: usize = 2 * size_of::<(u32, CallFrameInstruction)>();
+    match reserve::may_take(entries.saturating_mul(FOR_EACH_BYTE)) {
+        true => Ok(()),
+        false => Err(Error::NoMemory),
+    }
 }
 
 /// Writes `.eh_frame` and `.eh_frame_hdr`.

@@ -3,7 +3,7 @@
 use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
 
-use super::{Entries, Placement};
+use super::{check_memory, Entries, Placement};
 use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Abi, Arch};
@@ -118,8 +118,10 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
                 }
                 least = u64::from(row.offset) + 1;
                 let state = program.state(row.cfa_register, row.cfa_offset, row.saved)?;
+                program.instructions.try_reserve(REGISTERS + 1).map_err(|_| Error::NoMemory)?;
                 program.to(row.offset, state);
             }
+            check_memory(program.instructions.len())?;
         }
         // These are no programs; the caller sees to them.
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),

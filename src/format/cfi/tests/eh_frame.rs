@@ -388,3 +388,42 @@ fn eh_frame_hostile_bytes() {
     // Some changes do no harm; were there none, the inputs would be too wild to get past the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
+
+/// An entry whose CIE is none of the section's entries before it, though there are the bytes of one, and one whose CIE is longer than any.
+#[test]
+fn cies_that_no_compiler_makes() {
+    let plain = compiled(&Input::default());
+    let unwind = |bytes: &[u8]| encode(Arch::X86_64, &Unwind::EhFrame { bytes, addr: SECTION }, CODE, 100).map(drop);
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let cie_len = 4 + word(&plain, 0) as usize;
+    // The CIE goes into an FDE, as its instructions.
+    let (cie, fde) = plain.split_at(cie_len);
+    let mut around = Vec::from(&fde[..17]);
+    around.extend_from_slice(cie);
+    let len = around.len() as u32 - 4;
+    around[..4].copy_from_slice(&len.to_le_bytes());
+    let with = |back: usize| {
+        let mut section = [cie, &around, fde].concat();
+        for at in [cie_len, cie_len + around.len()] {
+            let pointer = if at == cie_len { at + 4 } else { back };
+            section[at + 4..at + 8].copy_from_slice(&(pointer as u32).to_le_bytes());
+            // Relative to the place of the pointer, which has moved.
+            let shift = if at == cie_len { 1 << 20 } else { around.len() as u32 };
+            let start = word(&section, at + 8).wrapping_sub(shift);
+            section[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());
+        }
+        section
+    };
+    let fde_at = cie_len + around.len();
+    assert_eq!(unwind(&with(fde_at + 4)), Ok(()));
+    assert_eq!(unwind(&with(around.len() - 17 + 4)), Err(Error::UnwindFormat));
+    for (extra, expected) in [(CIE_MAX - word(&plain, 0) as usize, Ok(())), (CIE_MAX, Err(Error::UnwindFormat))] {
+        let mut section = [cie, &vec![0; extra], fde].concat();
+        section[..4].copy_from_slice(&(word(cie, 0) + extra as u32).to_le_bytes());
+        let at = cie_len + extra;
+        section[at + 4..at + 8].copy_from_slice(&(at as u32 + 4).to_le_bytes());
+        let start = word(&section, at + 8).wrapping_sub(extra as u32);
+        section[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());
+        assert_eq!(unwind(&section), expected, "{extra}");
+    }
+}
