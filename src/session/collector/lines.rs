@@ -1,5 +1,8 @@
 //! Line tables of a method and of the functions that were inlined into it: each has its own in Intel's API, and here all become one.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
 use crate::api::code::{Inline, Line};
 use crate::api::error::{Error, Result};
 
@@ -9,6 +12,20 @@ use crate::api::error::{Error, Result};
 pub struct Row {
     pub offset: u32,
     pub line: u32,
+}
+
+/// An empty list with room for so many elements.
+fn room_for<T>(count: usize) -> Result<Vec<T>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
+    Ok(room)
+}
+
+/// A copy of a text of any length.
+pub fn copy_of(text: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = room_for(text.len())?;
+    copy.extend_from_slice(text);
+    Ok(copy)
 }
 
 /// The lines of a method or an inlined function: in a file, from offsets on that count from the start of the code.
@@ -26,12 +43,12 @@ impl Source {
         if file.is_empty() || table.is_empty() {
             return Ok(source);
         }
-        let mut sorted: Vec<Row> = Vec::new();
-        sorted.try_reserve_exact(table.len()).map_err(|_| Error::NoMemory)?;
-        sorted.extend_from_slice(table);
+        let (mut order, mut sorted) = (room_for::<(u32, usize)>(table.len())?, room_for::<Row>(table.len())?);
+        order.extend(table.iter().enumerate().map(|(number, row)| (row.offset, number)));
+        order.sort_unstable();
         // Of several rows at one place the first counts.
-        sorted.sort_by_key(|row| row.offset);
-        sorted.dedup_by_key(|row| row.offset);
+        order.dedup_by_key(|(offset, _)| *offset);
+        sorted.extend(order.iter().map(|&(_, number)| table[number]));
         if sorted[0].offset != 0 {
             let mut start = 0;
             for row in &mut sorted {
@@ -43,7 +60,7 @@ impl Source {
         }
         // Line 0 stands for no line.
         sorted.retain(|row| row.line != 0 && row.offset < end);
-        (source.file, source.rows) = (file.to_vec(), sorted);
+        (source.file, source.rows) = (copy_of(file)?, sorted);
         Ok(source)
     }
 
@@ -68,57 +85,112 @@ pub struct Inlined {
 
 /// One table for code of this size: each place has the line of the innermost function that has lines.
 pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Line<'a>>> {
-    let mut places: Vec<u32> = Vec::new();
     let sources = || inlined.iter().map(|inlined| &inlined.source).chain([method]);
     let count: usize = sources().map(|source| source.rows.len()).sum();
-    places.try_reserve(count + 2 * inlined.len()).map_err(|_| Error::NoMemory)?;
+    let mut places: Vec<u32> = room_for(count + 2 * inlined.len())?;
     places.extend(sources().flat_map(|source| source.rows.iter().map(|row| row.offset)));
     places.extend(inlined.iter().flat_map(|inlined| [inlined.begin, inlined.end]));
     places.retain(|&place| place < size);
     places.sort_unstable();
     places.dedup();
-    let mut rows: Vec<Line<'_>> = Vec::new();
-    rows.try_reserve(places.len()).map_err(|_| Error::NoMemory)?;
+    let mut rows: Vec<Line<'_>> = room_for(places.len())?;
+    // Where each function begins to have lines, in this order, and those of them that have begun, the shortest first.
+    let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
+    let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
+    begins.extend(inlined.iter().enumerate().filter_map(first));
+    begins.sort_unstable();
+    let mut begins = begins.into_iter().peekable();
+    let mut open = BinaryHeap::from(room_for(inlined.len())?);
     for place in places {
-        let within = inlined.iter().filter(|inlined| (inlined.begin..inlined.end).contains(&place));
-        let row = within
-            .filter_map(|inlined| Some((inlined.end - inlined.begin, inlined.source.at(place)?)))
-            .min_by_key(|(len, _)| *len)
-            .map(|(_, row)| row)
-            .or_else(|| method.at(place));
+        while let Some((_, number)) = begins.next_if(|(begin, _)| *begin <= place) {
+            open.push(Reverse((inlined[number].end - inlined[number].begin, number)));
+        }
+        while open.peek().is_some_and(|Reverse((_, number))| inlined[*number].end <= place) {
+            open.pop();
+        }
+        let source = open.peek().map_or(method, |Reverse((_, number))| &inlined[*number].source);
         let is_new = |row: &Line<'_>| rows.last().is_none_or(|last| (last.line, last.file) != (row.line, row.file));
-        rows.extend(row.filter(is_new));
+        rows.extend(source.at(place).filter(is_new));
     }
     Ok(rows)
 }
 
 /// The inlined functions whose callers have been told of, and whose calls have a line. Each comes after the one that it is in.
 /// `method`: the number of the method that all of them are in.
-pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Vec<Inline<'a>> {
-    let mut placed: Vec<Inline<'a>> = Vec::new();
-    let mut of: Vec<&Inlined> = Vec::new();
-    loop {
-        let before = placed.len();
-        for entry in inlined {
-            if of.iter().any(|known| std::ptr::eq(*known, entry)) {
-                continue;
+///
+/// Events come in any order, a function may have the range of its caller, and one number may stand for many functions.
+pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Inline<'a>>> {
+    let count = inlined.len();
+    let (mut placed, mut open) = (room_for::<Inline<'a>>(count)?, Open::new(count)?);
+    // By place, each before those in it. Those with the same place by their callers.
+    let mut order: Vec<&Inlined> = room_for(count)?;
+    order.extend(inlined);
+    order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
+    // Those with the same place whose caller is known: where in `order` the first with that caller is. No caller is done with twice.
+    let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
+    is_done.resize(count, false);
+    let mut at = 0;
+    while let Some(first) = order.get(at) {
+        let rest = &order[at..];
+        let len = rest.partition_point(|entry| (entry.begin, Reverse(entry.end)) <= (first.begin, Reverse(first.end)));
+        let same = &rest[..len];
+        for (number, entry) in same.iter().enumerate() {
+            let is_first = number == 0 || same[number - 1].parent != entry.parent;
+            if is_first && (entry.parent == method || open.around(entry).is_some()) {
+                is_done[at + number] = true;
+                ready.push(number);
             }
-            let is_around = |known: &&Inlined| known.begin <= entry.begin && entry.end <= known.end;
-            let parent = of.iter().position(|known| known.id == entry.parent && is_around(known));
-            let call = match parent {
-                Some(parent) => of[parent].source.at(entry.begin),
-                None if entry.parent == method => source.at(entry.begin),
-                None => None,
-            };
-            let Some(Line { line: call_line, file: call_file, .. }) = call else { continue };
-            let (begin, end, name) = (entry.begin, entry.end, &*entry.name);
-            let parent = parent.map(|parent| parent as u32);
-            placed.push(Inline { begin, end, name, call_file, call_line, call_column: 0, parent });
-            of.push(entry);
         }
-        if placed.len() == before {
-            return placed;
+        while let Some(first) = ready.pop() {
+            let parent = open.around(same[first]);
+            let caller = parent.map_or(source, |parent| &open.of[parent as usize].source);
+            for entry in same[first..].iter().take_while(|entry| entry.parent == same[first].parent) {
+                let Some(Line { line: call_line, file: call_file, .. }) = caller.at(entry.begin) else { continue };
+                let (begin, end, name) = (entry.begin, entry.end, &*entry.name);
+                placed.push(Inline { begin, end, name, call_file, call_line, call_column: 0, parent });
+                open.push(entry);
+                let waiting = same.partition_point(|other| other.parent < entry.id);
+                if same.get(waiting).is_some_and(|other| other.parent == entry.id) && !is_done[at + waiting] {
+                    is_done[at + waiting] = true;
+                    ready.push(waiting);
+                }
+            }
         }
+        at += len;
+    }
+    Ok(placed)
+}
+
+/// The functions that were placed, in the order of where they begin.
+struct Open<'a> {
+    of: Vec<&'a Inlined>,
+    /// The one with the same number that was placed before and has not ended.
+    before: Vec<Option<u32>>,
+    /// The last one with a number.
+    last: HashMap<u32, Option<u32>>,
+}
+
+impl<'a> Open<'a> {
+    fn new(count: usize) -> Result<Open<'a>> {
+        let mut last = HashMap::new();
+        last.try_reserve(count).map_err(|_| Error::NoMemory)?;
+        Ok(Open { of: room_for(count)?, before: room_for(count)?, last })
+    }
+
+    /// The innermost one that has the number of this one's caller, and is around it.
+    fn around(&mut self, entry: &Inlined) -> Option<u32> {
+        let last = self.last.get_mut(&entry.parent)?;
+        while let Some(number) = last.filter(|number| self.of[*number as usize].end <= entry.begin) {
+            *last = self.before[number as usize];
+        }
+        last.filter(|number| entry.end <= self.of[*number as usize].end)
+    }
+
+    fn push(&mut self, entry: &'a Inlined) {
+        let number = self.of.len() as u32;
+        let before = self.last.insert(entry.id, Some(number));
+        self.before.push(before.flatten());
+        self.of.push(entry);
     }
 }
 
@@ -192,8 +264,35 @@ mod tests {
                 let found = rows.iter().rev().find(|row| row.offset <= place).map(|row| row.line);
                 assert!(expected.is_none() || found == expected, "{place}: {found:?}, {expected:?}");
             }
-            for (at, one) in placed(1000, &method, &inlined).iter().enumerate() {
+            for (at, one) in placed(1000, &method, &inlined).unwrap().iter().enumerate() {
                 assert!(one.parent.is_none_or(|parent| (parent as usize) < at) && one.call_line > 0);
+            }
+        }
+    }
+
+    /// Told of from the innermost one on, each within the one before, or all with the same place; and with one number for all.
+    #[test]
+    fn functions_whose_callers_come_later() {
+        for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {
+            let size = 100;
+            let number = |depth: u32| if is_same_number { 7 } else { depth };
+            let at = |depth: u32| if is_same_place { (0, 2 * size) } else { (depth, 2 * size - depth) };
+            let method = source(&[(0, 1)], 0, 2 * size);
+            let functions = (1..size).rev().map(|depth| {
+                let (begin, end) = at(depth);
+                let parent = if depth == 1 { 1000 } else { number(depth - 1) };
+                let source = source(&[(0, 1 + depth)], begin, end);
+                Inlined { id: number(depth), parent, begin, end, name: depth.to_string().into(), source }
+            });
+            let inlined: Vec<Inlined> = functions.collect();
+            let placed = placed(1000, &method, &inlined).unwrap();
+            // With one place and one number nobody knows which is in which.
+            let is_known = !(is_same_place && is_same_number);
+            assert_eq!(placed.len(), inlined.len());
+            for (index, function) in placed.iter().enumerate().filter(|_| is_known) {
+                assert_eq!(function.name, (index + 1).to_string().as_bytes());
+                assert_eq!(function.parent, index.checked_sub(1).map(|parent| parent as u32));
+                assert_eq!(function.call_line, index as u32 + 1);
             }
         }
     }

@@ -4,7 +4,7 @@
 
 mod lines;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::code::{Bytes, Code, FramePointer, Inline, Lines, MoveTarget, Unwind};
@@ -65,7 +65,7 @@ struct Symbol {
     name: Vec<u8>,
     file: Vec<u8>,
     /// The addresses of its code.
-    addrs: Vec<u64>,
+    addrs: BTreeSet<u64>,
 }
 
 /// A piece of code.
@@ -90,7 +90,7 @@ impl Region {
     /// Registers it with all that is known of it.
     fn register(&mut self, session: &Ref, addr: u64) -> Result<()> {
         let rows = lines::merged(self.size, &self.source, &self.inlined)?;
-        let inlines = lines::placed(self.owner.1, &self.source, &self.inlined);
+        let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
         let mut start = [0; 16];
         let start_len = start.len().min(self.size as usize);
         process_memory::read(session.engine.status.pid, addr, &mut start[..start_len]);
@@ -252,15 +252,15 @@ impl State {
             size: method.size,
             owner,
             id: Id(0),
-            name: name.to_vec(),
+            name: lines::copy_of(name)?,
             source,
             inlined: Vec::new(),
             registered: 0,
         };
-        let symbol = Symbol { name: name.to_vec(), file: file.to_vec(), addrs: Vec::new() };
+        let symbol = Symbol { name: lines::copy_of(name)?, file: lines::copy_of(file)?, addrs: BTreeSet::new() };
         region.register(session, method.addr)?;
         self.end_overlapped(method.addr, region.end(method.addr));
-        self.methods.entry(owner).or_insert(symbol).addrs.push(method.addr);
+        self.methods.entry(owner).or_insert(symbol).addrs.insert(method.addr);
         self.regions.insert(method.addr, region);
         Ok(true)
     }
@@ -274,7 +274,7 @@ impl State {
             let owner = region.owner;
             self.regions.remove(&old);
             if let Some(symbol) = self.methods.get_mut(&owner) {
-                symbol.addrs.retain(|&addr| addr != old);
+                symbol.addrs.remove(&old);
                 if symbol.addrs.is_empty() {
                     self.methods.remove(&owner);
                 }
@@ -294,7 +294,8 @@ impl State {
         };
         let begin = begin as u32;
         let source = lines::Source::new(method.rows, begin, end, method.file.unwrap_or_default())?;
-        let name = method.name.ok_or(Error::Null)?.to_vec();
+        let name = lines::copy_of(method.name.ok_or(Error::Null)?)?;
+        region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
         // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order. To register it
         // for each would write the code of a method with many as many times. The next event of another kind brings the rest. The exit
