@@ -14,10 +14,10 @@ use std::sync::{Mutex, OnceLock, TryLockError};
 use super::mapping::Table;
 
 const NOTHING: u32 = 0;
-const REGISTER: u32 = 1;
-const UNREGISTER: u32 = 2;
+pub const REGISTER: u32 = 1;
+pub const UNREGISTER: u32 = 2;
 
-/// `struct jit_code_entry`.
+/// `struct jit_code_entry`, and what nobody else's has.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -25,6 +25,13 @@ struct Entry {
     prev: AtomicPtr<Entry>,
     object: *const u8,
     size: u64,
+    /// The address by which this library knows its own entries.
+    owner: u64,
+}
+
+/// What is behind an entry of this library, and behind no other: see [`Entry`].
+pub fn owner() -> u64 {
+    &raw const ENDS as u64
 }
 
 /// `struct jit_descriptor`.
@@ -312,6 +319,7 @@ fn new_entry(image: &[u8]) -> Option<NonNull<Entry>> {
         prev: AtomicPtr::default(),
         object: image.as_ptr(),
         size: image.len() as u64,
+        owner: owner(),
     };
     NonNull::new(Box::into_raw(Box::new(entry)))
 }

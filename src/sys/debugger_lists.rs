@@ -1,7 +1,7 @@
 //! The lists of objects that libraries in this process have made for debuggers, read as debuggers read them. Others change them at any
 //! time, and free what is in them. So all is read through the kernel, which answers instead of faulting, and read again afterwards.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +25,14 @@ pub struct Listed {
     pub entry: u64,
     pub object: u64,
     pub size: u64,
+}
+
+/// What a library tells debuggers of.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub listed: Listed,
+    /// It has come. Else it goes.
+    pub is_there: bool,
 }
 
 /// The lists of the libraries that are loaded.
@@ -70,33 +78,51 @@ impl Lists {
     }
 
     /// All entries that are not this library's. `None` if a list changed while it was read.
-    pub fn read(&self, pid: u32) -> Option<Vec<Listed>> {
+    pub fn read(&self, pid: u32) -> Result<Option<Vec<Listed>>, TryReserveError> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
         let own = debugger::own_entries();
         for descriptor in self.descriptors() {
-            let before: [u64; 3] = words(pid, descriptor)?;
+            let Some(before): Option<[u64; 3]> = words(pid, descriptor) else { return Ok(None) };
             let mut at = before[2];
             while at != 0 {
                 if let Some((_, after)) = own.filter(|(first, _)| *first == at) {
                     at = after;
                     continue;
                 }
+                seen.try_reserve(1)?;
                 if !seen.insert(at) || found.len() == ENTRIES_MAX {
                     break;
                 }
-                // next, previous, object, size
-                let [next, _, object, size]: [u64; 4] = words(pid, at)?;
-                if object != 0 && size != 0 {
-                    found.push(Listed { entry: at, object, size });
-                }
+                let Some((next, listed)) = entry_at(pid, at) else { return Ok(None) };
+                found.try_reserve(1)?;
+                found.extend(listed);
                 at = next;
             }
             if words(pid, descriptor) != Some(before) {
-                return None;
+                return Ok(None);
             }
         }
-        Some(found)
+        Ok(Some(found))
+    }
+
+    /// The changes that the libraries tell of at this moment, those that take an entry out first. Whoever tells of one has put the entry
+    /// into the list, or has not freed it yet. One that a library has told of before may stay here until it tells of another.
+    pub fn told_of(&self, pid: u32) -> Vec<Change> {
+        let change = |descriptor: u64| {
+            let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
+            let is_own = words(pid, relevant).is_some_and(|[_, _, _, _, owner]: [u64; 5]| owner == debugger::owner());
+            let (_, listed) = entry_at(pid, relevant).filter(|_| !is_own)?;
+            // After the version, in a word of this machine.
+            match u32::from_ne_bytes(*start.to_ne_bytes().last_chunk()?) {
+                debugger::REGISTER => Some(Change { listed: listed?, is_there: true }),
+                debugger::UNREGISTER => Some(Change { listed: listed?, is_there: false }),
+                _ => None,
+            }
+        };
+        let mut changes: Vec<Change> = self.descriptors().into_iter().filter_map(change).collect();
+        changes.sort_unstable_by_key(|change| change.is_there);
+        changes
     }
 
     /// Whether an entry is as it was.
@@ -133,8 +159,14 @@ impl NewModules {
     }
 }
 
+/// The entry after one, and the one itself if it has an object.
+fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
+    let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
+    Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))
+}
+
 fn words<const N: usize>(pid: u32, addr: u64) -> Option<[u64; N]> {
-    let mut bytes = [0_u8; 32];
+    let mut bytes = [0_u8; 40];
     let out = &mut bytes[..8 * N];
     if process_memory::read(pid, addr, out) < out.len() {
         return None;

@@ -36,6 +36,26 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
+/// Bytes that are there as a whole; `None` if one of them cannot be read. No more memory is used than there is to read, and one step.
+pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
+    const STEP: usize = 1 << 20;
+    let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size)?;
+    while bytes.len() < size {
+        let done = bytes.len();
+        bytes.resize(size.min(done + STEP), 0);
+        let mut from = done;
+        while from < bytes.len() {
+            match read_some(pid, addr + from as u64, &mut bytes[from..]) {
+                0 => return Ok(None),
+                count => from += count,
+            }
+        }
+    }
+    Ok(Some(bytes))
+}
+
 /// Reads from `addr` up to the first byte that cannot be read.
 fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {

@@ -21,9 +21,14 @@ const STT_FUNC: u8 = 2;
 const STT_NOTYPE: u8 = 0;
 const STB_LOCAL: u8 = 0;
 
+/// The most that is looked at of a name. Those of C++ have thousands of bytes at times.
+const NAME_MAX: usize = 4096;
+const SECTION_NAME_MAX: usize = 64;
+
 /// An object. All accesses are checked.
 #[derive(Clone, Debug)]
 pub struct Image<'a> {
+    len: usize,
     is_linked: bool,
     sections: Vec<Section<'a>>,
 }
@@ -61,7 +66,8 @@ struct Symbol {
 }
 
 impl<'a> Image<'a> {
-    /// `None` if it is no such object.
+    /// `None` if it is no such object, or if its tables of symbols and relocations are larger than it is: such ones lie upon one another,
+    /// and would be read as often as they are there.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -87,17 +93,33 @@ impl<'a> Image<'a> {
             let (link, info) = (u32_at(header, 40)?, u32_at(header, 44)?);
             sections.push(Section { name: &[], kind, flags, addr, offset, data, size, link, info });
         }
+        let tables = sections.iter().filter(|section| matches!(section.kind, SHT_SYMTAB | SHT_RELA));
+        if tables.map(|table| table.data.len()).sum::<usize>() > bytes.len() {
+            return None;
+        }
         let strings = sections.get(usize::from(u16_at(bytes, 62)?)).map_or(&[][..], |section| section.data);
         for (section, name) in sections.iter_mut().zip(names) {
-            section.name = text_at(strings, name);
+            section.name = text_at(strings, name as usize, SECTION_NAME_MAX);
         }
-        Some(Image { is_linked: u16_at(bytes, 16)? != ET_REL, sections })
+        Some(Image { len: bytes.len(), is_linked: u16_at(bytes, 16)? != ET_REL, sections })
+    }
+
+    /// The size of the object.
+    pub fn size(&self) -> usize {
+        self.len
     }
 
     /// Where the section headers are, by the beginning of an object.
     pub fn header_range(start: &[u8]) -> Option<Range<u64>> {
         let (table, count) = (u64_at(start, 40)?, u64::from(u16_at(start, 60)?));
         Some(table..table.checked_add(count * SECTION_SIZE as u64)?)
+    }
+
+    /// Where all ends that its section headers speak of, which are behind its beginning.
+    pub fn end(start: &[u8], headers: &[u8]) -> u64 {
+        let sections = headers.chunks_exact(SECTION_SIZE).filter(|header| u32_at(header, 4) != Some(SHT_NOBITS));
+        let ends = sections.filter_map(|header| u64_at(header, 24)?.checked_add(u64_at(header, 32)?));
+        ends.chain(Image::header_range(start).map(|range| range.end)).max().unwrap_or_default()
     }
 
     /// Where its symbols and their names are, by its section headers; the first part of each, if they are many.
@@ -137,14 +159,14 @@ impl<'a> Image<'a> {
 
     /// The functions that have code, in the order of their addresses, each with one name.
     pub fn functions(&self) -> Vec<Function<'a>> {
-        let mut found: Vec<(u8, Function<'a>, u64)> = Vec::new();
+        let mut found: Vec<(u64, Function<'a>, u64)> = Vec::new();
         for table in self.sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
             let strings = self.sections.get(table.link as usize).map_or(&[][..], |section| section.data);
             for symbol in self.symbols(table) {
                 let Some(section) = self.sections.get(usize::from(symbol.section)) else { continue };
                 let is_code = section.flags & SHF_EXECINSTR != 0 && section.addr != 0;
                 let is_function = symbol.kind == STT_FUNC || symbol.kind == STT_NOTYPE && symbol.size > 0;
-                let name = text_at(strings, symbol.name);
+                let name = text_at(strings, symbol.name as usize, NAME_MAX);
                 let end = section.addr.saturating_add(section.size);
                 if !is_code || !is_function || name.is_empty() || !(section.addr..end).contains(&symbol.addr) {
                     continue;
@@ -153,12 +175,12 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // Of several names the global one.
-                let rank = u8::from(symbol.bind == STB_LOCAL);
+                // Of several names the global one, and then the first.
+                let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
         }
-        found.sort_by_key(|(rank, function, _)| (function.addr, function.size == 0, *rank));
+        found.sort_unstable_by_key(|(rank, function, _)| (function.addr, function.size == 0, *rank));
         found.dedup_by_key(|(_, function, _)| function.addr);
         for at in 0..found.len() {
             // Without a size a function ends where the next one begins.
@@ -167,10 +189,15 @@ impl<'a> Image<'a> {
             let room = next.min(*end) - function.addr;
             function.size = if function.size == 0 { room } else { function.size.min(room) };
         }
-        found.into_iter().map(|(_, function, _)| function).filter(|function| function.size > 0).collect()
+        let mut functions = Vec::new();
+        if functions.try_reserve_exact(found.len()).is_ok() {
+            functions.extend(found.into_iter().map(|(_, function, _)| function).filter(|function| function.size > 0));
+        }
+        functions
     }
 
-    /// The bytes of a section, and the address that they are for. Relocations are applied where the object is not linked.
+    /// The bytes of a section, and the address that they are for. Relocations are applied where the object is not linked. `None` if there
+    /// is no such section, or no memory.
     pub fn section(&self, name: &[u8]) -> Option<(Cow<'a, [u8]>, u64)> {
         let number = self.sections.iter().position(|section| section.name == name && !section.data.is_empty())?;
         let section = &self.sections[number];
@@ -178,7 +205,17 @@ impl<'a> Image<'a> {
         if !self.is_linked {
             let tables = self.sections.iter().filter(|table| table.kind == SHT_RELA && table.info as usize == number);
             for table in tables {
-                self.relocate(data.to_mut(), section.addr, table);
+                let mut relocated = match data {
+                    Cow::Owned(relocated) => relocated,
+                    Cow::Borrowed(data) => {
+                        let mut copy = Vec::new();
+                        copy.try_reserve_exact(data.len()).ok()?;
+                        copy.extend_from_slice(data);
+                        copy
+                    }
+                };
+                self.relocate(&mut relocated, section.addr, table);
+                data = Cow::Owned(relocated);
             }
         }
         Some((data, self.addr_of(section)))
@@ -268,10 +305,16 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// The text at a place, up to its NUL; empty if there is none.
-fn text_at(strings: &[u8], at: u32) -> &[u8] {
-    let from = strings.get(at as usize..).unwrap_or_default();
-    from.iter().position(|&byte| byte == 0).map_or(&[], |end| &from[..end])
+/// The text at a place, up to its NUL; empty if there is none. Of a text that is longer than `most` the first bytes: many may lie upon
+/// one another.
+pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
+    let from = strings.get(at..).unwrap_or_default();
+    let part = &from[..from.len().min(most)];
+    match part.iter().position(|&byte| byte == 0) {
+        Some(end) => &part[..end],
+        None if part.len() < from.len() => part,
+        None => &[],
+    }
 }
 
 /// The value of a symbol in a file, by its table of dynamic symbols or, if that lacks it, by that of all. `read` reads a number of bytes
@@ -284,11 +327,11 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     }
     let table = Image::header_range(&start)?;
     let headers = read(table.start, table.end - table.start)?;
-    let headers: Vec<&[u8]> = headers.chunks_exact(SECTION_SIZE).collect();
+    let headers = || headers.chunks_exact(SECTION_SIZE);
     let mut contents = |header: &[u8]| read(u64_at(header, 24)?, u64_at(header, 32)?);
     for kind in [SHT_DYNSYM, SHT_SYMTAB] {
-        let Some(header) = headers.iter().find(|header| u32_at(header, 4) == Some(kind)) else { continue };
-        let Some(strings) = headers.get(u32_at(header, 40)? as usize).and_then(|strings| contents(strings)) else {
+        let Some(header) = headers().find(|header| u32_at(header, 4) == Some(kind)) else { continue };
+        let Some(strings) = headers().nth(u32_at(header, 40)? as usize).and_then(&mut contents) else {
             continue;
         };
         let places = places_of(name, &strings);

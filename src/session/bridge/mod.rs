@@ -27,7 +27,7 @@ use crate::session::call::Ref;
 use crate::session::process::{current_engine, current_or_inherited, guarded};
 use crate::session::{find, fork, Session};
 use crate::sink::region::Changing;
-use crate::sys::debugger_lists::{Listed, Lists};
+use crate::sys::debugger_lists::{Change, Listed, Lists};
 use crate::sys::last_thread::{first_has_ended, LastThread};
 use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, guard, process_memory, thread};
@@ -135,7 +135,7 @@ fn run() {
             return thread::end_process();
         }
         let before = thread::cpu_time();
-        let looked = look_beside_host();
+        let looked = look_beside_host(compare);
         cost = Duration::from_nanos(thread::cpu_time().saturating_sub(before)).min(COST_MOST);
         match looked {
             Ok(true) => last_change = Instant::now(),
@@ -147,14 +147,15 @@ fn run() {
     }
 }
 
-/// A library has told of a change, on the thread that has made it.
+/// A library has told of a change, on the thread that has made it. It tells of each, so no other entry is looked at: each call would
+/// take as long as the lists are.
 fn called() {
-    let _ = thread::quietly(look_beside_host);
+    let _ = thread::quietly(|| look_beside_host(follow));
 }
 
 /// A list may have code of any thread, in the call of a library too.
-fn look_beside_host() -> Result<bool> {
-    guard::beside_host(|| guarded(look))
+fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
+    guard::beside_host(|| guarded(|| look(compare)))
 }
 
 /// Runs `body` with the state, unless the process forks.
@@ -164,8 +165,8 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
     body(state.get_or_insert_default()).map(Some)
 }
 
-/// Compares the lists with what is known. Whether anything has changed.
-fn look() -> Result<bool> {
+/// Compares the lists with what is known, as this function does it. Whether anything has changed.
+fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     // Files are read while others may fork, and are opened where the host does not see their descriptors.
     if let Some(modules) = with_state(|state| Ok(state.lists.new_modules()))?.flatten() {
         let found = apart::run(move || modules.find(find_symbol));
@@ -177,6 +178,11 @@ fn look() -> Result<bool> {
     Ok(with_state(compare)?.unwrap_or(false))
 }
 
+fn no_memory<E>(_: E) -> Error {
+    Error::NoMemory
+}
+
+/// Compares all entries.
 fn compare(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     if ALL_ENDED.swap(false, Ordering::AcqRel) {
@@ -186,63 +192,116 @@ fn compare(state: &mut State) -> Result<bool> {
         return Ok(false);
     }
     // A list changes while it is read by what this library tells debuggers too.
-    let Some(listed) = (0..READS).find_map(|_| state.lists.read(pid)) else { return Ok(true) };
-    let mut now = HashMap::new();
-    let mut fresh = Vec::new();
+    let mut listed = None;
+    for _ in 0..READS {
+        listed = state.lists.read(pid).map_err(no_memory)?;
+        if listed.is_some() {
+            break;
+        }
+    }
+    let Some(listed) = listed else { return Ok(true) };
+    let (mut found, mut fresh, mut now) = (Vec::new(), Vec::new(), HashMap::new());
+    found.try_reserve_exact(listed.len()).map_err(no_memory)?;
+    fresh.try_reserve_exact(listed.len()).map_err(no_memory)?;
+    now.try_reserve(listed.len()).map_err(no_memory)?;
     for listed in listed {
-        let Some(sum) = fingerprint(pid, &listed) else { continue };
-        match state.known.remove_entry(&listed) {
-            Some((listed, (known, ids))) if known == sum => drop(now.insert(listed, (known, ids))),
-            Some((listed, gone)) => {
-                // Another object has got the same place.
-                state.known.insert(Listed { entry: !listed.entry, ..listed }, gone);
-                fresh.push((listed, sum));
-            }
-            None => fresh.push((listed, sum)),
+        found.extend(fingerprint(pid, &listed)?.map(|print| (listed, print)));
+    }
+    for (listed, print) in found {
+        match state.known.get_mut(&listed).filter(|(known, _)| *known == print.sum) {
+            Some((known, ids)) => drop(now.insert(listed, (*known, std::mem::take(ids)))),
+            // Another object may have got the same place.
+            None => fresh.push((listed, print)),
         }
     }
     // Ends come first: that memory may be used again.
     let gone = std::mem::replace(&mut state.known, now);
-    let mut changed = !gone.is_empty();
+    let mut changed = gone.len() > state.known.len();
     for id in gone.into_values().flat_map(|(_, ids)| ids) {
+        changed = true;
         // Other code may have taken its place.
         let _ = session()?.unregister(id);
     }
-    for (listed, sum) in fresh {
+    for (listed, print) in fresh {
         changed = true;
-        let Some(object) = read(pid, &listed) else { continue };
-        if let Some(ids) = register(&object)? {
-            state.known.insert(listed, (sum, ids));
-        }
+        begin(state, pid, listed, print)?;
     }
     Ok(changed)
 }
 
+/// Follows the changes that libraries tell of at this moment.
+fn follow(state: &mut State) -> Result<bool> {
+    let pid = std::process::id();
+    let changes = state.lists.told_of(pid);
+    if changes.is_empty() || ALL_ENDED.load(Ordering::Acquire) {
+        // It does not say which one it is, or all of them are to be told of again.
+        return compare(state);
+    }
+    if is_off() {
+        return Ok(false);
+    }
+    for Change { listed, is_there } in changes {
+        let print = if is_there { fingerprint(pid, &listed)? } else { None };
+        let sum = print.as_ref().map(|print| print.sum);
+        if sum.is_some() && state.known.get(&listed).map(|(known, _)| *known) == sum {
+            continue;
+        }
+        for id in state.known.remove(&listed).into_iter().flat_map(|(_, ids)| ids) {
+            let _ = session()?.unregister(id);
+        }
+        if let Some(print) = print {
+            begin(state, pid, listed, print)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Registers what an entry has that is not known.
+fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Result<()> {
+    state.known.try_reserve(1).map_err(no_memory)?;
+    let ids = match process_memory::copy_whole(pid, listed.object, print.len) {
+        // It has gone or changed, and is looked at again.
+        _ if !Lists::is_still(pid, &listed) => return Ok(()),
+        Ok(Some(object)) => register(&object)?,
+        // There will not be more of it the next time.
+        Ok(None) | Err(_) => Some(Vec::new()),
+    };
+    if let Some(ids) = ids {
+        state.known.insert(listed, (print.sum, ids));
+    }
+    Ok(())
+}
+
 /// What distinguishes an object from a later one at the same place: its headers, which have the addresses of its code, and the names.
-fn fingerprint(pid: u32, listed: &Listed) -> Option<u64> {
+struct Fingerprint {
+    sum: u64,
+    /// How much of what its entry says belongs to it.
+    len: u64,
+}
+
+/// `None` if it is no object that can be read.
+fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     let mut start = [0; Image::START_LEN];
     if listed.size < start.len() as u64 || listed.size > OBJECT_MAX {
-        return None;
+        return Ok(None);
     }
     process_memory::read(pid, listed.object, &mut start);
-    let part = |range: Range<u64>| {
-        let range = Some(range).filter(|range| range.end <= listed.size)?;
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        process_memory::read(pid, listed.object.checked_add(range.start)?, &mut bytes);
-        Some(bytes)
+    let part = |range: Range<u64>| -> Result<Option<Vec<u8>>> {
+        let place = listed.object.checked_add(range.start).filter(|_| range.end <= listed.size);
+        let Some(place) = place else { return Ok(None) };
+        process_memory::copy(pid, place, range.end - range.start).map(|(bytes, _)| Some(bytes)).map_err(no_memory)
     };
-    let headers = part(Image::header_range(&start)?)?;
+    let Some(headers) = Image::header_range(&start).map(part).transpose()?.flatten() else { return Ok(None) };
     let mut hasher = DefaultHasher::new();
     hasher.write(&start);
     hasher.write(&headers);
-    Image::name_ranges(&headers).into_iter().filter_map(part).for_each(|names| hasher.write(&names));
-    Some(hasher.finish())
-}
-
-/// A copy of an object, if it is in the list still after it was made.
-fn read(pid: u32, listed: &Listed) -> Option<Vec<u8>> {
-    let (object, is_whole) = process_memory::copy(pid, listed.object, listed.size).ok()?;
-    (is_whole && Lists::is_still(pid, listed)).then_some(object)
+    for names in Image::name_ranges(&headers) {
+        if let Some(names) = part(names)? {
+            hasher.write(&names);
+        }
+    }
+    let len = Image::end(&start, &headers).min(listed.size);
+    Ok(Some(Fingerprint { sum: hasher.finish(), len }))
 }
 
 /// The session of the bridge. A process whose lists are empty has none.
@@ -276,7 +335,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
     let is_told = session.engine.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();
-    ids.try_reserve_exact(functions.len()).map_err(|_| Error::NoMemory)?;
+    ids.try_reserve_exact(functions.len()).map_err(no_memory)?;
     for function in &functions {
         let rows = lines.of_function(function.addr, function.size);
         let table = tables.of_function(function.addr);

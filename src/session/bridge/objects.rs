@@ -1,23 +1,37 @@
 //! What an object says of its functions, as registrations of a session.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_textrel, DW_EH_PE_udata4};
 use gimli::read::{
-    AttributeValue, BaseAddresses, CieOrFde, DebugLine, DebugLineStr, DebugStr, EhFrame, EndianSlice, UnwindSection,
+    AttributeValue, BaseAddresses, CieOrFde, CommonInformationEntry, DebugLine, EhFrame, EndianSlice, FileEntry,
+    UnwindSection,
 };
 use gimli::{DebugLineOffset, LittleEndian};
 
 use crate::api::code::Line;
-use crate::format::elf::read::Image;
+use crate::format::cfi::CIE_MAX;
+use crate::format::elf::read::{text_at, Image};
+use crate::sys::reserve;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// A row of a line table, with the number of its file.
+/// What is taken for an object may be this many times as large as it is: its line table as registrations have it, with a path in each
+/// row, and its unwind tables, each with a CIE. That of compilers is a tenth.
+const GROWTH: usize = 64;
+/// The same of an object of hardly anything.
+const GROWTH_LEAST: usize = 64 << 10;
+/// The most that is looked at of a path, of which no system has longer ones. Many may lie upon one another.
+const PATH_MAX: usize = 4096;
+
+/// A row of a line table, with the number of its file, and its own.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     addr: u64,
-    file: usize,
+    file: u32,
+    number: u32,
     line: u32,
     column: u32,
 }
@@ -32,79 +46,110 @@ pub struct LineTables {
 impl LineTables {
     pub fn of(image: &Image<'_>) -> LineTables {
         let mut tables = LineTables::default();
-        // Rows before something that makes no sense stay.
+        // Rows before something that makes no sense stay, and those for which there is memory.
         let _ = tables.read(image);
         // At the address where a sequence ends, the next one may begin, which counts.
-        tables.rows.sort_by_key(|row| (row.addr, row.line != 0));
+        tables.rows.sort_unstable_by_key(|row| (row.addr, row.line != 0, row.number));
         tables
     }
 
     /// Programs follow one another, and have all that is needed. Only the directory of DWARF 4's relative names is elsewhere.
-    fn read(&mut self, image: &Image<'_>) -> gimli::Result<()> {
+    fn read(&mut self, image: &Image<'_>) -> Option<()> {
         let section = |name: &[u8]| image.section(name).map(|(data, _)| data).unwrap_or_default();
         let (lines, line_strings, strings) =
             (section(b".debug_line"), section(b".debug_line_str"), section(b".debug_str"));
         let debug_line = DebugLine::new(&lines, LittleEndian);
-        let line_strings = DebugLineStr::new(&line_strings, LittleEndian);
-        let strings = DebugStr::new(&strings, LittleEndian);
+        let text = |value| text(value, &line_strings, &strings);
+        let mut room = image.size().saturating_mul(GROWTH).max(GROWTH_LEAST);
+        let mut take = |bytes: usize| room.checked_sub(bytes).map(|left| room = left);
         let mut next = 0;
         while next < lines.len() {
-            let program = debug_line.program(DebugLineOffset(next), 8, None, None)?;
+            // gimli makes lists of the directories and files, each of which takes a byte at least.
+            let most = unit_len(&lines[next..])?.saturating_mul(2 * size_of::<FileEntry<Reader<'_>>>());
+            if !reserve::may_take(most) {
+                return None;
+            }
+            let program = debug_line.program(DebugLineOffset(next), 8, None, None).ok()?;
             let (len, format) = (program.header().unit_length(), program.header().format());
             next = next.saturating_add(len).saturating_add(usize::from(format.initial_length_size()));
             let mut numbers = HashMap::new();
             let mut rows = program.rows();
-            while let Some((header, row)) = rows.next_row()? {
-                let file = *numbers.entry(row.file_index()).or_insert_with(|| {
-                    let text = |value: AttributeValue<Reader<'_>>| {
-                        let text = match value {
-                            AttributeValue::String(text) => Some(text),
-                            AttributeValue::DebugLineStrRef(at) => line_strings.get_str(at).ok(),
-                            AttributeValue::DebugStrRef(at) => strings.get_str(at).ok(),
-                            _ => None,
-                        };
-                        text.map_or(Vec::new(), |text| text.slice().to_vec())
-                    };
-                    let mut path = header.directory(0).map_or(Vec::new(), text);
-                    if let Some(file) = header.file(row.file_index()) {
-                        join(&mut path, &file.directory(header).map_or(Vec::new(), text));
-                        join(&mut path, &text(file.path_name()));
+            while let Some((header, row)) = rows.next_row().ok()? {
+                let file = match numbers.get(&row.file_index()) {
+                    Some(file) => *file,
+                    None => {
+                        let mut path = Vec::new();
+                        path.try_reserve_exact(3 * (PATH_MAX + 1)).ok()?;
+                        path.extend_from_slice(header.directory(0).map_or(&[], text));
+                        if let Some(file) = header.file(row.file_index()) {
+                            join(&mut path, file.directory(header).map_or(&[], text));
+                            join(&mut path, text(file.path_name()));
+                        }
+                        path.shrink_to_fit();
+                        take(path.len())?;
+                        let number = u32::try_from(self.files.len()).ok()?;
+                        self.files.try_reserve(1).ok()?;
+                        self.files.push(path);
+                        numbers.try_reserve(1).ok()?;
+                        numbers.insert(row.file_index(), number);
+                        number
                     }
-                    self.files.push(path);
-                    self.files.len() - 1
-                });
+                };
                 let number = |value: u64| u32::try_from(value).unwrap_or_default();
                 let line = if row.end_sequence() { 0 } else { row.line().map_or(0, |line| number(line.get())) };
                 let column = match row.column() {
                     gimli::ColumnType::LeftEdge => 0,
                     gimli::ColumnType::Column(column) => number(column.get()),
                 };
-                if self.rows.try_reserve(1).is_err() {
-                    return Ok(());
-                }
-                self.rows.push(Row { addr: row.address(), file, line, column });
+                take(size_of::<Row>() + self.files[file as usize].len())?;
+                self.rows.try_reserve(1).ok()?;
+                let number = u32::try_from(self.rows.len()).ok()?;
+                self.rows.push(Row { addr: row.address(), file, number, line, column });
             }
         }
-        Ok(())
+        Some(())
     }
 
-    /// The rows of a function.
+    /// The rows of a function; none if there is no memory.
     pub fn of_function(&self, addr: u64, size: u64) -> Vec<Line<'_>> {
         let first = self.rows.partition_point(|row| row.addr < addr);
         // The row before may reach into it.
         let first =
             if self.rows.get(first).is_some_and(|row| row.addr == addr) { first } else { first.saturating_sub(1) };
-        let rows = self.rows[first..].iter().take_while(|row| row.addr < addr + size);
-        let known = rows.filter(|row| row.line != 0 && !self.files[row.file].is_empty());
-        known
-            .map(|row| Line {
+        let rows = &self.rows[first..];
+        let rows = &rows[..rows.partition_point(|row| row.addr < addr + size)];
+        let file = |row: &Row| self.files[row.file as usize].as_slice();
+        let mut known = Vec::new();
+        if known.try_reserve_exact(rows.len()).is_ok() {
+            known.extend(rows.iter().filter(|row| row.line != 0 && !file(row).is_empty()).map(|row| Line {
                 offset: row.addr.saturating_sub(addr) as u32,
                 line: row.line,
                 column: row.column,
-                file: &self.files[row.file],
-            })
-            .collect()
+                file: file(row),
+            }));
+        }
+        known
     }
+}
+
+/// A text of a line table, which may lie in one of two other sections.
+fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: &'a [u8]) -> &'a [u8] {
+    match value {
+        AttributeValue::String(text) => &text.slice()[..text.len().min(PATH_MAX)],
+        AttributeValue::DebugLineStrRef(at) => text_at(line_strings, at.0, PATH_MAX),
+        AttributeValue::DebugStrRef(at) => text_at(strings, at.0, PATH_MAX),
+        _ => &[],
+    }
+}
+
+/// How long a unit is that a section begins with.
+fn unit_len(section: &[u8]) -> Option<usize> {
+    const IS_64_BIT: u32 = u32::MAX;
+    let len = match u32::from_le_bytes(*section.first_chunk()?) {
+        IS_64_BIT => u64::from_le_bytes(*section.get(4..)?.first_chunk()?),
+        len => len.into(),
+    };
+    Some(section.len().min(usize::try_from(len).unwrap_or(usize::MAX)))
 }
 
 /// Appends a path, which takes the place of all before it if it is absolute.
@@ -119,11 +164,13 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
 
 /// The unwind tables of an object, each by itself: reading all of them for each function would take time.
 #[derive(Debug, Default)]
-pub struct UnwindTables {
+pub struct UnwindTables<'a> {
     /// Where code begins, where it ends, and where its entry and that of its CIE lie in the section.
     entries: Vec<(u64, u64, Place, Place)>,
-    section: Vec<u8>,
+    section: Cow<'a, [u8]>,
     addr: u64,
+    /// How much may be copied for functions: an entry may be for many.
+    room: Cell<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -135,24 +182,43 @@ struct Place {
 /// The length before an entry.
 const LENGTH_SIZE: usize = 4;
 
-impl UnwindTables {
-    pub fn of(image: &Image<'_>) -> UnwindTables {
+impl<'a> UnwindTables<'a> {
+    pub fn of(image: &Image<'a>) -> UnwindTables<'a> {
         let Some((section, addr)) = image.section(b".eh_frame") else { return UnwindTables::default() };
-        let mut tables = UnwindTables { section: section.into_owned(), addr, entries: Vec::new() };
-        let mut eh_frame = EhFrame::new(&tables.section, LittleEndian);
+        let room = Cell::new(section.len().saturating_mul(GROWTH).max(GROWTH_LEAST));
+        let mut tables = UnwindTables { section, addr, entries: Vec::new(), room };
+        // Entries before something that makes no sense stay, and those for which there is memory.
+        let _ = tables.read(image.text_addr().unwrap_or_default());
+        tables.entries.sort_unstable_by_key(|(addr, _, own, _)| (*addr, own.start));
+        tables
+    }
+
+    fn read(&mut self, text_addr: u64) -> Option<()> {
+        let mut eh_frame = EhFrame::new(&self.section, LittleEndian);
         eh_frame.set_address_size(8);
-        let bases = BaseAddresses::default().set_eh_frame(addr).set_text(image.text_addr().unwrap_or_default());
+        let bases = BaseAddresses::default().set_eh_frame(self.addr).set_text(text_addr);
         let mut all = eh_frame.entries(&bases);
-        while let Ok(Some(entry)) = all.next() {
-            let CieOrFde::Fde(partial) = entry else { continue };
-            let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else { continue };
+        let mut cies: Vec<CommonInformationEntry<Reader<'_>>> = Vec::new();
+        while let Some(entry) = all.next().ok()? {
+            let partial = match entry {
+                CieOrFde::Cie(cie) => {
+                    cies.try_reserve(1).ok()?;
+                    cies.push(cie);
+                    continue;
+                }
+                CieOrFde::Fde(partial) => partial,
+            };
+            // As in `format/cfi/eh_frame`.
+            let cie = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.offset());
+            let Some(cie) = cie.ok().map(|cie| &cies[cie]).filter(|cie| cie.entry_len() <= CIE_MAX) else { continue };
+            let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) else { continue };
             let place = |offset: usize, len: usize| Place { start: offset, end: offset + LENGTH_SIZE + len };
             let end = fde.initial_address().saturating_add(fde.len());
             let (own, cie) = (place(fde.offset(), fde.entry_len()), place(fde.cie().offset(), fde.cie().entry_len()));
-            tables.entries.push((fde.initial_address(), end, own, cie));
+            self.entries.try_reserve(1).ok()?;
+            self.entries.push((fde.initial_address(), end, own, cie));
         }
-        tables.entries.sort_by_key(|entry| entry.0);
-        tables
+        Some(())
     }
 
     /// A section with the entry of a function alone, and the address that it is for. The entry keeps its address, which pointers in it
@@ -164,7 +230,11 @@ impl UnwindTables {
             return None;
         }
         let (own_bytes, cie_bytes) = (self.section.get(own.start..own.end)?, self.section.get(cie.start..cie.end)?);
-        let mut section = [cie_bytes, own_bytes, &[0; LENGTH_SIZE]].concat();
+        let len = cie_bytes.len() + own_bytes.len() + LENGTH_SIZE;
+        self.room.set(self.room.get().checked_sub(len)?);
+        let mut section = Vec::new();
+        section.try_reserve_exact(len).ok()?;
+        [cie_bytes, own_bytes, &[0; LENGTH_SIZE]].into_iter().for_each(|part| section.extend_from_slice(part));
         // Entries of other lengths have 64-bit formats, which compilers do not make.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
