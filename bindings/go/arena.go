@@ -29,6 +29,11 @@ func (a *arena) free() {
 
 func (a *arena) string(text string) *C.char {
 	a.nul = a.nul || strings.IndexByte(text, 0) >= 0
+	return a.name(text)
+}
+
+// name is for text that comes with its length.
+func (a *arena) name(text string) *C.char {
 	block := C.CString(text)
 	a.blocks = append(a.blocks, unsafe.Pointer(block))
 	return block
@@ -75,7 +80,8 @@ func (a *arena) inlines(inlines []Inline) *C.jitsym_inline {
 		table[i] = C.jitsym_inline{
 			begin:       C.uint32_t(inline.Begin),
 			end:         C.uint32_t(inline.End),
-			name:        a.string(inline.Name),
+			name:        a.name(inline.Name),
+			name_len:    C.size_t(len(inline.Name)),
 			call_file:   a.string(inline.CallFile),
 			call_line:   C.uint32_t(inline.CallLine),
 			call_column: C.uint32_t(inline.CallColumn),

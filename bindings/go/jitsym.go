@@ -27,6 +27,9 @@ import (
 // ErrShortBytes is returned if CodeInfo.Bytes or Target.Bytes has fewer bytes than the code.
 var ErrShortBytes = errors.New("jitsym: fewer bytes than the code has")
 
+// ErrNUL is returned if the name of a file or of a directory has a NUL, at which it would end in C.
+var ErrNUL = errors.New("jitsym: the name of a file or of a directory has a NUL")
+
 // Options say how a session is to behave. What is zero the library decides itself.
 type Options struct {
 	Sinks      Sink
@@ -68,7 +71,7 @@ func Open(options *Options) (*Session, error) {
 		given.jitdump_max = C.uint64_t(options.JitdumpMax)
 	}
 	if memory.nul {
-		return nil, ErrPath
+		return nil, ErrNUL
 	}
 	session := new(Session)
 	if err := check(C.go_init(&given, &session.handle)); err != nil {
@@ -159,7 +162,7 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 		code.flags |= C.JITSYM_CODE_MORE
 	}
 	if memory.nul {
-		return Code{}, ErrLineFile
+		return Code{}, ErrNUL
 	}
 	var id C.jitsym_id
 	if err := check(C.go_register(s.c(), code, info.Name, bytes, &id)); err != nil {
@@ -296,11 +299,11 @@ func check(status C.jitsym_status) error {
 }
 
 func pointer(bytes []byte, size uint64) (*C.uchar, error) {
+	if uint64(len(bytes)) < size && bytes != nil {
+		return nil, ErrShortBytes
+	}
 	if len(bytes) == 0 {
 		return nil, nil
-	}
-	if uint64(len(bytes)) < size {
-		return nil, ErrShortBytes
 	}
 	return (*C.uchar)(&bytes[0]), nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -277,8 +278,22 @@ func TestErrors(t *testing.T) {
 		refused(session, jitsym.ErrLineOffset, func(c *jitsym.CodeInfo) {
 			c.Lines = []jitsym.Line{{Offset: 2, Line: 1, File: "a"}, {Offset: 9, Line: 1, File: "a"}}
 		})
-		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.Lines = []jitsym.Line{{Line: 1, File: "a\x00b"}} })
-		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.File = "a\x00b" })
+		refused(session, jitsym.ErrNUL, func(c *jitsym.CodeInfo) { c.Lines = []jitsym.Line{{Line: 1, File: "a\x00b"}} })
+		refused(session, jitsym.ErrLineFile, func(c *jitsym.CodeInfo) { c.Lines = []jitsym.Line{{Line: 1}} })
+		refused(session, jitsym.ErrNUL, func(c *jitsym.CodeInfo) { c.File = "a\x00b" })
+		inline := jitsym.Inline{End: 6, Name: "inlined", CallFile: "a\x00b", CallLine: 1}
+		refused(session, jitsym.ErrNUL, func(c *jitsym.CodeInfo) { c.Inlines = []jitsym.Inline{inline} })
+		inline.Name, inline.CallFile = "a\x00b", "a"
+		refused(session, nil, func(c *jitsym.CodeInfo) { c.Inlines, c.Name = []jitsym.Inline{inline}, "a\x00b" })
+		refused(session, jitsym.ErrShortBytes, func(c *jitsym.CodeInfo) { c.Bytes = []byte{} })
+		// The end of all addresses is not passed.
+		region := value(session.CreateRegion(jitsym.RegionOptions{Size: 1 << 16}))(f)
+		region.Write[4096] = 1
+		other := jitsym.Region(region)
+		other.Exec += 8192
+		f.is(other.Discard(math.MaxUint64-4095, 4096), jitsym.ErrAddressRange)
+		f.equal(region.Write[4096], byte(1))
+		f.ok(region.Release())
 		refused(session, jitsym.ErrUnwindRegister, func(c *jitsym.CodeInfo) {
 			c.Unwind = jitsym.FixedFrame{CFAOffset: 8, Saved: []jitsym.Saved{{Reg: 99, Offset: -16}}}
 		})
@@ -303,7 +318,9 @@ func TestErrors(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = jitsym.Open(&jitsym.Options{MapDir: "/tmp\x00", Sinks: jitsym.SinkMap})
-	f.is(err, jitsym.ErrPath)
+	if !errors.Is(err, jitsym.ErrNUL) {
+		t.Error(err)
+	}
 	f.with(nil, func(session *jitsym.Session) {
 		if text := value(session.LastError())(f); !strings.Contains(err.Error()+text, "/nonexistent") {
 			t.Error(text)

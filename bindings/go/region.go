@@ -5,7 +5,10 @@ package jitsym
 // #include "shim.h"
 import "C"
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // RegionOptions say what a region is to be like. Sizes are in bytes; what is zero the library decides itself.
 type RegionOptions struct {
@@ -65,6 +68,9 @@ func (r Region) Grow(size uint64) error {
 
 // Discard gives whole pages back, in which no code lives any more. They read zero from now on.
 func (r Region) Discard(offset, size uint64) error {
+	if offset > math.MaxUint64-uint64(r.Exec) {
+		return ErrAddressRange
+	}
 	return check(C.go_region_discard(r.session.c(), C.uintptr_t(r.Exec)+C.uintptr_t(offset), C.uint64_t(size)))
 }
 

@@ -122,7 +122,7 @@ function inlineTable(inlines = []) {
       call_file: path(entry.callFile, 'callFile'),
       call_line: u32(entry.callLine, 'callLine'),
       call_column: u32(entry.callColumn ?? 0, 'callColumn'),
-      parent: entry.parent === undefined || entry.parent === null ? 2 ** 32 - 1 : u32(entry.parent, 'parent'),
+      parent: entry.parent === undefined || entry.parent === null ? 2 ** 32 - 1 : unsigned(entry.parent, 31, 'parent'),
     };
   });
   return { inlines: table.length ? table : null, inline_count: table.length, inline_size: struct_size.jitsym_inline };

@@ -62,7 +62,7 @@ class Region {
   }
 
   discard(offset, size) {
-    this.#session.call('jitsym_region_discard', this.exec + BigInt(u64(offset, 'offset')), u64(size, 'size'));
+    this.#session.call('jitsym_region_discard', u64(this.exec + BigInt(u64(offset, 'offset')), 'the end of offset'), u64(size, 'size'));
   }
 
   release() {

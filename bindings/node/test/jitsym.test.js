@@ -142,6 +142,8 @@ test('code memory comes from the library', () => {
     registered.unregister();
     region.grow(1 << 20);
     region.discard(0, 4096);
+    // The end of all addresses is not passed.
+    assert.throws(() => region.discard((1n << 64n) - 4096n, 4096), RangeError);
     assert.deepEqual(koffi.decode(region.exec, 'uint8_t'), 0);
     refused('ERR_REGION', () => session.adoptRegion(region.exec, region.size));
     region.release();
@@ -261,6 +263,14 @@ test('what C would cut off is refused', () => {
       [{ unwind: { kind: 'fixedFrame', cfaOffset: 2 ** 31 } }, RangeError],
       [{ unwind: { kind: 'toString' } }, TypeError],
       [{ bytes: 'text' }, TypeError],
+      [{ bytes: true }, TypeError],
+      [{ addr: true }, RangeError],
+      [{ size: true }, RangeError],
+      [{ bytes: new Uint8Array(0) }, RangeError],
+      [{ inlines: [{ begin: 0, end: 6, name: 'a', callFile: 'b', callLine: 1, parent: 2 ** 32 - 1 }] }, RangeError],
+      [{ lines: new Array(2) }, TypeError],
+      [{ unwind: { kind: 'rows', rows: new Array(2) } }, TypeError],
+      [{ inlines: new Array(2) }, TypeError],
       [{ bytes: -1 }, RangeError],
       [{ bytes: 2 ** 60 }, RangeError],
       [{ unwind: { kind: 'ehFrame', data: 4096 } }, TypeError],

@@ -373,10 +373,36 @@ class Errors(TestCase):
                 ((ADDR, 6, "name", CODE), {"file": "a", "line": 1 << 32}),
                 ((ADDR, 6, "name", CODE), {"unwind": jitsym.FixedFrame(1 << 31)}),
                 ((ADDR, 6, "name", CODE), {"stable": True}),
+                ((ADDR, 6, "name", CODE), {"inlines": [(0, 6, "a", "b", 1, 0, 0xFFFFFFFF)]}),
             ):
                 with self.assertRaises(ValueError):
                     session.register(*arguments, **options)
-            self.assertEqual(self.counted(session, "registered"), [0])
+            for arguments, options in (
+                ((ADDR, 6, "name", True), {}),
+                ((ADDR, 6, "name", False), {}),
+                ((ADDR, 6, "name", True), {"stable": True}),
+                ((True, 6, "name", CODE), {}),
+                ((ADDR, True, "name", CODE), {}),
+                ((ADDR, 6, "name", 1.0), {}),
+                ((ADDR, 6, "name", "text"), {}),
+                ((ADDR, 6, "name", CODE), {"line": 1.5}),
+                ((ADDR, 6, "name", CODE), {"lines": [(0, 1, 7)]}),
+                ((ADDR, 6, "name", CODE), {"unwind": jitsym.EhFrame(True)}),
+                ((ADDR, 6, "name", CODE), {"unwind": jitsym.FixedFrame(True)}),
+            ):
+                with self.assertRaises(TypeError):
+                    session.register(*arguments, **options)
+            old = session.register(ADDR, 6, "name", CODE)
+            self.assertRaises(TypeError, old.move, ADDR + 64, True)
+            self.assertEqual(self.counted(session, "registered", "moved"), [1, 0])
+
+    def test_what_is_true_is_a_flag(self):
+        with self.session() as session:
+            # Of 2 times the flag another one would come.
+            session.register(ADDR, 6, "name", ADDR, stable=2).unregister()
+            region = session.create_region(1, one_view=2)
+            self.assertEqual((region.exec, region.exec % (2 << 20) == 0), (region.write, False))
+            region.release()
 
     def test_without_the_library(self):
         program = (

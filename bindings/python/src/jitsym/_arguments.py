@@ -8,15 +8,21 @@ import operator
 from typing import Any
 
 
+def _number(value: Any, what: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{what} is no number: {value}")  # it would be the address 1
+    return operator.index(value)
+
+
 def unsigned(value: Any, bits: int, what: str) -> int:
-    number = operator.index(value)
+    number = _number(value, what)
     if not 0 <= number < 1 << bits:
         raise ValueError(f"{what} is not an unsigned number of {bits} bits: {number}")
     return number
 
 
 def signed(value: Any, what: str) -> int:
-    number = operator.index(value)
+    number = _number(value, what)
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{what} is not a signed number of 32 bits: {number}")
     return number

@@ -290,7 +290,7 @@ class Session:
             code.inline_count = len(entries)
             code.inline_size = ctypes.sizeof(_abi.jitsym_inline)
         code.free_after = unsigned(free_after, 64, "free_after")
-        code.flags = _abi.CodeFlag.STABLE * stable | _abi.CodeFlag.PACKED * packed
+        code.flags = _abi.CodeFlag.STABLE * bool(stable) | _abi.CodeFlag.PACKED * bool(packed)
         id = ctypes.c_uint64()
         self._call("jitsym_register", code, id)
         return Code(self, id.value, code.size)
@@ -324,7 +324,7 @@ class Session:
         options.max_size = unsigned(max_size, 64, "max_size")
         options.alignment = unsigned(alignment, 64, "alignment")
         options.near_addr = unsigned(near, 64, "near")
-        options.flags = _abi.RegionFlag.ONE_VIEW * one_view | _abi.RegionFlag.HUGE_PAGES * huge_pages
+        options.flags = _abi.RegionFlag.ONE_VIEW * bool(one_view) | _abi.RegionFlag.HUGE_PAGES * bool(huge_pages)
         region = _abi.jitsym_region(struct_size=ctypes.sizeof(_abi.jitsym_region))
         self._call("jitsym_region_create", options, region)
         return Region(self, region.exec, region.write, region.size)
@@ -458,5 +458,5 @@ def _inlines(entries: list[Inline]) -> Any:
         struct.call_file = _path(entry.call_file)
         struct.call_line = unsigned(entry.call_line, 32, "call_line")
         struct.call_column = unsigned(entry.call_column, 32, "call_column")
-        struct.parent = 0xFFFFFFFF if entry.parent is None else unsigned(entry.parent, 32, "parent")
+        struct.parent = 0xFFFFFFFF if entry.parent is None else unsigned(entry.parent, 31, "parent")
     return table
