@@ -20,6 +20,7 @@ mod faults;
 mod fork_perf;
 mod fork_rust;
 mod go;
+mod growth;
 mod header;
 mod install;
 mod late_perf;

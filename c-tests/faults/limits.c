@@ -204,7 +204,69 @@ static void no_memory_after(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Input of any size: it is taken, or there is a status. */
+static void no_memory_for_input(void) {
+  enum { LARGE = 64 << 20, ROWS = 1 << 20, SECTION = 1 << 20 };
+  char *name = malloc(LARGE);
+  jitsym_unwind_row *rows = calloc(ROWS, sizeof *rows);
+  unsigned char *section = calloc(SECTION, 1);
+  CHECK(name && rows && section);
+  memset(name, 0xff, LARGE);
+  jitsym *session = test_open();
+  put(session, 0, "before");
+  limit(RLIMIT_AS, address_space() + (4 << 20));
+  jitsym_code code = test_code(ADDR + 0x10000, 16, name);
+  code.name_len = LARGE;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  code.file = name;
+  name[LARGE - 1] = 0;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_ROWS;
+  unwind.rows = rows;
+  unwind.row_count = ROWS;
+  unwind.row_size = sizeof *rows;
+  for (uint32_t i = 0; i < ROWS; i++) {
+    rows[i] = (jitsym_unwind_row){i, 7, 8 + 8 * (int32_t)(i % 2), 0, NULL};
+  }
+  code = test_code(ADDR + 0x20000, ROWS, "many rows");
+  code.bytes = name;
+  code.unwind = &unwind;
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, jitsym_register(session, &code, NULL));
+  /* Without the limit it is the same, but for the memory. */
+  uint64_t size;
+  limit(RLIMIT_AS, RLIM_INFINITY);
+  CHECK_OK(jitsym_unwind_size(&unwind, ROWS, &size));
+  CHECK(size > ROWS);
+
+  /* A CIE, and an FDE with as many instructions as it has bytes. */
+  static const unsigned char cie[] = {20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0, 0, 0, 0};
+  uint32_t words[] = {SECTION - sizeof cie - 8, sizeof cie + 4};
+  uint64_t places[] = {ADDR, 16};
+  memcpy(section, cie, sizeof cie);
+  memcpy(section + sizeof cie, words, sizeof words);
+  memcpy(section + sizeof cie + 8, places, sizeof places);
+  memset(section + sizeof cie + 25, 0xc3, SECTION - sizeof cie - 25 - 4);
+  unwind.kind = JITSYM_UNWIND_EH_FRAME;
+  unwind.eh_frame = section;
+  unwind.eh_frame_size = SECTION;
+  CHECK_OK(jitsym_unwind_size(&unwind, 16, &size));
+  limit(RLIMIT_AS, address_space() + (4 << 20));
+  code = test_code(ADDR, 16, "many instructions");
+  code.unwind = &unwind;
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, jitsym_register(session, &code, NULL));
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, jitsym_unwind_size(&unwind, 16, &size));
+  limit(RLIMIT_AS, RLIM_INFINITY);
+  CHECK_OK(test_flush(session));
+  check_files(1, "before");
+  CHECK_OK(jitsym_close(session));
+}
+
 static void memory(void) {
+  test_child(no_memory_for_input);
   static const rlim_t rooms[] = {0, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 5 << 20, 70 << 20, 80 << 20, 200 << 20};
   for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) {
     room = rooms[i];
