@@ -12,7 +12,7 @@ use crate::perf;
 use jitsym::format::jitdump::{Record, Records};
 
 use crate::support::{
-    artifacts, compile, describe, once, plugin, run, scratch_dir, serial, shared_dir, stdout, tool, try_run,
+    artifacts, checker, compile, describe, once, plugin, run, scratch_dir, serial, shared_dir, stdout, tool, try_run,
     until_enough, Link, TmpFiles, PACE,
 };
 
@@ -371,7 +371,7 @@ fn refusals() {
 }
 
 /// A process that is killed with all of this: recovering completes what the copies have in common without losing the lines of
-/// others.
+/// others, and without the code of others in a jitdump.
 #[test]
 fn killed_and_recovered() {
     let spools = scratch_dir("spools");
@@ -379,6 +379,9 @@ fn killed_and_recovered() {
         "load a more flush apart b plugin p more flush foreign map-own more flush more more kill",
         // A map that the library has not made.
         "foreign map-each more load a more flush more more kill",
+        // Who appends to the library's own jitdump, before and after its writer has noticed.
+        "load a more flush foreign dump-append more flush more more kill",
+        "load a more flush foreign dump-append more more kill",
     ] {
         let mut killed = perf::command(host());
         killed.env("JITSYM_SPOOL_DIR", &spools).args(arguments(actions));
@@ -391,5 +394,7 @@ fn killed_and_recovered() {
         assert_eq!(std::fs::read_dir(&spools).expect("spools").count(), 0);
         told.check_map("dump");
         told.check_dumps("map");
+        // What others have appended comes before what was on its way, which has the times of its calls all the same.
+        told.dumps().iter().for_each(|path| checker::assert_sound(path, &["time-backwards"]));
     }
 }

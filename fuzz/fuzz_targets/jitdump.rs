@@ -19,5 +19,5 @@ fuzz_target!(|data: &[u8]| {
         bytes.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     };
-    let _ = places(data.len() as u64, read_at, |_| {});
+    let _ = places(40..data.len() as u64, read_at, |_| Ok(()));
 });

@@ -1,5 +1,8 @@
 //! Reading a jitdump back: for moved code, and for the command-line program.
 
+use std::io;
+use std::ops::Range;
+
 use super::raw::{u32_at, u64_at, RawHeader, RawMove, RawRecord, RawRecords};
 use super::{id, shadow, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 
@@ -70,14 +73,15 @@ pub struct GroupPlace {
     pub tables_len: u32,
 }
 
-/// Reads the records of a file without their code, by way of `read_at`, which fills a buffer from an offset of the file.
+/// Reads the records of a part of a file without their code, by way of `read_at`, which fills a buffer from an offset of the file.
 /// Stops at the first one that is not whole.
 pub fn places(
-    len: u64,
-    mut read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<()>,
-    mut found: impl FnMut(GroupPlace),
-) -> std::io::Result<()> {
-    let (mut at, mut group, mut tables_len, mut mapped) = (HEADER_SIZE as u64, HEADER_SIZE as u64, 0, 0);
+    part: Range<u64>,
+    mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<()>,
+    mut found: impl FnMut(GroupPlace) -> io::Result<()>,
+) -> io::Result<()> {
+    let Range { start, end: len } = part;
+    let (mut at, mut group, mut tables_len, mut mapped) = (start, start, 0, 0);
     let mut fixed = [0; MOVE_SIZE];
     while at + PREFIX_SIZE as u64 <= len {
         let known = (len - at).min(MOVE_SIZE as u64) as usize;
@@ -90,7 +94,10 @@ pub fn places(
                 let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else {
                     break;
                 };
-                let mut name = vec![0; name_len];
+                // As long as somebody else says.
+                let mut name = Vec::new();
+                name.try_reserve_exact(name_len)?;
+                name.resize(name_len, 0);
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
                 if shadow::is_one(size, &name, tables_len.into(), mapped) {
@@ -98,7 +105,7 @@ pub fn places(
                     at += record.total_size as u64;
                     continue;
                 }
-                found(GroupPlace { offset: group, head_len, addr, size, index, name, tables_len });
+                found(GroupPlace { offset: group, head_len, addr, size, index, name, tables_len })?;
             }
             id::UNWINDING_INFO => (tables_len, mapped) = (word(16) as u32, word(32)),
             _ => {}

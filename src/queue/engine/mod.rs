@@ -24,13 +24,16 @@ use crate::sys::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU32, AtomicU6
 use crate::sys::sync::channel::{self, Receiver, Sender};
 use crate::sys::sync::{Arc, Condvar, Mutex};
 
+/// All code indices of this library are at least this.
+pub const INDICES_START: u64 = 1 << 40;
+
 /// The first code index. perf names files after process and index, in a directory that other writers of the same process
 /// use too. CPython, V8, LLVM and wasmtime count from 0, other copies of this library from their own address.
 fn first_index() -> u64 {
     /// A copy is larger than this, so that no two begin with the same number.
     const PLACE: usize = 1 << 16;
     let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
-    (1 << 40) + (place << 28)
+    INDICES_START + (place << 28)
 }
 
 /// Threads take code indices by this many.

@@ -9,6 +9,7 @@ mod groups;
 pub mod live;
 mod load;
 pub mod names;
+mod others;
 mod repair;
 mod rewrite;
 mod shadows;
@@ -191,7 +192,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Goes on with the file of a dead process, from where its last whole pass ended: the one that is known, or the one that was
+    /// Goes on with the file of a dead process, from where its last whole pass ended, and with what others have appended since: the one that is known, or the one that was
     /// about to replace it. Believes neither, see `file::take_over`.
     pub fn adopt(&mut self, state: &FileState, next: Option<FileState>, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -208,10 +209,10 @@ impl Jitdump {
         if !(HEADER_SIZE as u64..=file.metadata()?.len()).contains(&state.len) {
             return refuse("has been cut");
         }
-        file.set_len(state.len)?;
+        let len = others::keep_after(&file, state.len)?;
         self.identity = Some(state.identity);
-        (self.len, self.contents.next) = (state.len, state.len);
-        self.contents.places.set(HEADER_SIZE as u64, state.len - HEADER_SIZE as u64, HEADER_SIZE as u64);
+        (self.len, self.contents.next) = (len, len);
+        self.contents.places.set(HEADER_SIZE as u64, len - HEADER_SIZE as u64, HEADER_SIZE as u64);
         self.contents.hold(file)?;
         self.dead = true;
         Ok(())
@@ -238,9 +239,10 @@ impl Jitdump {
     }
 
     /// Hands out what is in it.
-    pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace)) -> Result<(), String> {
+    pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
         let file = self.contents.file.as_ref().ok_or(io::Error::from(file::CLOSED));
-        let read = file.and_then(|file| places(self.len, |bytes, at| file.read_exact_at(bytes, at), found));
+        let read = file
+            .and_then(|file| places(HEADER_SIZE as u64..self.len, |bytes, at| file.read_exact_at(bytes, at), found));
         read.map_err(|error| describe("read", &self.path, &error))
     }
 }

@@ -88,7 +88,12 @@ impl Replay {
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.ledger.sinks.dump() {
-            self.unread = dump.read_places(&mut |place| found.push(place)).err();
+            let mut note = |place| {
+                found.try_reserve(1)?;
+                found.push(place);
+                Ok(())
+            };
+            self.unread = dump.read_places(&mut note).err();
         }
         for place in found {
             let GroupPlace { offset, head_len, addr, size, index, name, tables_len } = place;

@@ -149,11 +149,12 @@ fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
     }
     let (mut codes, mut with_tables) = (0, 0);
     places(
-        file.metadata()?.len(),
+        HEADER_SIZE as u64..file.metadata()?.len(),
         |bytes, at| file.read_exact_at(bytes, at),
         |place| {
             codes += 1;
             with_tables += usize::from(place.tables_len > 0);
+            Ok(())
         },
     )?;
     Ok(Some((codes, with_tables)))
