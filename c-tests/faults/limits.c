@@ -221,6 +221,11 @@ static void no_memory_for_input(void) {
   code.file = name;
   name[LARGE - 1] = 0;
   CHECK_OK(jitsym_register(session, &code, NULL));
+  name[0] = '/';
+  jitsym_options options = test_options();
+  options.map_dir = name;
+  jitsym *other = NULL;
+  CHECK_STATUS(JITSYM_ERR_PATH, jitsym_init(&options, &other));
 
   jitsym_unwind unwind;
   memset(&unwind, 0, sizeof unwind);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{check_flags, read, size_of_struct, Plain};
 use crate::api::error::{Error, Result};
+use crate::api::limits::DIR_MAX;
 use crate::api::options::{Dialect, Fork, Options, Sinks};
 use crate::capi::types::*;
 use crate::sink::{self, KINDS};
@@ -75,7 +76,10 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
 /// `text` is NULL or ends with a NUL.
 unsafe fn path(text: *const c_char) -> Option<PathBuf> {
     // SAFETY: the caller's promise.
-    (!text.is_null()).then(|| PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes())))
+    let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())?;
+    // Of one that is too long no more than shows that: it may be as long as memory is.
+    let part = text.get(..DIR_MAX + 1).unwrap_or(text);
+    Some(PathBuf::from(OsStr::from_bytes(part)))
 }
 
 /// A single sink.

@@ -4,6 +4,8 @@ use super::absolute::{each_entry, Entry};
 
 /// What an entry has in place of the offset of its CIE if it is one.
 const CIE_ID: [u8; 4] = [0xff; 4];
+/// Different CIEs that are remembered. Compilers have a handful, and all are compared for each FDE.
+pub const CIES_MAX: usize = 64;
 /// Before the augmentation string: length, id, version.
 const AUGMENTATION: usize = 9;
 /// Before the instructions of an FDE: length, CIE, address and size.
@@ -52,6 +54,9 @@ impl DebugFrame {
         let (numbers, rest) = rest.split_at_checked(numbers)?;
         let instructions = rest.get(1 + usize::from(*rest.first()?)..)?;
         self.bytes.try_reserve(cie.len() + 8).ok()?;
+        let mut known = Vec::new();
+        known.try_reserve_exact(cie.len()).ok()?;
+        known.extend_from_slice(cie);
         self.cies.try_reserve(1).ok()?;
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
@@ -61,7 +66,9 @@ impl DebugFrame {
         self.bytes.extend_from_slice(instructions);
         self.end_entry(begin)?;
         let at = u32::try_from(begin).ok()?;
-        self.cies.push((cie.to_vec(), at));
+        if self.cies.len() < CIES_MAX {
+            self.cies.push((known, at));
+        }
         Some(at)
     }
 

@@ -5,10 +5,8 @@
 //! somebody reads it: its size is in its header.
 
 use super::search::Row;
+use crate::format::cfi::debug_frame::CIES_MAX;
 use crate::format::jitdump::raw::u32_at;
-
-/// Different CIEs that are remembered. Compilers have a handful.
-const CIES_MAX: usize = 64;
 
 /// Where in an FDE the size of its code is. With 0 there it describes nothing.
 pub const FDE_RANGE: u64 = 12;
