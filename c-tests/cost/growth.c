@@ -141,6 +141,25 @@ MEASURED measured_section(void) {
   CHECK_OK(register_section());
 }
 
+/* Functions that were inlined at places in one file, whose name is long. */
+static jitsym_inline *inlined;
+
+static void make_inlined(void) {
+  inlined = calloc(size + 32, sizeof *inlined);
+  CHECK(inlined);
+  for (uint32_t i = 0; i < size + 32; i++) {
+    inlined[i] = (jitsym_inline){.begin = i, .end = i + 1, .name = "one", .call_file = name, .call_line = 1, .parent = UINT32_MAX};
+  }
+}
+
+MEASURED measured_files(void) {
+  jitsym_code code = test_code(ADDR, TEST_CODE_MAX, "with many calls in one file");
+  code.inlines = inlined;
+  code.inline_count = size + 32;
+  code.inline_size = sizeof *inlined;
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, jitsym_register(session, &code, NULL));
+}
+
 /* Functions that were inlined, each into the one before, told from the innermost one on. */
 static unsigned (*notify)(unsigned, void *);
 
@@ -256,9 +275,9 @@ int main(int argc, char **argv) {
   CHECK(argc >= 4);
   test_begin(2, argv);
   size = strtoul(argv[3], NULL, 10);
-  /* Nobody else is to ask for memory meanwhile, or to tell debuggers of anything. */
-  setenv("JITSYM_GDB", "0", 1);
+  /* Nobody else is to tell debuggers of anything, and inlined functions are to be read. */
   int is_objects = strcmp(argv[2], "objects") == 0;
+  setenv("JITSYM_GDB", is_objects ? "0" : "1", 1);
   session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, is_objects ? JITSYM_INIT_BRIDGE : 0);
   size_t before;
   if (is_objects) {
@@ -292,6 +311,11 @@ int main(int argc, char **argv) {
     before = asked_for;
     measured_name();
     say("name", before);
+
+    make_inlined();
+    before = asked_for;
+    measured_files();
+    say("files", before);
 
     make_section(2 * size);
     before = asked_for;

@@ -212,6 +212,8 @@ static void no_memory_for_input(void) {
   unsigned char *section = calloc(SECTION, 1);
   CHECK(name && rows && section);
   memset(name, 0xff, LARGE);
+  /* Nobody reads inlined functions. */
+  setenv("JITSYM_GDB", "0", 1);
   jitsym *session = test_open();
   put(session, 0, "before");
   limit(RLIMIT_AS, address_space() + (4 << 20));
@@ -222,6 +224,15 @@ static void no_memory_for_input(void) {
   name[LARGE - 1] = 0;
   CHECK_OK(jitsym_register(session, &code, NULL));
   name[0] = '/';
+  jitsym_inline inlined[] = {{.end = 8, .parent = UINT32_MAX}, {.begin = 8, .end = 16, .parent = UINT32_MAX}};
+  for (int i = 0; i < 2; i++) {
+    inlined[i].name = inlined[i].call_file = name;
+    inlined[i].call_line = 1;
+  }
+  code.inlines = inlined;
+  code.inline_count = 2;
+  code.inline_size = sizeof *inlined;
+  CHECK_OK(jitsym_register(session, &code, NULL));
   jitsym_options options = test_options();
   options.map_dir = name;
   jitsym *other = NULL;

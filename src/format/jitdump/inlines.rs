@@ -25,16 +25,12 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
         Ok(())
     };
     put(&[0; PREFIX_SIZE])?;
-    for (index, inline) in inlines.iter().enumerate() {
-        let name = name::clean(inline.name);
-        if name.is_empty() {
-            return Err(Error::Inline.because("inlines[{}] has no name", [index as u64]));
-        }
+    for inline in inlines {
         let parent = inline.parent.unwrap_or(u32::MAX);
         for word in [inline.begin, inline.end, parent, inline.call_line, inline.call_column] {
             put(&word.to_ne_bytes())?;
         }
-        put(&name::lengthen(name))?;
+        put(&name::lengthen(name::clean(inline.name)))?;
         put(&[0])?;
         put(inline.call_file)?;
         put(&[0])?;
@@ -45,8 +41,8 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Everything but the names.
-fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
+/// Checks them, as far as a record would be refused for what they say.
+pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
     // By parent and place, those without a parent first.
     let mut places: Vec<(Option<u32>, u32, u32)> = Vec::new();
     places.try_reserve_exact(inlines.len()).map_err(|_| Error::NoMemory)?;
@@ -69,7 +65,10 @@ fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
     if places.windows(2).any(overlap) {
         return Err(Error::Inline.because("two of the inlined functions with the same parent overlap", []));
     }
-    Ok(())
+    match inlines.iter().position(|inline| name::clean(inline.name).is_empty()) {
+        Some(index) => Err(Error::Inline.because("inlines[{}] has no name", [index as u64])),
+        None => Ok(()),
+    }
 }
 
 /// How long the record is that a group begins with; 0 if that is another one.

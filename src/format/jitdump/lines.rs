@@ -6,6 +6,9 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
+/// Record sizes are 32 bits wide. Rows are read no further: a file of any length may be that of each of them.
+const RECORD_MAX: usize = u32::MAX as usize;
+
 /// As `put_debug`, for rows in any order.
 pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
     match put_debug(lines, addr, size, timestamp, out) {
@@ -46,7 +49,8 @@ pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
 }
 
 /// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
-/// once: those of C come with a string each. `LineOrder` if they are not in order of their offsets.
+/// once: those of C come with a string each. `LineOrder` if they are not in order of their offsets; `TooLarge` if no record can have
+/// them all.
 fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
     let mut end = DEBUG_FIXED_SIZE;
     let mut last: Option<(Line<'_>, usize)> = None;
@@ -61,6 +65,9 @@ fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot
         let place = same_place.unwrap_or(end);
         entry(Slot { place, is_new: same_place.is_none() }, addr + u64::from(row.offset), &row);
         end = place + entry_size(&row);
+        if end > RECORD_MAX {
+            return Err(Error::TooLarge);
+        }
         last = Some((row, place));
     }
     // perf ends the line sequence at the last entry's address, so that the last row would cover nothing

@@ -19,7 +19,7 @@ pub use template::UnwindingTemplate;
 
 use super::put::Put;
 use crate::api::code::Lines;
-use crate::api::error::{Error, Result};
+use crate::api::error::Result;
 use crate::format::cfi::Tables;
 
 /// Size of the file header. Readers take no other.
@@ -146,10 +146,6 @@ impl Group<'_> {
     /// Checks the line table, and returns the size of the group without the code bytes.
     pub fn size(&self) -> Result<usize> {
         let debug = if self.lines.is_empty() { 0 } else { debug_size(self.lines, self.addr, self.size)? };
-        // Record sizes are 32 bits wide.
-        if debug > u32::MAX as usize {
-            return Err(Error::TooLarge);
-        }
         Ok(debug + self.fixed_size())
     }
 

@@ -1,7 +1,10 @@
 //! Golden bytes of every record, and what comes back when they are read.
 
+use std::cell::Cell;
+
 use super::*;
-use crate::api::code::Line;
+use crate::api::code::{Line, LineTable};
+use crate::api::error::Error;
 
 const TIME: u64 = 0x1111_2222_3333_4444;
 
@@ -165,6 +168,37 @@ fn bad_lines_are_named() {
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(5, 0, 0, b"f")]), Error::LineFile);
     assert_eq!(status(&[line(4, 0, 0, b"f")]), Error::LineFile);
     assert_eq!(status(&[line(4, 1, 0, b"")]), Error::LineFile);
+}
+
+/// Rows that no record can have are not all read: each may have a file of any length.
+#[test]
+fn rows_are_read_as_far_as_a_record_goes() {
+    struct Long<'a>(&'a [u8], Cell<usize>);
+    impl LineTable for Long<'_> {
+        fn len(&self) -> usize {
+            100_000
+        }
+
+        fn row(&self, index: usize) -> Result<Line<'_>> {
+            self.1.set(self.1.get() + 1);
+            Ok(Line { offset: index as u32, line: 1, column: 0, file: self.0 })
+        }
+    }
+    const LEN: usize = 1 << 20;
+    let file = vec![b'f'; LEN];
+    let lines = Long(&file, Cell::new(0));
+    let group = Group {
+        pid: 1,
+        tid: 1,
+        index: 1,
+        addr: 0x1000,
+        size: 1 << 20,
+        name: b"long",
+        lines: Lines::Table(&lines),
+        unwind: None,
+    };
+    assert_eq!(group.size(), Err(Error::TooLarge));
+    assert!(lines.1.get() <= u32::MAX as usize / LEN + 1, "{} rows are read", lines.1.get());
 }
 
 #[test]

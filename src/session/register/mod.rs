@@ -316,7 +316,7 @@ impl Local {
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
         let wanted = engine.wanted();
         let tail = Tail::new(engine, wanted, &code.bytes, addr, size, code.stable);
-        let inlines = inlines_of(wanted, self.regions, code)?;
+        let inlines = inlines_of(engine, wanted, self.regions, code)?;
         if !inlines.is_empty() {
             event.flags |= flag::INLINES;
         }
@@ -358,13 +358,20 @@ impl Local {
 
 /// The record of the inlined functions of code, if anybody can read it: nobody can but debuggers, and the files of regions, also of
 /// those that memory becomes later. What makes no sense is an error all the same.
-fn inlines_of(wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
+fn inlines_of(engine: &Engine, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
     }
-    let record = inlines::record(code.inlines, code.size)?;
     let is_read = wanted.has(Sinks::GDB) || regions.are_watching() && regions.may_name(code.addr, code.size);
-    Ok(if is_read { record } else { Vec::new() })
+    if !is_read {
+        return inlines::check(code.inlines, code.size).map(|()| Vec::new());
+    }
+    // A file of any length may be that of all calls.
+    let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
+    if !engine.pool.can_hold(files) {
+        return Err(Error::NoMemory);
+    }
+    inlines::record(code.inlines, code.size)
 }
 
 /// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
