@@ -9,6 +9,8 @@ pub mod callgrind;
 pub mod check;
 pub mod injected;
 pub mod kind;
+pub mod open;
+pub mod private;
 pub mod region;
 // Only for the program.
 #[allow(missing_docs)]

@@ -1,6 +1,10 @@
-//! What can be wrong with a name, and how names are shown.
+//! What can be wrong with a name, and how names are shown: all that the program prints goes through [`Safe`].
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use jitsym::format::jitdump::id;
 
@@ -23,6 +27,24 @@ pub struct Printable<'a> {
 /// All of it.
 pub fn printable(bytes: &[u8]) -> Printable<'_> {
     Printable { bytes, max: usize::MAX }
+}
+
+/// Paths and words of the system, as they can be shown.
+pub trait Shown {
+    /// All of it, in one line.
+    fn shown(&self) -> Printable<'_>;
+}
+
+impl Shown for OsStr {
+    fn shown(&self) -> Printable<'_> {
+        printable(self.as_bytes())
+    }
+}
+
+impl Shown for Path {
+    fn shown(&self) -> Printable<'_> {
+        self.as_os_str().shown()
+    }
 }
 
 /// Characters in messages.
@@ -64,8 +86,51 @@ impl fmt::Display for Printable<'_> {
 }
 
 /// Control characters, and what turns the direction of a line or ends it.
-fn is_bad(c: char) -> bool {
+pub(crate) fn is_bad(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The colours in which this program prints.
+pub const RED: &str = "\x1b[1;31m";
+/// See [`RED`].
+pub const YELLOW: &str = "\x1b[33m";
+/// See [`RED`].
+pub const GREEN: &str = "\x1b[32m";
+/// See [`RED`].
+pub const CYAN: &str = "\x1b[36m";
+/// The end of a colour.
+pub const PLAIN: &str = "\x1b[0m";
+const COLOURS: [&str; 5] = [RED, YELLOW, GREEN, CYAN, PLAIN];
+
+/// Passes text on to a terminal or a file. Whatever is in it acts on no terminal: all but ends of lines, tabs and the colours above is
+/// escaped as in [`printable`]. A character is not to be cut between two calls.
+pub struct Safe<W>(pub W);
+
+impl<W: Write> Write for Safe<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let is_plain = |&byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+        let mut rest = text;
+        while !rest.is_empty() {
+            let plain = rest.iter().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
+            self.0.write_all(&rest[..plain])?;
+            rest = &rest[plain..];
+            if let Some(colour) = COLOURS.iter().find(|colour| rest.starts_with(colour.as_bytes())) {
+                self.0.write_all(colour.as_bytes())?;
+                rest = &rest[colour.len()..];
+                continue;
+            }
+            // At least one, so that there is an end.
+            let end =
+                rest.iter().skip(1).position(|byte| is_plain(byte) || *byte == 0x1b).map_or(rest.len(), |at| at + 1);
+            write!(self.0, "{}", printable(&rest[..end]))?;
+            rest = &rest[end..];
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Whether there is a character in it that tears lines or acts on terminals.
@@ -111,5 +176,24 @@ mod tests {
             }
         }
         assert_eq!(shortened(&[0xff; 61]).to_string(), "\\xff".repeat(SHORT) + "...");
+    }
+
+    /// Whatever is printed, only the program's own colours reach the terminal.
+    #[test]
+    fn nothing_acts_on_a_terminal() {
+        let safe = |text: &[u8]| {
+            let mut out = Safe(Vec::new());
+            out.write_all(text).unwrap();
+            String::from_utf8(out.0).unwrap()
+        };
+        let plain = "é €\t😀: a line\n";
+        assert_eq!(safe(plain.as_bytes()), plain);
+        assert_eq!(safe(b""), "");
+        let coloured = format!("{RED}error{PLAIN} {YELLOW}x{PLAIN}{GREEN}");
+        assert_eq!(safe(coloured.as_bytes()), coloured);
+        assert_eq!(safe(b"\x1b]0;title\x07\x1b[2J\x1b[0"), "\\u{1b}]0;title\\u{7}\\u{1b}[2J\\u{1b}[0");
+        assert_eq!(safe("\u{9b}2J\u{202e}x\u{2066}\r".as_bytes()), "\\u{9b}2J\\u{202e}x\\u{2066}\\r");
+        assert_eq!(safe(b"\x1b\x1b[0m\x9b\xff"), format!("\\u{{1b}}{PLAIN}\\x9b\\xff"));
+        assert_eq!(Path::new("a\n\x1b").shown().to_string(), "a\\n\\u{1b}");
     }
 }

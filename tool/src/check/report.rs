@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use super::rules::ALL;
 use super::verdict::{self, State, Verdict};
 use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
-use crate::text::printable;
+use crate::text::{is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
 
 /// The readers of rules that no reader is known to mind. Only those who want everything are told.
 const NOBODY: &str = "none known";
@@ -145,14 +145,9 @@ impl Counts {
     }
 }
 
-const RED: &str = "1;31";
-const YELLOW: &str = "33";
-const GREEN: &str = "32";
-const CYAN: &str = "36";
-
 fn painted(text: &str, code: &str, colour: bool) -> String {
     if colour {
-        format!("\x1b[{code}m{text}\x1b[0m")
+        format!("{code}{text}{PLAIN}")
     } else {
         text.into()
     }
@@ -361,7 +356,7 @@ pub(crate) fn json_string(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             '\n' => out.push_str("\\n"),
-            c if c < ' ' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c if is_bad(c) => out.push_str(&format!("\\u{:04x}", c as u32)),
             c => out.push(c),
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::words::{self, Finding};
 use super::{size, Rank, Report};
 use crate::record::perf::{Perf, Unwinder};
+use crate::text::Shown;
 
 /// Less than this is too little for a program that compiles: a spool alone has as much.
 const ROOM: u64 = 1 << 20;
@@ -53,7 +54,7 @@ fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
                 Unwinder::Libdw => "libdw goes through stacks",
                 Unwinder::None => "it cannot go through stacks by unwind tables",
             };
-            report.good(format!("perf {version} ({}): {unwinds}", perf.program().display()));
+            report.good(format!("perf {version} ({}): {unwinds}", perf.program().shown()));
             Some(perf)
         }
         Err(cause) => {
@@ -61,7 +62,7 @@ fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
                 cause.clone(),
                 Rank::Perf,
                 cause,
-                format!("apt install linux-perf && {} --version", program.display()),
+                format!("apt install linux-perf && {} --version", program.shown()),
             );
             None
         }
@@ -123,7 +124,7 @@ pub fn room(dir: &Path) -> Option<Room> {
 
 /// The directory of maps, jitdumps and regions.
 pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
-    let shown = dir.display();
+    let shown = dir.shown();
     let elsewhere = format!("JITSYM_DIR=/var/tmp {command}");
     match room(dir) {
         None => report.cause(
@@ -158,7 +159,7 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
 
 /// The directory of what a killed program leaves for `jitsym recover`.
 fn spool_dir(dir: &Path, report: &mut Report) {
-    let shown = dir.display();
+    let shown = dir.shown();
     let (line, text) = match room(dir) {
         Some(Room { writable: true, free: ROOM.., .. }) => {
             report.good(format!("{shown}: room for what a killed program has not written yet"));
@@ -188,7 +189,7 @@ pub fn environment(
     ours.sort();
     for (name, value) in ours {
         let Some(found) = words::look(&name, &value) else { continue };
-        let shown = format!("{name}={}", value.display());
+        let shown = format!("{name}={}", value.shown());
         let next = format!("JITSYM=on {command}");
         let switched_off = ["0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off));
         match &*name {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::{machine, published, size, Rank, Report};
 use crate::record::command_line;
 use crate::record::script::{file_name, is_region, jitdump_pid};
+use crate::text::Shown;
 
 /// What is mapped and open.
 #[derive(Default)]
@@ -159,11 +160,11 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
         && machine::room(&in_its_root).is_some_and(|room| room.noexec)
     {
         report.cause(
-            format!("{} is mounted noexec", files.display()),
+            format!("{} is mounted noexec", files.shown()),
             Rank::Files,
             format!(
                 "{} is mounted noexec for process {pid}: it has no jitdump and no region, only the perf map",
-                files.display()
+                files.shown()
             ),
             format!("JITSYM_DIR=/var/tmp {again}"),
         );

@@ -8,11 +8,12 @@ use super::log::Log;
 use super::process::count;
 use super::stacks::Quality;
 use super::{machine, Rank, Report};
+use crate::open;
 use crate::record::contents::{self, dump_of, Contents, Dump};
 use crate::record::perf::{Perf, Unwinder};
 use crate::record::stacks::percent;
 use crate::record::{command_line, quoted, script, unfinished};
-use crate::text::printable;
+use crate::text::{printable, Shown};
 
 /// Fewer samples say nothing.
 const ENOUGH: u64 = 10;
@@ -61,7 +62,7 @@ fn look_inside(perf: &Perf, data: &Path, run: Run<'_>, report: &mut Report) -> R
     if report.command.is_none() {
         report.command = command_line::command(data);
     }
-    report.part(format!("recording {}", data.display()));
+    report.part(format!("recording {}", data.shown()));
     report.usual = Some(format!("perf report -i {shown} --no-children"));
     if let Some(writer) = unfinished(data) {
         not_finished(data, writer, report);
@@ -263,7 +264,7 @@ fn objects(perf: &Perf, data: &Path, contents: &Contents, dumps: &Dumps, report:
     let all = contents.processes.values().flat_map(|process| &process.injected);
     let paths: BTreeSet<&String> = all.map(|(_, _, path)| path).collect();
     for path in paths {
-        match (fs::read(path), recorded.get(&**path)) {
+        match (open::named(Path::new(path)).and_then(|file| open::read(&file)), recorded.get(&**path)) {
             (Err(_), _) => missing.push(path),
             (Ok(bytes), Some(id)) if build_id(&bytes).is_some_and(|there| there != *id) => other.push(path),
             _ => {}

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::quoted;
+use crate::open;
 
 /// Where the header says where the events are, and which features follow them (linux
 /// tools/perf/Documentation/perf.data-file-format.txt).
@@ -85,7 +86,7 @@ fn section(file: &File) -> io::Result<Vec<u8>> {
 /// perf inject puts its own command line in the place of the one that it finds. This gives a recording that of another one: at the
 /// end of the file, where a section may be as well.
 pub fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
-    let bytes = section(&File::open(from)?)?;
+    let bytes = section(&open::named(from)?)?;
     let to = File::options().read(true).write(true).open(to)?;
     let (entry, end) = (entry(&to)?, to.metadata()?.len());
     to.write_all_at(&bytes, end)?;
@@ -94,7 +95,7 @@ pub fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
 
 /// The words of perf's own command line.
 fn words(data: &Path) -> io::Result<Vec<String>> {
-    let bytes = section(&File::open(data)?)?;
+    let bytes = section(&open::named(data)?)?;
     Ok(words_of(&bytes).unwrap_or_default())
 }
 

@@ -48,9 +48,10 @@ fn open(pid: Tid, mapping: &Mapping) -> Option<File> {
     let Mapping { range, path, .. } = mapping;
     let text = path.to_str()?;
     let is_it = |file: &File| file.metadata().is_ok_and(|data| data.ino() == mapping.inode);
-    let through_root = || File::open(format!("/proc/{pid}/root{text}")).ok().filter(is_it);
-    let through_map = || File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end)).ok();
-    File::open(path).ok().filter(is_it).or_else(through_root).or_else(through_map)
+    let through_root = || crate::open::named(Path::new(&format!("/proc/{pid}/root{text}"))).ok().filter(is_it);
+    let through_map =
+        || crate::open::named(Path::new(&format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end))).ok();
+    crate::open::named(path).ok().filter(is_it).or_else(through_root).or_else(through_map)
 }
 
 fn file_name(path: &Path) -> &str {
@@ -71,7 +72,9 @@ pub fn is_region(mapping: &Mapping) -> bool {
 
 /// Reads a file, of which no more than what was written takes time: a region's is as long as the memory.
 fn read_sparse(file: &File, len: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; len as usize];
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(len as usize, 0);
     let seek = |from: u64, whence| {
         // SAFETY: a system call with an open descriptor.
         let at = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) };

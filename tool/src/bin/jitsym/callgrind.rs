@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use jitsym_tool::callgrind::{self, Code, Summary, Texts};
 use jitsym_tool::kind::Kind;
-use jitsym_tool::text::printable;
+use jitsym_tool::open;
+use jitsym_tool::text::Shown;
 
+use crate::input::{self, Source};
 use crate::progress::Progress;
-use crate::{complain, input, process, written, Outcome};
+use crate::{complain, written, Outcome};
 
 /// Tail calls and functions in one place that are named in the summary.
 const NAMED: usize = 5;
@@ -86,27 +88,23 @@ fn about(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
 
 /// Opens a recording, and reads which process it is of.
 fn recording(path: &Path) -> Result<(File, Option<u32>), Failure> {
-    let open = || {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"));
-        }
-        let mut start = BufReader::new(file);
+    let look = || {
+        let mut start = BufReader::new(open::named(path)?);
         let pid = callgrind::pid(&mut start)?;
         let mut file = start.into_inner();
         file.rewind()?;
         Ok((file, pid))
     };
-    open().map_err(about(path))
+    look().map_err(about(path))
 }
 
 /// The code of the process, and the files that name it.
 fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code, String), Failure> {
     let given = asked.map.as_ref().map(|path| (path, Kind::PerfMap));
     let given = given.or(asked.jitdump.as_ref().map(|path| (path, Kind::Jitdump)));
-    let paths = match (given, pid) {
-        (Some((path, _)), _) => vec![path.clone()],
-        (None, Some(pid)) => process::files(pid).map_err(|error| {
+    let sources = match (given, pid) {
+        (Some((path, _)), _) => vec![Source::named(path)],
+        (None, Some(pid)) => Source::of_process(pid).map_err(|error| {
             let text = format!("process {pid}: {error}; say where its code is with --map or --jitdump");
             (asked.file.clone(), io::Error::new(error.kind(), text))
         })?,
@@ -117,8 +115,17 @@ fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code,
     };
     let (mut code, mut names_of) = (Code::default(), Vec::new());
     let mut found = Vec::new();
-    for path in paths {
-        let input = input::read(&path).map_err(about(&path))?;
+    for source in sources {
+        let path = source.path.clone();
+        let input = match input::read(&source) {
+            Ok(input) => input,
+            Err(error) if given.is_some() => return Err((path, error)),
+            // Another user may have put it there.
+            Err(error) => {
+                complain(&path, &error);
+                continue;
+            }
+        };
         let kind = Kind::of(&input.bytes, &input.facts);
         if let Some((_, wanted)) = given.filter(|&(_, wanted)| wanted != kind) {
             let text = format!("is a {}, and no {}", kind.name(), wanted.name());
@@ -129,7 +136,7 @@ fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code,
     // A jitdump knows more.
     found.sort_by_key(|&(_, kind, _)| kind != Kind::Jitdump);
     for (path, kind, bytes) in found {
-        let shown = printable(path.display().to_string().as_bytes()).to_string();
+        let shown = path.shown().to_string();
         let object = texts.add(shown.as_bytes());
         match kind {
             Kind::PerfMap => code.add_map(&bytes, object, texts),
@@ -176,7 +183,7 @@ fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) 
     // As callgrind makes them: what a program does is not for everybody.
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(about(to))?;
     let mut unfinished = Unfinished { path, is_whole: false };
-    let mut progress = Progress::new(format!("naming {}", from.display()), total, false);
+    let mut progress = Progress::new(format!("naming {}", from.shown()), total, false);
     let mut input = BufReader::with_capacity(1 << 18, file);
     let new = BufWriter::with_capacity(1 << 18, new);
     let result = callgrind::rewrite(&mut input, code, texts, names_of, &mut |done| progress.update(done), new);
@@ -193,7 +200,7 @@ fn tell(path: &Path, summary: &Summary, names_of: &str, out: &mut dyn Write) -> 
     let share = |cost: u64| format!("{:.1} % of {}", cost as f64 * 100.0 / summary.total.max(1) as f64, summary.event);
     let functions = |count: usize| if count == 1 { "1 function".to_owned() } else { format!("{count} functions") };
     let (named, unnamed) = (summary.named.len(), summary.unnamed.len());
-    writeln!(out, "{}: {} named by {names_of} ({})", path.display(), functions(named), share(summary.named_cost))?;
+    writeln!(out, "{}: {} named by {names_of} ({})", path.shown(), functions(named), share(summary.named_cost))?;
     if unnamed > 0 {
         writeln!(out, "{} without a name there ({})", functions(unnamed), share(summary.unnamed_cost))?;
     }

@@ -8,6 +8,7 @@ use jitsym_tool::check::{self, rules, Rule};
 
 use crate::progress::Progress;
 use crate::{args, complain, input, written, Outcome};
+use jitsym_tool::text::Shown;
 
 /// Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at
 #[derive(clap::Args)]
@@ -78,10 +79,10 @@ pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
     }
     for found in paths {
         let (path, read) = match found {
-            Ok(path) => (path.clone(), input::read(&path)),
+            Ok(source) => (source.path.clone(), input::read(&source)),
             Err((word, error)) => (word, Err(error)),
         };
-        let shown = path.display().to_string();
+        let shown = path.shown().to_string();
         let mut printed = printer.file(&shown);
         match read {
             Ok(input) => {

@@ -10,6 +10,7 @@ use jitsym::Cleaned;
 use jitsym_tool::injected;
 
 use crate::{complain, written, Outcome};
+use jitsym_tool::text::Shown;
 
 /// Removes maps, jitdumps, files of regions and spools of this user's dead processes
 #[derive(clap::Args)]
@@ -70,11 +71,11 @@ pub fn clean(asked: Clean, out: &mut dyn Write) -> Outcome {
             outcome = outcome.max(written(match why {
                 None => {
                     (removed, freed) = (removed + 1, freed + bytes);
-                    writeln!(out, "{verb} {}", path.display())
+                    writeln!(out, "{verb} {}", path.shown())
                 }
                 Some(why) => {
                     kept += 1;
-                    writeln!(out, "kept {}: {why}", path.display())
+                    writeln!(out, "kept {}: {why}", path.shown())
                 }
             }));
         }

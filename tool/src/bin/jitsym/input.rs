@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use jitsym_tool::check::Facts;
 use jitsym_tool::kind::{self, Kind};
-use ruzstd::decoding::StreamingDecoder;
+use jitsym_tool::open;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use crate::{origin, process};
 
 /// Standard input.
 const STDIN: &str = "-";
-/// What a compressed file may grow to. A few bytes can stand for as many as there are.
-const UNPACKED_MAX: u64 = 4 << 30;
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
@@ -26,25 +25,49 @@ pub struct Input {
     pub facts: Facts,
 }
 
+/// Where something is to be read.
+#[derive(Clone)]
+pub struct Source {
+    pub path: PathBuf,
+    /// The process by whose number it was found; `None` if the user has named it.
+    of: Option<u32>,
+}
+
+impl Source {
+    /// What the user has named.
+    pub fn named(path: &Path) -> Source {
+        Source { path: path.to_owned(), of: None }
+    }
+
+    /// All files of a process.
+    pub fn of_process(pid: u32) -> io::Result<Vec<Source>> {
+        Ok(process::files(pid)?.into_iter().map(|path| Source { path, of: Some(pid) }).collect())
+    }
+}
+
 /// What a word of the command line stands for: a file, standard input, or the files of the process with this pid.
-pub fn files(word: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn files(word: &Path) -> io::Result<Vec<Source>> {
     let pid =
         word.to_str().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit())).and_then(|word| word.parse().ok());
     match pid.filter(|_| !word.exists()) {
-        Some(pid) => process::files(pid),
-        None => Ok(vec![word.to_owned()]),
+        Some(pid) => Source::of_process(pid),
+        None => Ok(vec![Source::named(word)]),
     }
 }
 
 /// Reads a file whole, because a mapping of one that somebody cuts while it is looked at would end the program. Fails for what is
 /// neither a jitdump nor a perf map nor a file of a region, and says what it is.
-pub fn read(path: &Path) -> io::Result<Input> {
-    let input = if path == Path::new(STDIN) {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes)?;
-        Input { bytes, facts: Facts::default() }
-    } else {
-        read_file(path)?
+pub fn read(source: &Source) -> io::Result<Input> {
+    let path = &*source.path;
+    let input = match source.of {
+        Some(pid) => regular(&open::of_process(path, pid)?, path)?,
+        None if path == Path::new(STDIN) => {
+            Input { bytes: open::read_stream(io::stdin().lock())?, facts: Facts::default() }
+        }
+        None if fs::metadata(path)?.file_type().is_fifo() => {
+            Input { bytes: open::read_stream(File::open(path)?)?, facts: Facts::default() }
+        }
+        None => regular(&open::named(path)?, path)?,
     };
     let Input { mut bytes, mut facts } = input;
     if let Some(unpacked) = unpacked(&bytes)? {
@@ -58,47 +81,47 @@ pub fn read(path: &Path) -> io::Result<Input> {
     Ok(Input { bytes, facts })
 }
 
-fn read_file(path: &Path) -> io::Result<Input> {
-    let mut file = File::open(path)?;
-    let metadata = file.metadata()?;
-    let regular = metadata.is_file();
-    if !regular && !metadata.file_type().is_fifo() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"));
-    }
-    let mut bytes = Vec::new();
-    if regular {
-        // Not what is added from here on.
-        bytes.try_reserve_exact(metadata.len() as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        (&mut file).take(metadata.len()).read_to_end(&mut bytes)?;
-    } else {
-        file.read_to_end(&mut bytes)?;
-    }
-    let facts = if regular {
-        let mode = Some(metadata.permissions().mode());
-        Facts { path: fs::canonicalize(path).ok(), mode, ..Facts::default() }
-    } else {
-        Facts::default()
-    };
-    Ok(Input { bytes, facts })
+fn regular(file: &File, path: &Path) -> io::Result<Input> {
+    let mode = Some(file.metadata()?.permissions().mode());
+    let facts = Facts { path: fs::canonicalize(path).ok(), mode, ..Facts::default() };
+    Ok(Input { bytes: open::read(file)?, facts })
 }
 
 /// The contents of what `gzip` or `zstd` has written; `None` for anything else.
 fn unpacked(packed: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
     if packed.starts_with(GZIP) {
-        MultiGzDecoder::new(packed).take(UNPACKED_MAX).read_to_end(&mut bytes)?;
+        open::read_stream(MultiGzDecoder::new(packed)).map(Some)
     } else if packed.starts_with(ZSTD) {
-        let mut rest = packed;
-        while !rest.is_empty() && (bytes.len() as u64) < UNPACKED_MAX {
-            let frame = StreamingDecoder::new(&mut rest)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-            frame.take(UNPACKED_MAX - bytes.len() as u64).read_to_end(&mut bytes)?;
-        }
+        open::read_stream(Frames { rest: packed, frame: None }).map(Some)
     } else {
-        return Ok(None);
+        Ok(None)
     }
-    if bytes.len() as u64 >= UNPACKED_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "holds more than 4 GiB"));
+}
+
+/// All frames of what `zstd` has written, one after the other.
+struct Frames<'a> {
+    rest: &'a [u8],
+    frame: Option<StreamingDecoder<&'a [u8], FrameDecoder>>,
+}
+
+impl Read for Frames<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(frame) = &mut self.frame {
+                let count = frame.read(to)?;
+                if count > 0 || to.is_empty() {
+                    return Ok(count);
+                }
+            }
+            if let Some(frame) = self.frame.take() {
+                self.rest = frame.into_inner();
+            }
+            if self.rest.is_empty() {
+                return Ok(0);
+            }
+            let frame = StreamingDecoder::new(self.rest)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            self.frame = Some(frame);
+        }
     }
-    Ok(Some(bytes))
 }

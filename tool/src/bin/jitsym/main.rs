@@ -1,6 +1,9 @@
 //! The command-line program: says what is wrong with jitdumps and perf maps, prints them, holds them against the code that runs, completes the files of processes
 //! that were killed, and removes those of processes that are dead.
 
+// What is printed goes through `Safe`: names and paths in it may be those that another user has chosen.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod callgrind;
 mod check;
@@ -17,9 +20,12 @@ mod recover;
 mod show;
 mod verify;
 
+use std::fmt::Display;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
+
+use jitsym_tool::text::{Safe, Shown};
 
 use args::{Asked, Command};
 
@@ -38,11 +44,11 @@ fn main() -> ExitCode {
     let asked = match args::parse() {
         Ok(asked) => asked,
         Err(text) => {
-            eprintln!("jitsym: {text}");
+            say(format_args!("jitsym: {text}"));
             return ExitCode::from(Outcome::Failed as u8);
         }
     };
-    let mut out = BufWriter::with_capacity(64 * 1024, io::stdout().lock());
+    let mut out = BufWriter::with_capacity(64 * 1024, Safe(io::stdout().lock()));
     let outcome = match asked {
         Asked::Text(text) => written(out.write_all(text.as_bytes())),
         Asked::Command(Command::Version) => written(writeln!(out, "jitsym {}", env!("CARGO_PKG_VERSION"))),
@@ -62,16 +68,24 @@ fn main() -> ExitCode {
     ExitCode::from(outcome.max(written(out.flush())) as u8)
 }
 
+/// Prints lines on the standard error output, in one piece.
+fn say(lines: impl Display) {
+    let mut text = Safe(Vec::new());
+    let _ = writeln!(text, "{lines}");
+    // Nobody may be there to read it.
+    let _ = io::stderr().write_all(&text.0);
+}
+
 /// Says what is wrong with a file.
 fn complain(path: &Path, error: &io::Error) {
-    eprintln!("{}: {error}", path.display());
+    say(format_args!("{}: {error}", path.shown()));
 }
 
 /// The outcome of writing: a reader that goes away, as `head` does, is no failure.
 fn written(result: io::Result<()>) -> Outcome {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("output: {error}");
+            say(format_args!("output: {error}"));
             Outcome::Failed
         }
         _ => Outcome::Good,

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 use jitsym_tool::kind::Kind;
+use jitsym_tool::open;
 
 /// Between a last write and what a writer does to its file after that. A new map is renamed into place.
 const AFTERWARDS: Duration = Duration::from_secs(1);
@@ -71,6 +72,6 @@ fn has_original(path: &Path, bytes: &[u8]) -> bool {
         entry.file_name().to_str().is_some_and(usual)
             && other != path
             && entry.metadata().is_ok_and(|data| data.is_file() && data.len() == bytes.len() as u64)
-            && fs::read(other).is_ok_and(|there| there == bytes)
+            && open::named(&other).and_then(|file| open::read(&file)).is_ok_and(|there| there == bytes)
     })
 }

@@ -11,7 +11,8 @@ pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Its jitdump, its map and the files of its regions, of whatever library. Fails if there is none.
+/// Its jitdump, its map and the files of its regions, of whatever library. Fails if there is none. Who can write to their directories
+/// has chosen what lies there: [`jitsym_tool::open::of_process`] opens them.
 pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
     let mut found = mapped(pid);
     let mut places = vec![(PathBuf::from("/tmp"), pid)];
@@ -28,7 +29,7 @@ pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
         found.extend(here);
     }
     let mut seen = BTreeSet::new();
-    found.retain(|path| fs::metadata(path).is_ok_and(|data| data.is_file() && seen.insert((data.dev(), data.ino()))));
+    found.retain(|path| fs::symlink_metadata(path).is_ok_and(|data| seen.insert((data.dev(), data.ino()))));
     if found.is_empty() {
         let text = if is_alive(pid) {
             "the process has no jitdump, perf map or region"

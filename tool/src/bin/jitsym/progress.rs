@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use jitsym_tool::text::printable;
+
 /// Shorter work goes without.
 const AFTER: Duration = Duration::from_millis(500);
 /// Characters of the bar.
@@ -37,7 +39,7 @@ impl Progress {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + EVERY);
             self.shown = true;
-            let _ = write!(io::stderr(), "\r\x1b[K{} {}", bar(done, self.total), self.what);
+            let _ = write!(io::stderr(), "\r\x1b[K{} {}", bar(done, self.total), printable(self.what.as_bytes()));
         }
     }
 }

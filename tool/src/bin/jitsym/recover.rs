@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use jitsym_tool::text::printable;
+use jitsym_tool::text::{printable, Shown};
 
 use crate::{complain, process, written, Outcome};
 
@@ -49,18 +49,18 @@ pub fn recover(asked: Recover, out: &mut dyn Write) -> Outcome {
         }
     }
     if outcome == Outcome::Found {
-        eprintln!("some files are not complete; their spools are kept");
+        crate::say("some files are not complete; their spools are kept");
     }
     for pid in pids.iter().filter(|pid| !reports.iter().any(|report| report.pid == **pid)) {
         if process::is_alive(*pid) {
-            eprintln!("{pid}: it lives, and writes its files itself");
+            crate::say(format_args!("{pid}: it lives, and writes its files itself"));
         } else if process::files(*pid).is_ok() {
-            eprintln!("{pid}: it has left no spool, its files are complete");
+            crate::say(format_args!("{pid}: it has left no spool, its files are complete"));
         } else {
-            eprintln!(
+            crate::say(format_args!(
                 "{pid}: there is no such process, and it has left neither a spool in {} nor files",
-                dir.display()
-            );
+                dir.shown()
+            ));
             outcome = Outcome::Failed;
         }
     }

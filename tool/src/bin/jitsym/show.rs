@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use jitsym_tool::show::{self, Disassembler, Look};
+use jitsym_tool::text::Shown;
 
-use crate::input::{self, Input};
+use crate::input::{self, Input, Source};
 use crate::progress::Progress;
 use crate::{complain, Outcome};
 
@@ -41,27 +42,27 @@ pub struct Stat {
 /// Prints a file, or those of a process.
 pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
     let Dump { file, disassemble, name } = asked;
-    let shown = name.as_ref().map(|name| name.display().to_string());
+    let shown = name.as_ref().map(|name| name.shown().to_string());
     let name = name.map(OsString::into_vec);
-    let paths = match input::files(&file) {
-        Ok(paths) => paths,
+    let sources = match input::files(&file) {
+        Ok(sources) => sources,
         Err(error) => {
             complain(&file, &error);
             return Outcome::Failed;
         }
     };
     let (mut outcome, mut printed) = (Outcome::Good, 0);
-    for path in &paths {
+    for source in &sources {
         let disassembler = match disassemble.then(Disassembler::new).transpose() {
             Ok(disassembler) => disassembler,
             Err(error) => {
-                complain(path, &error);
+                complain(&source.path, &error);
                 return Outcome::Failed;
             }
         };
-        let one = with(path, "printing", true, |input, progress| {
-            if paths.len() > 1 {
-                writeln!(out, "{}:", path.display())?;
+        let one = with(source, "printing", true, |input, progress| {
+            if sources.len() > 1 {
+                writeln!(out, "{}:", source.path.shown())?;
             }
             let mut how = show::Dump { disassembler, name: name.clone(), progress };
             printed += show::dump(&input.bytes, &input.facts, &mut how, out)?;
@@ -82,23 +83,23 @@ pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
 /// Prints numbers and a picture of each file.
 pub fn stat(asked: &Stat, out: &mut dyn Write) -> Outcome {
     let look = Look { width: columns(), terminal: io::stdout().is_terminal() };
-    let (mut outcome, mut paths) = (Outcome::Good, Vec::new());
+    let (mut outcome, mut sources) = (Outcome::Good, Vec::new());
     for word in &asked.files {
         match input::files(word) {
-            Ok(files) => paths.extend(files),
+            Ok(files) => sources.extend(files),
             Err(error) => {
                 complain(word, &error);
                 outcome = Outcome::Failed;
             }
         }
     }
-    for (number, path) in paths.iter().enumerate() {
-        let one = with(path, "counting", false, |input, progress| {
+    for (number, source) in sources.iter().enumerate() {
+        let one = with(source, "counting", false, |input, progress| {
             if number > 0 {
                 writeln!(out)?;
             }
-            if paths.len() > 1 {
-                writeln!(out, "{}:", path.display())?;
+            if sources.len() > 1 {
+                writeln!(out, "{}:", source.path.shown())?;
             }
             show::stat(&input.bytes, &input.facts, look, asked.top, progress, out)
         });
@@ -114,13 +115,13 @@ fn columns() -> usize {
 
 /// Does something with a file and shows how far it is.
 fn with(
-    path: &Path,
+    source: &Source,
     what: &str,
     prints_much: bool,
     work: impl FnOnce(&Input, &mut dyn FnMut(u64)) -> io::Result<()>,
 ) -> Outcome {
-    let result = input::read(path).and_then(|input| {
-        let (what, total) = (format!("{what} {}", path.display()), input.bytes.len() as u64);
+    let result = input::read(source).and_then(|input| {
+        let (what, total) = (format!("{what} {}", source.path.shown()), input.bytes.len() as u64);
         let mut progress = Progress::new(what, total, prints_much);
         work(&input, &mut |done| progress.update(done))
     });
@@ -128,7 +129,7 @@ fn with(
         // Nobody wants to read on.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Good,
         Err(error) => {
-            complain(path, &error);
+            complain(&source.path, &error);
             Outcome::Failed
         }
         Ok(()) => Outcome::Good,

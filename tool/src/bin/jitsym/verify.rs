@@ -38,7 +38,7 @@ pub fn run(asked: Verify, out: &mut dyn Write) -> Outcome {
 
     let Verify { functions, calls, seconds, json, command } = asked;
     if let Some((_, cause)) = command.first().and_then(|word| plan::refusal(word)) {
-        eprintln!("jitsym: {cause}");
+        crate::say(format_args!("jitsym: {cause}"));
         return Outcome::Failed;
     }
     let options = Options {
@@ -55,7 +55,7 @@ pub fn run(asked: Verify, out: &mut dyn Write) -> Outcome {
     let (findings, coverage, status) = match verified {
         Ok(verified) => verified,
         Err(error) => {
-            eprintln!("jitsym: {error}");
+            crate::say(format_args!("jitsym: {error}"));
             return Outcome::Failed;
         }
     };
@@ -68,8 +68,8 @@ pub fn run(asked: Verify, out: &mut dyn Write) -> Outcome {
     let outcome = if coverage.instructions == 0 && findings.is_empty() {
         let _ = out.flush();
         match coverage.registered {
-            0 => eprintln!("jitsym: no function was registered: the command wrote no jitdump and has no regions"),
-            _ => eprintln!("jitsym: no registered function was entered"),
+            0 => crate::say("jitsym: no function was registered: the command wrote no jitdump and has no regions"),
+            _ => crate::say("jitsym: no registered function was entered"),
         }
         Outcome::Failed
     } else if findings.is_empty() {
@@ -83,6 +83,6 @@ pub fn run(asked: Verify, out: &mut dyn Write) -> Outcome {
 /// There is no tracer for other machines.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub fn run(_: Verify, _: &mut dyn Write) -> Outcome {
-    eprintln!("jitsym: `verify` steps programs on x86-64 Linux alone");
+    crate::say("jitsym: `verify` steps programs on x86-64 Linux alone");
     Outcome::Failed
 }
