@@ -1,6 +1,6 @@
 //! What a process that was profiled leaves behind.
 
-/// Removes a process's files when dropped. In /tmp they are map, dump, regions, and the objects that `perf inject` wrote; in /dev/shm
+/// Removes a process's files when dropped. In /tmp they are map, dump, regions, and the objects that `perf inject` wrote, also in directories; in /dev/shm
 /// there is the spool of a process that has ended without its exit handlers.
 pub struct TmpFiles(pub u32);
 
@@ -17,6 +17,8 @@ impl Drop for TmpFiles {
             let is_dump = name.strip_prefix("jit-").is_some_and(|name| name.trim_start_matches('0') == dump);
             if is_dump || name.starts_with(&prefix) || name.starts_with(&region) {
                 let _ = std::fs::remove_file(entry.path());
+                // One that `jitsym record` has made for objects.
+                let _ = std::fs::remove_dir_all(entry.path());
             }
         }
         let spool = format!("jitsym-{pid}-");

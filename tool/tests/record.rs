@@ -5,6 +5,8 @@
 mod newer;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
+#[path = "record/planted.rs"]
+mod planted;
 #[path = "record/refusals.rs"]
 mod refusals;
 #[path = "record/said.rs"]

@@ -1,10 +1,10 @@
 //! What a command has said with `JITSYM_DEBUG`: whether it opened a session, and the first thing that went wrong.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use super::{Rank, Report};
+use crate::open;
 use crate::text::printable;
 
 /// More is not read.
@@ -16,6 +16,7 @@ pub const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
 /// The lines of all processes of a command, without what each begins with.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
+    text: String,
     lines: Vec<String>,
     /// Those of the variables above that the command was given.
     given: Vec<(&'static str, String)>,
@@ -25,13 +26,19 @@ impl Log {
     /// A file that is not there is that of a command that said nothing.
     pub fn read(path: &Path, given: Vec<(&'static str, String)>) -> Log {
         let mut bytes = Vec::new();
-        let _ = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+        let _ = open::named(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
         Log { given, ..Log::of(&String::from_utf8_lossy(&bytes)) }
+    }
+
+    /// All that was said.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     fn of(text: &str) -> Log {
         let said = text.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": "));
-        Log { lines: said.map(|(_, line)| printable(line.as_bytes()).to_string()).collect(), given: Vec::new() }
+        let lines = said.map(|(_, line)| printable(line.as_bytes()).to_string()).collect();
+        Log { text: text.trim_end().into(), lines, given: Vec::new() }
     }
 
     /// A variable that the process had otherwise than the command was given it, in a sentence.

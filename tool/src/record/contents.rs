@@ -9,8 +9,10 @@ use std::process::Stdio;
 
 use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
 
+use super::children;
 use super::perf::Perf;
 use super::script::{self, is_memory, is_region, jitdump_pid, Mapping};
+use crate::open;
 
 /// A process of the recording.
 #[derive(Clone, Debug, Default)]
@@ -128,17 +130,22 @@ pub enum Dump {
 
 /// Looks a jitdump up, also in the namespace of a process that lives.
 pub fn dump_of(pid: u32, path: &str) -> Dump {
+    open_dump(pid, path).0
+}
+
+/// The same, with the file.
+pub fn open_dump(pid: u32, path: &str) -> (Dump, Option<File>) {
     let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
     let mut problem = None;
     for path in [PathBuf::from(path), inside] {
-        match File::open(&path).and_then(|file| count(&file)) {
-            Ok(Some((codes, with_tables))) => return Dump::Here { path, codes, with_tables },
-            Ok(None) => return Dump::Unreadable("is no jitdump".into()),
+        match open::of_process(&path, pid).and_then(|file| Ok((count(&file)?, file))) {
+            Ok((Some((codes, with_tables)), file)) => return (Dump::Here { path, codes, with_tables }, Some(file)),
+            Ok((None, _)) => return (Dump::Unreadable("is no jitdump".into()), None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => problem = Some(error.to_string()),
+            Err(error) => problem = problem.or(Some(error.to_string())),
         }
     }
-    problem.map_or(Dump::Gone, Dump::Unreadable)
+    (problem.map_or(Dump::Gone, Dump::Unreadable), None)
 }
 
 /// Pieces of code, and those with unwind tables; `None` if it is no jitdump of this machine.
@@ -176,18 +183,14 @@ pub fn with_output(
     command: &mut std::process::Command,
     read: impl FnOnce(&mut dyn BufRead) -> io::Result<()>,
 ) -> Result<(), String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
+    let mut child = children::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
         .map_err(|error| perf.cannot_start(&error))?;
     let errors = child.stderr.take().map(|stderr| std::thread::spawn(move || io::read_to_string(stderr)));
     let result = child.stdout.take().map(|stdout| read(&mut BufReader::with_capacity(1 << 16, stdout)));
-    let status = child.wait().map_err(|error| error.to_string())?;
+    let status = children::wait(&mut child).map_err(|error| error.to_string())?;
     let said = errors.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
     if !status.success() {
-        return Err(perf.cause(&said));
+        return Err(perf.failure(status, &said));
     }
     match result {
         Some(Err(error)) => Err(error.to_string()),

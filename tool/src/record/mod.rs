@@ -1,7 +1,10 @@
 //! `jitsym record`: calls `perf record` rightly, works jitdumps in where that is needed, and says what it has done.
 
+mod children;
 pub mod command_line;
 pub mod contents;
+mod data;
+mod inject;
 pub mod perf;
 pub mod plan;
 pub mod run;
@@ -12,14 +15,18 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
-use contents::{dump_of, Contents, Dump};
+use contents::{open_dump, Contents, Dump};
+use inject::Copies;
 use perf::Perf;
 use plan::{Options, Target};
 pub use run::{is_recording, unfinished};
 use stacks::Stacks;
+
+use crate::private::PrivateDir;
+use crate::text::Shown;
 
 /// A recording that was not made: the status to end with, and why.
 #[derive(Debug)]
@@ -33,13 +40,37 @@ impl Failure {
     fn of(cause: impl ToString) -> Failure {
         Failure { status: 125, cause: cause.to_string() }
     }
+
+    /// Somebody has ended it.
+    fn by(signal: i32, cause: &str) -> Failure {
+        Failure { status: 128 + signal as u8, cause: cause.into() }
+    }
 }
 
 /// Where the kernel's files are.
 pub const PROC: &str = "/proc";
 
-/// Makes a recording, and says in lines what was done. Returns the command's exit status.
-pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8, Failure> {
+/// A recording that was made.
+#[derive(Debug)]
+pub struct Made {
+    /// The command's exit status.
+    pub status: u8,
+    /// The objects that `perf inject` has made. They go with this, unless they are kept.
+    objects: Vec<PrivateDir>,
+}
+
+impl Made {
+    /// Whoever reads the recording needs them.
+    pub fn keep_objects(&mut self) {
+        self.objects.iter_mut().for_each(PrivateDir::keep);
+    }
+}
+
+const NOTHING: &str = "stopped before anything was recorded";
+
+/// Makes a recording, and says in lines what was done.
+pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Result<Made, Failure> {
+    children::catch_signals();
     let version = perf.version().map_err(Failure::of)?;
     let event = plan::event(options, Path::new("/sys"));
     let (pids, command, environment) = match &options.target {
@@ -49,7 +80,7 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
             }
             let environment = plan::environment(options.adopt, &|name| std::env::var_os(name));
             if let Some(value) = std::env::var_os("JITSYM").filter(|value| jitsym::turns_off(value)) {
-                say(&format!("JITSYM={} is in the environment, and turns everything off", value.display()));
+                say(&format!("JITSYM={} is in the environment, and turns everything off", value.shown()));
                 jitsym::doubt("JITSYM".as_ref(), &value).inspect(|doubt| say(doubt));
             }
             (BTreeSet::new(), command.clone(), environment)
@@ -66,16 +97,21 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
             (pids, sleep.into_iter().flatten().collect(), Vec::new())
         }
     };
-    let raw = plan::beside(&options.out, ".raw");
-    let _ = fs::remove_file(&raw);
+    plan::check_place(&options.out).map_err(Failure::of)?;
+    let out = options.out.shown();
+    let mut work = PrivateDir::beside(&options.out).map_err(|error| Failure::of(format!("{out}: {error}")))?;
+    let raw = work.path().join("perf.data");
     let arguments = plan::arguments(options, &event, &raw, &pids);
     let cannot_start = |error| Failure::of(perf.cannot_start(&error));
     let is_command = matches!(options.target, Target::Command(_));
     if is_command {
         let tried = run::try_out(perf, &arguments, &raw).map_err(cannot_start)?;
         let _ = fs::remove_file(&raw);
+        if let Some(signal) = children::asked() {
+            return Err(Failure::by(signal, NOTHING));
+        }
         if !tried.recorded {
-            return Err(Failure::of(perf.cause(&tried.said)));
+            return Err(Failure::of(perf.failure(tried.status, &tried.said)));
         }
     }
     let (start, started) = (Instant::now(), SystemTime::now());
@@ -83,27 +119,46 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
     let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log);
     let ran = run::run(perf, &arguments, &command, variables, &raw, is_command).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
-    if !ran.recorded {
-        let _ = fs::remove_file(&raw);
-        return Err(Failure::of(perf.cause(&ran.said)));
+    // A signal that has come until now was to end the recording.
+    match children::asked() {
+        _ if ran.recorded => {}
+        Some(signal) => return Err(Failure::by(signal, NOTHING)),
+        None => return Err(Failure::of(perf.failure(ran.status, &ran.said))),
     }
-    let contents = Contents::read(perf, &raw).map_err(Failure::of)?;
     let set: Vec<String> = environment.iter().map(|(name, value)| format!(" {name}={value}")).collect();
     let set = if set.is_empty() { String::new() } else { format!(", with{}", set.concat()) };
-    say(&format!(
-        "{} samples in {seconds:.1} s by perf {version} ({event}, {} a second, {}){set}",
-        contents.samples,
-        options.frequency,
-        match options.stacks {
-            plan::Stacks::Dwarf(size) => format!("stacks by unwind tables from {size} bytes"),
-            plan::Stacks::FramePointers => "stacks by frame pointers".into(),
-            plan::Stacks::None => "no stacks".into(),
+    let head = |samples: u64| {
+        format!(
+            "{samples} samples in {seconds:.1} s by perf {version} ({event}, {} a second, {}){set}",
+            options.frequency,
+            match options.stacks {
+                plan::Stacks::Dwarf(size) => format!("stacks by unwind tables from {size} bytes"),
+                plan::Stacks::FramePointers => "stacks by frame pointers".into(),
+                plan::Stacks::None => "no stacks".into(),
+            }
+        )
+    };
+    let worked_in = Contents::read(perf, &raw).and_then(|contents| {
+        say(&head(contents.samples));
+        let recorded = Recorded { contents: &contents, since: is_command.then_some(started) };
+        work_in(perf, &options.out, &raw, &work, recorded, say)
+    });
+    // Whatever has failed: what perf has recorded is there.
+    let made = worked_in.as_ref().map_or(&raw, |(made, _)| made);
+    if let Err(error) = put(made, &options.out) {
+        work.keep();
+        return Err(Failure::of(format!("{out}: {error}; the recording is {}", made.shown())));
+    }
+    match (worked_in, children::asked()) {
+        (_, Some(signal)) => {
+            Err(Failure::by(signal, &format!("stopped: {out} is as perf has recorded it, perhaps without names")))
         }
-    ));
-    let whose = Recorded { contents: &contents, since: is_command.then_some(started) };
-    keep(perf, options, &raw, whose, say).map_err(Failure::of)?;
-    // Whoever stops the recording of a process has got what they wanted.
-    Ok(if is_command { run::exit_code(ran.status) } else { 0 })
+        (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
+        // Whoever stops the recording of a process has got what they wanted.
+        (Ok((_, objects)), None) => {
+            Ok(Made { status: if is_command { run::exit_code(ran.status) } else { 0 }, objects })
+        }
+    }
 }
 
 /// `7` or `7 and its 3 children`.
@@ -118,31 +173,36 @@ fn named(pid: u32, children: usize) -> String {
 /// Processes that are told of one by one.
 const TOLD: usize = 6;
 
-/// Works the jitdumps in if there are any, and puts the recording where it is wanted.
-fn keep(
+/// Works the jitdumps in if there are any. Returns the recording that is to be kept, and the directories of the objects.
+fn work_in(
     perf: &Perf,
-    options: &Options,
+    out: &Path,
     raw: &Path,
+    work: &PrivateDir,
     recorded: Recorded<'_>,
     say: &mut dyn FnMut(&str),
-) -> Result<(), String> {
+) -> Result<(PathBuf, Vec<PrivateDir>), String> {
     let contents = recorded.contents;
-    let out = &options.out;
-    let mut problem = None;
-    let mut needed = false;
-    let mut lines = Vec::new();
+    let (mut copies, mut lines, mut problems) = (Copies::default(), Vec::new(), Vec::new());
     for (&pid, process) in contents.with_jit() {
         for path in &process.dumps {
-            match dump_of(pid, path) {
-                Dump::Here { codes: 0, .. } => lines.push(format!("process {pid}: no code in {path}")),
-                Dump::Here { codes, .. } => {
-                    needed = true;
-                    let pieces = if codes == 1 { "piece" } else { "pieces" };
-                    lines.push(format!("process {pid}: {codes} {pieces} of code in {path}"));
+            let problem = match open_dump(pid, path) {
+                (Dump::Here { codes: 0, .. }, _) => {
+                    lines.push(format!("process {pid}: no code in {path}"));
+                    continue;
                 }
-                Dump::Gone => problem = Some(format!("{path} of process {pid} is gone")),
-                Dump::Unreadable(error) => problem = Some(format!("{path} of process {pid}: {error}")),
-            }
+                (Dump::Here { codes, .. }, Some(file)) => match copies.add(pid, path, &file, out) {
+                    Ok(()) => {
+                        let pieces = if codes == 1 { "piece" } else { "pieces" };
+                        lines.push(format!("process {pid}: {codes} {pieces} of code in {path}"));
+                        continue;
+                    }
+                    Err(error) => error.to_string(),
+                },
+                (Dump::Unreadable(error), _) => error,
+                _ => "is gone".into(),
+            };
+            problems.push(format!("process {pid}: {path} {problem}"));
         }
         if !process.regions.is_empty() {
             let count = process.regions.len();
@@ -150,41 +210,32 @@ fn keep(
             lines.push(format!("process {pid}: {count} {files} of regions, which perf reads as they are"));
         }
     }
+    if !copies.is_empty() {
+        lines.extend(problems.iter().map(|problem| format!("left out: {problem}")));
+    }
     let more = lines.len().saturating_sub(TOLD);
     lines.iter().take(TOLD).for_each(|line| say(line));
     if more > 0 {
         say(&format!("and {more} more"));
     }
-    let injected = plan::beside(out, ".injected");
-    let mut made = raw.to_owned();
-    if needed {
-        let mut inject = perf.command("inject");
-        inject.arg("--jit").arg("-i").arg(raw).arg("-o").arg(&injected);
-        match perf.output(&mut inject) {
-            Ok(_) => {
-                let done = Contents::read(perf, &injected)?.is_injected();
+    if !copies.is_empty() {
+        let injected = work.path().join("injected");
+        match copies.inject(perf, raw, work, &injected) {
+            Ok(objects) => {
+                let done = !objects.is_empty();
                 say(if done { "perf inject --jit has put that in" } else { "perf inject --jit has put nothing in" });
-                // Without it everything but the command that was recorded is there.
-                let _ = command_line::carry_over(raw, &injected);
-                made.clone_from(&injected);
+                return Ok((injected, objects));
             }
-            Err(cause) => {
-                let _ = fs::remove_file(&injected);
-                say(&format!("perf inject --jit has failed: {}", problem.unwrap_or(cause)));
-            }
+            Err(cause) => say(&format!("perf inject --jit has failed: {cause}")),
         }
-    } else if let Some(problem) = problem {
+    } else if let Some(problem) = problems.pop() {
         say(&format!("there is nothing to put in: {problem}"));
     } else if contents.with_jit().next().is_none() {
         say("no process had compiled code in memory: is it the right one, and did it run for long enough?");
     } else if !contents.with_jit().any(|(_, process)| !process.regions.is_empty()) {
         say(without_names(recorded));
     }
-    put(&made, out).map_err(|error| format!("{}: {error}", out.display()))?;
-    if made != raw {
-        let _ = fs::remove_file(raw);
-    }
-    Ok(())
+    Ok((raw.to_owned(), Vec::new()))
 }
 
 /// What is known of the processes that were recorded.
@@ -217,6 +268,8 @@ fn without_names(recorded: Recorded<'_>) -> &'static str {
 
 /// Gives a recording its name. One that was there stays as `.old`, as with perf.
 fn put(made: &Path, out: &Path) -> io::Result<()> {
+    // Somebody may have put something else there meanwhile.
+    plan::check_place(out).map_err(io::Error::other)?;
     if out.exists() {
         fs::rename(out, plan::beside(out, ".old"))?;
     }

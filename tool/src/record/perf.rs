@@ -4,8 +4,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output};
+
+use super::children;
+use crate::text::Shown;
 
 /// A perf program.
 #[derive(Clone, Debug)]
@@ -45,7 +49,7 @@ impl Perf {
             None => Err(format!(
                 "there is no program `{}`: install perf (Debian: linux-perf, Ubuntu: linux-tools-generic, Fedora: perf), \
                  or name one with --perf",
-                program.display()
+                program.shown()
             )),
         }
     }
@@ -59,11 +63,19 @@ impl Perf {
 
     /// Runs a command that only reads.
     pub fn output(&self, command: &mut Command) -> Result<Output, String> {
-        let output = command.output().map_err(|error| self.cannot_start(&error))?;
+        let output = children::output(command).map_err(|error| self.cannot_start(&error))?;
         if output.status.success() {
             return Ok(output);
         }
-        Err(self.cause(&String::from_utf8_lossy(&output.stderr)))
+        Err(self.failure(output.status, &String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// What to say of a perf that has ended so, and has said this before.
+    pub fn failure(&self, status: ExitStatus, said: &str) -> String {
+        match status.signal() {
+            Some(signal) => format!("perf was ended by signal {signal}"),
+            None => self.cause(said),
+        }
     }
 
     /// The program, as it was found.
@@ -73,7 +85,7 @@ impl Perf {
 
     /// What to say if perf does not run at all.
     pub fn cannot_start(&self, error: &io::Error) -> String {
-        format!("{} does not start: {error}", self.program.display())
+        format!("{} does not start: {error}", self.program.shown())
     }
 
     /// `6.1.187`.

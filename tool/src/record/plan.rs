@@ -1,9 +1,10 @@
 //! How `perf record` is called, and with which environment.
 
+use crate::text::Shown;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// How call stacks are recorded.
@@ -139,12 +140,33 @@ pub fn beside(out: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Whether a recording can take a name. One that was there is renamed, and nothing but a file is.
+pub fn check_place(out: &Path) -> Result<(), String> {
+    let places = [out.to_owned(), beside(out, ".old")];
+    // The second one is replaced only by what has the first name.
+    for place in places.iter().take(if out.exists() { 2 } else { 1 }) {
+        let kind = match fs::metadata(place) {
+            Ok(data) => data.file_type(),
+            Err(_) => continue,
+        };
+        let what = match () {
+            () if kind.is_file() => continue,
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a FIFO",
+            () if kind.is_socket() => "a socket",
+            () => "a device",
+        };
+        return Err(format!("{} is {what}, and a recording goes to a file", place.shown()));
+    }
+    Ok(())
+}
+
 /// Why a command cannot be run: status and text, as shells have it.
 pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
     if super::perf::find_program(command).is_some() {
         return None;
     }
-    let shown = command.display();
+    let shown = command.shown();
     match fs::metadata(command) {
         Ok(file) if file.is_dir() => Some((126, format!("{shown} is a directory"))),
         Ok(file) if file.permissions().mode() & 0o111 == 0 && Path::new(command).components().count() > 1 => {

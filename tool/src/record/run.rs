@@ -5,15 +5,15 @@
 //! counts the C library's tables from the lower one of its two mappings (linux tools/perf/util/unwind-libunwind-local.c).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::perf::Perf;
+use super::{children, data};
+use crate::open;
 
 /// How it went.
 pub struct Ran {
@@ -25,21 +25,9 @@ pub struct Ran {
     pub recorded: bool,
 }
 
-/// The perf that runs, for signals; 0 for none.
-static RUNNING: AtomicI32 = AtomicI32::new(0);
-
-/// Hands a signal on to perf, which ends the recording and keeps what it has.
-extern "C" fn hand_on(signal: libc::c_int) {
-    let pid = RUNNING.load(Ordering::Relaxed);
-    if pid > 0 {
-        // SAFETY: kill may be called from a signal handler, and changes no memory.
-        unsafe { libc::kill(pid, signal) };
-    }
-}
-
 /// Finds out whether perf can record a command with these arguments.
 pub fn try_out(perf: &Perf, arguments: &[OsString], data: &Path) -> io::Result<Ran> {
-    let output = perf.command("record").args(arguments).args(["--", "true"]).stdin(Stdio::null()).output()?;
+    let output = children::output(perf.command("record").args(arguments).args(["--", "true"]))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     Ok(Ran { status: output.status, said, recorded: has_data(data) })
 }
@@ -51,7 +39,7 @@ pub fn run<'e>(
     arguments: &[OsString],
     command: &[OsString],
     environment: impl Iterator<Item = (&'static str, &'e OsStr)>,
-    data: &Path,
+    file: &Path,
     is_quiet: bool,
 ) -> io::Result<Ran> {
     let mut record = perf.command("record");
@@ -64,27 +52,23 @@ pub fn run<'e>(
     if !command.is_empty() {
         record.arg("--").args(command);
     }
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler does nothing but what may be done in one. It is not inherited by perf.
-        unsafe { libc::signal(signal, hand_on as extern "C" fn(libc::c_int) as libc::sighandler_t) };
-    }
-    let mut child = record.spawn()?;
-    RUNNING.store(child.id() as i32, Ordering::Relaxed);
+    let mut child = children::start(&mut record)?;
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stderr.take() {
         pipe.read_to_end(&mut said)?;
     }
-    let status = child.wait()?;
-    RUNNING.store(0, Ordering::Relaxed);
+    let status = children::wait(&mut child)?;
     let said = String::from_utf8_lossy(&said).into_owned();
-    Ok(Ran { status, said, recorded: has_data(data) })
+    // A terminal that goes ends all of its programs at once, and perf without a chance to complete its file.
+    let recorded = has_data(file) || status.signal().is_some() && data::complete(file).unwrap_or(false);
+    Ok(Ran { status, said, recorded })
 }
 
 /// Whether a file is a recording with events: perf writes their size at the end.
 fn has_data(path: &Path) -> bool {
     // Magic, size of the header and of an attribute, place and size of the attributes, place and size of the events.
     let mut header = [0; 56];
-    let read = File::open(path).and_then(|file| file.read_exact_at(&mut header, 0));
+    let read = open::named(path).and_then(|file| file.read_exact_at(&mut header, 0));
     read.is_ok() && is_recording(&header) && header[48..56] != [0; 8]
 }
 
@@ -92,7 +76,7 @@ fn has_data(path: &Path) -> bool {
 /// size of the header at the end, perf record the size of the events.
 pub fn unfinished(path: &Path) -> Option<&'static str> {
     let mut header = [0; 56];
-    File::open(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
+    open::named(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
     match (header[24..40] == [0; 16], header[48..56] == [0; 8]) {
         (true, true) => Some("perf inject"),
         (false, true) => Some("perf record"),

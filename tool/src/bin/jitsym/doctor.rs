@@ -1,18 +1,20 @@
 //! `jitsym doctor`
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use jitsym_tool::doctor::log::{Log, DECIDE};
 use jitsym_tool::doctor::recording::Run;
 use jitsym_tool::doctor::{machine, process, recording, Rank, Report};
+use jitsym_tool::open;
+use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{self, Options, Stacks, Target, STACK_BYTES};
 use jitsym_tool::record::{self, command_line, is_recording, PROC};
 
 use crate::{written, Outcome};
+use jitsym_tool::text::Shown;
 
 /// Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next
 ///
@@ -49,7 +51,7 @@ pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
     };
     if let Err(text) = looked {
         let _ = out.flush();
-        eprintln!("jitsym: {text}");
+        crate::say(format_args!("jitsym: {text}"));
         return Outcome::Failed;
     }
     let found = if report.causes().is_empty() { Outcome::Good } else { Outcome::Found };
@@ -63,12 +65,12 @@ fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -
     }
     let shown = record::quoted(what);
     let mut start = Vec::new();
-    let read = File::open(what).and_then(|file| file.take(16).read_to_end(&mut start));
-    read.map_err(|error| format!("{}: {error}", what.display()))?;
+    let read = open::named(what).and_then(|file| file.take(16).read_to_end(&mut start));
+    read.map_err(|error| format!("{}: {error}", what.shown()))?;
     if !is_recording(&start) {
         return Err(format!(
             "{}: no recording of perf; if it is a jitdump, a perf map or a region, look at it by\n    jitsym check {shown}",
-            what.display()
+            what.shown()
         ));
     }
     // Without a perf that is the cause, and nothing more can be said.
@@ -80,10 +82,9 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     report.command = Some(command_line::shown(words.iter().map(AsRef::as_ref)));
     let Some(perf) = perf else { return Ok(()) };
-    let dir = std::env::temp_dir();
-    let data = dir.join(format!("jitsym-doctor-{}.data", std::process::id()));
-    let log = data.with_extension("log");
-    remove(&log);
+    let dir = PrivateDir::new(&std::env::temp_dir(), "jitsym-doctor-");
+    let dir = dir.map_err(|error| format!("{}: {error}", std::env::temp_dir().shown()))?;
+    let (data, log) = (dir.path().join("perf.data"), dir.path().join("log"));
     let options = Options {
         out: data.clone(),
         frequency: 499,
@@ -95,8 +96,9 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report
     };
     let mut said = Vec::new();
     let recorded = record::record(perf, &options, &mut |line| said.push(line.to_owned()));
-    let looked = recorded.map_err(|failure| failure.cause).and_then(|status| {
-        report.part(format!("command {}", command.join(OsStr::new(" ")).display()));
+    let looked = recorded.map_err(|failure| failure.cause).and_then(|made| {
+        let status = made.status;
+        report.part(format!("command {}", command.join(OsStr::new(" ")).shown()));
         said.iter().filter(|line| **line != record::WITHOUT_NAMES).for_each(|line| report.note(line.clone()));
         if status != 0 {
             let text = format!("the command itself ended with {status}");
@@ -112,16 +114,10 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report
         let told = Log::read(&log, DECIDE.into_iter().filter_map(given).collect());
         if env("JITSYM_DEBUG").is_some_and(|value| !value.is_empty()) {
             // The user wants to see it too.
-            eprint!("{}", String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()));
+            crate::say(told.text());
         }
         recording::look(perf, &data, Run { log: Some(&told), is_own: true, ..known }, report)
     });
-    remove(&data);
-    remove(&log);
     report.usual = Some("jitsym record -- COMMAND".into());
     looked
-}
-
-fn remove(file: &Path) {
-    let _ = std::fs::remove_file(file);
 }

@@ -10,6 +10,7 @@ use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{Options, Stacks as How, Target};
 use jitsym_tool::record::stacks::Stacks;
 use jitsym_tool::record::{self, PROC};
+use jitsym_tool::text::{Safe, Shown};
 
 /// Records a program or a running process with perf, so that compiled code has names, stacks and lines
 ///
@@ -59,7 +60,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn say(line: &str) {
-    eprintln!("jitsym: {line}");
+    crate::say(format_args!("jitsym: {line}"));
 }
 
 /// Records, prints what was asked for, and says what can be done with the recording.
@@ -85,14 +86,15 @@ pub fn run(args: Record) -> ExitCode {
         }
     };
     match record::record(&perf, &options, &mut say) {
-        Ok(status) => {
+        Ok(mut made) => {
+            made.keep_objects();
             if let Err(cause) = show(&perf, &options.out, args.top, args.flamegraph.as_deref()) {
                 say(&cause);
                 return ExitCode::from(125);
             }
             say("look at it with");
-            record::next_steps(&options.out).iter().for_each(|step| eprintln!("    {step}"));
-            ExitCode::from(status)
+            record::next_steps(&options.out).iter().for_each(|step| crate::say(format_args!("    {step}")));
+            ExitCode::from(made.status)
         }
         Err(failure) => {
             say(&failure.cause);
@@ -109,7 +111,7 @@ fn show(perf: &Perf, data: &Path, top: bool, flamegraph: Option<&Path>) -> Resul
     let mut stacks = Stacks::new(flamegraph.is_some());
     record::add_up(perf, data, &mut stacks)?;
     if top {
-        match stacks.top(&mut io::stdout().lock()) {
+        match stacks.top(&mut Safe(io::stdout().lock())) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(format!("output: {error}")),
             _ => {}
         }
@@ -117,15 +119,15 @@ fn show(perf: &Perf, data: &Path, top: bool, flamegraph: Option<&Path>) -> Resul
     if let Some(path) = flamegraph {
         let (samples, _) = stacks.counts();
         if samples == 0 {
-            return Err(format!("{}: no sample, no flame graph", path.display()));
+            return Err(format!("{}: no sample, no flame graph", path.shown()));
         }
         let write = || {
             let mut file = BufWriter::new(File::create(path)?);
-            stacks.flamegraph(&data.display().to_string(), &mut file)?;
+            stacks.flamegraph(&data.shown().to_string(), &mut file)?;
             file.flush()
         };
-        write().map_err(|error| format!("{}: {error}", path.display()))?;
-        say(&format!("the flame graph is {} (compiled code is green)", path.display()));
+        write().map_err(|error| format!("{}: {error}", path.shown()))?;
+        say(&format!("the flame graph is {} (compiled code is green)", path.shown()));
     }
     Ok(())
 }

@@ -1,0 +1,114 @@
+//! Works jitdumps into a recording by `perf inject --jit`.
+//!
+//! perf makes an object for each function in the directory of the jitdump, and writes through links that lie there. Other users may
+//! write to that directory. As root, perf even enters the mount namespace of the process for it. So perf gets copies, in directories
+//! of this user alone, and may enter no namespace. Jitdumps that are not copied have other names in the recording that perf reads.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::contents::Contents;
+use super::perf::Perf;
+use super::{command_line, data, script};
+use crate::private::PrivateDir;
+
+/// perf with libdw goes only through objects whose paths begin with `/tmp/jitted-`.
+const DIR: &str = "/tmp";
+/// What is added to the name of a jitdump that perf is not to find.
+const LEFT_OUT: &[u8] = b" (left out)";
+
+/// Copies of jitdumps, by process and path.
+#[derive(Default)]
+pub struct Copies {
+    dirs: Vec<PrivateDir>,
+    paths: HashMap<(u32, String), PathBuf>,
+}
+
+impl Copies {
+    pub fn is_empty(&self) -> bool {
+        self.dirs.is_empty()
+    }
+
+    /// Copies an open jitdump to a directory of its own. `out` is where the recording goes.
+    pub fn add(&mut self, pid: u32, path: &str, file: &File, out: &Path) -> io::Result<()> {
+        let start = format!("jitted-{pid}-");
+        let dir = PrivateDir::new(Path::new(DIR), &start)
+            .or_else(|_| PrivateDir::new(&std::path::absolute(out.parent().unwrap_or(Path::new("")))?, &start))?;
+        let to = dir.path().join(script::file_name(path));
+        copy(file, &to)?;
+        self.paths.insert((pid, path.to_owned()), to);
+        self.dirs.push(dir);
+        Ok(())
+    }
+
+    /// Writes a recording into which perf has worked them. Returns whether it has put anything in; the objects are in the directories.
+    pub fn inject(self, perf: &Perf, raw: &Path, work: &PrivateDir, to: &Path) -> Result<Vec<PrivateDir>, String> {
+        let renamed = work.path().join("renamed");
+        let new = |pid: u32, name: &[u8]| {
+            let text = String::from_utf8_lossy(name).into_owned();
+            let file = script::file_name(&text);
+            let is_dump = file.starts_with("jit-") && file.ends_with(".dump");
+            is_dump.then(|| match self.paths.get(&(pid, text)) {
+                Some(copy) => copy.as_os_str().as_encoded_bytes().to_vec(),
+                None => [name, LEFT_OUT].concat(),
+            })
+        };
+        data::rename(raw, &renamed, &new).map_err(|error| format!("the recording {error}"))?;
+        let mut inject = perf.command("inject");
+        inject.arg("--jit").arg("-i").arg(&renamed).arg("-o").arg(to);
+        enters_no_namespace(&mut inject);
+        perf.output(&mut inject)?;
+        // It has the same as the one that it was made from, but for the command that was recorded.
+        let _ = std::fs::remove_file(&renamed);
+        let _ = command_line::carry_over(raw, to);
+        let is_injected = Contents::read(perf, to)?.is_injected();
+        Ok(if is_injected { self.dirs } else { Vec::new() })
+    }
+}
+
+/// Copies what a file has now. Nobody can fill the disk by holes in a file.
+fn copy(from: &File, to: &Path) -> io::Result<()> {
+    let data = from.metadata()?;
+    // SAFETY: a system call with an open descriptor.
+    let hole = unsafe { libc::lseek(from.as_raw_fd(), 0, libc::SEEK_HOLE) };
+    if data.uid() != jitsym::sys::process::user() && u64::try_from(hole).is_ok_and(|hole| hole < data.len()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "has holes"));
+    }
+    let (mut from, mut to) = (from, File::create_new(to)?);
+    io::Seek::rewind(&mut from)?;
+    io::copy(&mut io::Read::take(from, data.len()), &mut to)?;
+    Ok(())
+}
+
+/// Without the system call for that perf stays where it is.
+fn enters_no_namespace(command: &mut Command) {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut filter = [
+        // The number of the call is the first field.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_setns as u32) },
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let restrict = move || {
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: two system calls. The second one reads the program, which is valid during the call.
+        let failed = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+        };
+        // Only root could enter one.
+        if failed && jitsym::sys::process::user() == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls and nothing else: it allocates only for an error of a number, which allocates nothing.
+    unsafe { command.pre_exec(restrict) };
+}

@@ -1,0 +1,227 @@
+//! What other users put into the directory of a jitdump: `perf inject` and `jitsym record` meet none of it.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{symlink, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use crate::support::{
+    compile, fresh_dir, may_unshare, run, run_to_its_end, serial, stdout, wait_until, Link, TmpFiles,
+};
+use crate::{jitsym, perf, said};
+
+fn planted() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["tool/tests/record/planted.c"], Link::None, &["-std=gnu99"], "planted"))
+}
+
+/// Records a shell command in which `$0` is the program and `$1` the directory. Returns the pids that the program has printed.
+fn record(data: &Path, dir: &Path, script: &str) -> (Vec<u32>, String) {
+    let mut command = jitsym(&["record", "-e", "cpu-clock", "-g", "none", "-o"]);
+    command.arg(data).args(["--", "sh", "-euc", script]).arg(planted()).arg(dir).stdin(Stdio::null());
+    let output = run_to_its_end(&mut command);
+    assert!(output.status.success(), "{output:?}");
+    (stdout(&output).lines().map(|line| line.parse().expect("a pid")).collect(), said(&output))
+}
+
+/// The paths of the objects of a process, as the recording has them.
+fn objects(data: &Path, pid: u32) -> Vec<PathBuf> {
+    let events = stdout(&run(perf::perf("script").args(["--show-mmap-events", "-F", "pid", "-i"]).arg(data)));
+    let paths = events.lines().filter_map(|line| line.split_whitespace().last());
+    paths.filter(|path| path.contains(&format!("/jitted-{pid}-5.so"))).map(PathBuf::from).collect()
+}
+
+/// A file that nobody may write to, and how it is.
+struct Victim(PathBuf);
+
+impl Victim {
+    fn new(dir: &Path) -> Victim {
+        let path = dir.join("victim");
+        fs::write(&path, "precious").expect("write");
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("mode");
+        Victim(path)
+    }
+
+    fn is_whole(&self) {
+        assert_eq!(fs::read(&self.0).expect("the file"), b"precious");
+    }
+}
+
+/// `perf inject` writes through a link that lies beside a jitdump. It is given a copy in a directory of the user's own.
+#[test]
+fn links_beside_a_jitdump() {
+    let _alone = serial();
+    let dir = fresh_dir("links");
+    let (data, victim) = (dir.join("perf.data"), Victim::new(&dir));
+    let (pids, said) = record(&data, &dir, &format!("\"$0\" \"$1\" links '{}'", victim.0.display()));
+    let _files = TmpFiles(pids[0]);
+    victim.is_whole();
+    assert!(said.contains("1 piece of code") && said.contains("perf inject --jit has put that in"), "{said}");
+    let objects = objects(&data, pids[0]);
+    let [object] = &objects[..] else { panic!("{objects:?}") };
+    let own = object.parent().expect("directory");
+    // perf with libdw wants such a path.
+    assert!(
+        own.to_str().is_some_and(|path| path.starts_with(&format!("/tmp/jitted-{}-", pids[0]))),
+        "{}",
+        own.display()
+    );
+    assert_eq!(fs::metadata(own).expect("directory").permissions().mode() & 0o7777, 0o700);
+    assert!(fs::read(object).expect("object").starts_with(b"\x7fELF"));
+    // The control: perf does follow the link.
+    assert!(fs::symlink_metadata(dir.join(format!("jitted-{}-5.so", pids[0]))).expect("link").is_symlink());
+    let raw = dir.join("raw");
+    let mut shell = perf::perf("record");
+    shell.args(["-k", "1", "-e", "cpu-clock", "-o"]).arg(&raw).args([
+        "--",
+        "sh",
+        "-euc",
+        "\"$0\" \"$1\" links \"$2\"; :",
+    ]);
+    let output = run(shell.arg(planted()).arg(&dir).arg(&victim.0).stdin(Stdio::null()));
+    let _others = TmpFiles(stdout(&output).trim().parse().expect("a pid"));
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(&raw).arg("-o").arg(dir.join("injected")));
+    assert!(fs::read(&victim.0).expect("the file").starts_with(b"\x7fELF"), "perf has become careful");
+}
+
+/// A FIFO, a device or a link in the place of a jitdump is not opened: it is named, and the other jitdumps are worked in.
+#[test]
+fn no_jitdump_any_more() {
+    let _alone = serial();
+    let dir = fresh_dir("no-jitdump");
+    let data = dir.join("perf.data");
+    let (pids, said) = record(&data, &dir, "for kind in fifo /dev/zero plain; do \"$0\" \"$1\" \"$kind\"; done");
+    let _files: Vec<TmpFiles> = pids.iter().map(|&pid| TmpFiles(pid)).collect();
+    let line = |pid: u32| format!("{}/jit-{pid}.dump", dir.display());
+    assert!(said.contains(&format!("left out: process {}: {} is not a file", pids[0], line(pids[0]))), "{said}");
+    assert!(said.contains(&format!("left out: process {}: {} is a symbolic link", pids[1], line(pids[1]))), "{said}");
+    assert!(said.contains(&format!("process {}: 1 piece of code in {}", pids[2], line(pids[2]))), "{said}");
+    assert!(said.contains("perf inject --jit has put that in"), "{said}");
+    assert_eq!(pids.iter().map(|&pid| objects(&data, pid).len()).collect::<Vec<_>>(), [0, 0, 1]);
+}
+
+/// Root's perf does not follow a process into its own mount namespace, where a link may lead anywhere. The names come all the same.
+#[test]
+fn in_another_mount_namespace() {
+    if !may_unshare(&["-m"]) {
+        return;
+    }
+    let _alone = serial();
+    let dir = fresh_dir("namespace");
+    let (data, victim) = (dir.join("perf.data"), Victim::new(&dir));
+    let inner = dir.join("inner");
+    fs::create_dir(&inner).expect("directory");
+    let mut unshare = perf::command("unshare");
+    unshare.args(["-m", "sh", "-euc", "mount -t tmpfs none \"$1\"; exec \"$0\" \"$1\" links \"$2\""]);
+    unshare.arg(planted()).arg(&inner).arg(&victim.0);
+    let mut process = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().expect("output")).read_line(&mut line).expect("line");
+    let pid: u32 = line.trim().parse().expect("a pid");
+    let _files = TmpFiles(pid);
+    let mut record =
+        jitsym(&["record", "-g", "none", "-e", "cpu-clock", "--seconds", "0.1", "-p", &pid.to_string(), "-o"]);
+    let output = run_to_its_end(record.arg(&data));
+    let seen = PathBuf::from(format!("/proc/{pid}/root{}", inner.display()));
+    let names: Vec<_> = fs::read_dir(seen).expect("directory").map(|entry| entry.expect("entry").file_name()).collect();
+    drop(process.stdin.take());
+    process.wait().expect("end");
+    victim.is_whole();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(output.status.success() && said(&output).contains("perf inject --jit has put that in"), "{output:?}");
+    assert_eq!(objects(&data, pid).len(), 1);
+}
+
+/// Only a file is replaced by a recording, and nothing else gets another name.
+#[test]
+fn a_place_that_is_no_file() {
+    let dir = fresh_dir("place");
+    let path = |name: &str| dir.join(name);
+    run(Command::new("mkfifo").arg(path("fifo")));
+    symlink("/dev/null", path("null")).expect("link");
+    fs::create_dir(path("dir")).expect("directory");
+    fs::create_dir(path("before.old")).expect("directory");
+    fs::write(path("before"), "a recording").expect("write");
+    let names = || {
+        let mut names: Vec<_> =
+            fs::read_dir(&dir).expect("directory").map(|entry| entry.expect("entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    for (name, what) in [("fifo", "a FIFO"), ("null", "a device"), ("dir", "a directory"), ("before", "a directory")] {
+        let output = run_to_its_end(jitsym(&["record", "-o"]).arg(path(name)).args(["--", "true"]));
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(125), "{name}: {text}");
+        assert!(text.contains(&format!("is {what}, and a recording goes to a file")), "{name}: {text}");
+        assert_eq!(names(), before, "{name}");
+    }
+    assert!(fs::symlink_metadata(path("fifo")).expect("FIFO").file_type().is_fifo());
+    assert_eq!(fs::read(path("before")).expect("file"), b"a recording");
+}
+
+/// Ends the recording of a command at a moment, and returns how it went. The moment is that in which `jitsym record` calls perf with a
+/// subcommand for the time that is given: a script stands before perf, and sends the signal.
+fn stopped(dir: &Path, signal: &str, subcommand: &str, time: usize) -> Output {
+    let script = dir.join("perf");
+    let count = dir.join("count");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = {subcommand} ]; then\n  echo >>'{0}'\n  [ $(wc -l <'{0}') != {time} ] || kill -{signal} $PPID\nfi\nexec perf \"$@\"\n",
+        count.display()
+    );
+    fs::write(&script, text).expect("script");
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("executable");
+    let mut command = jitsym(&["record", "-e", "cpu-clock", "-g", "none", "--perf"]);
+    command.arg(&script).arg("-o").arg(dir.join("out/perf.data")).arg("--").arg(planted()).arg(dir).arg("plain");
+    run_to_its_end(command.stdin(Stdio::null()))
+}
+
+/// Whenever somebody stops it, no other file than the recording is left; and from the moment when there is one, it is that.
+#[test]
+fn signals_leave_nothing_else() {
+    let _alone = serial();
+    for (signal, number) in [("HUP", 1), ("INT", 2), ("TERM", 15)] {
+        for (subcommand, time, is_made) in [("record", 1, false), ("script", 1, true), ("inject", 1, true)] {
+            let dir = fresh_dir("stopped");
+            fs::create_dir(dir.join("out")).expect("directory");
+            let output = stopped(&dir, signal, subcommand, time);
+            let what = format!("{signal} at {subcommand}: {output:?}");
+            assert_eq!(output.status.code(), Some(128 + number), "{what}");
+            let left: Vec<_> =
+                fs::read_dir(dir.join("out")).expect("directory").map(|entry| entry.expect("entry").path()).collect();
+            assert_eq!(left.len(), usize::from(is_made), "{what}: {left:?}");
+            if is_made {
+                run(perf::perf("script").args(["--show-mmap-events", "-F", "pid", "-i"]).arg(&left[0]));
+            }
+        }
+    }
+}
+
+/// A terminal that goes sends SIGHUP to all that run in it, or somebody sends it to this one alone. The command ends, and the recording
+/// is kept.
+#[test]
+fn a_terminal_that_goes() {
+    let _alone = serial();
+    for of_all in [false, true] {
+        let dir = fresh_dir("terminal");
+        let data = dir.join("perf.data");
+        let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-o"]);
+        command.arg(&data).args(["--", "sh", "-c", "ulimit -t 30; echo $$; while :; do :; done"]);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut record = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+        let mut line = String::new();
+        BufReader::new(record.stdout.take().expect("output")).read_line(&mut line).expect("line");
+        let pid: i32 = line.trim().parse().expect("a pid");
+        let group = record.id() as i32;
+        // SAFETY: the process is a child that was not waited for; with its number the group of that number is meant.
+        assert_eq!(unsafe { libc::kill(if of_all { -group } else { group }, libc::SIGHUP) }, 0);
+        let output = record.wait_with_output().expect("end");
+        assert!(fs::read(&data).is_ok_and(|file| file.starts_with(b"PERFILE2")), "{of_all}: {}", said(&output));
+        wait_until("the end of the command", || !Path::new(&format!("/proc/{pid}")).exists());
+        let events = stdout(&run(perf::perf("script").args(["--show-mmap-events", "-F", "pid", "-i"]).arg(&data)));
+        assert!(events.contains("PERF_RECORD_MMAP"), "{of_all}: {events}");
+        assert_eq!(fs::read_dir(&dir).expect("directory").count(), 1, "{of_all}");
+    }
+}
