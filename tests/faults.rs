@@ -222,6 +222,13 @@ fn dead_pid() -> u32 {
     child.id()
 }
 
+/// Writes a file as the library does: marked, or with the first bytes of a spool.
+fn write_ours(path: &Path) {
+    let is_spool = path.extension().is_some_and(|end| end == "spool");
+    fs::write(path, if is_spool { "jitspool" } else { "x" }).expect("write");
+    fs::set_permissions(path, fs::Permissions::from_mode(if is_spool { 0o600 } else { 0o1644 })).expect("mode");
+}
+
 /// Files of dead processes go, and nothing else.
 #[test]
 fn clean_removes_what_is_dead_and_ours() {
@@ -229,7 +236,7 @@ fn clean_removes_what_is_dead_and_ours() {
     let (dead, alive) = (dead_pid(), std::process::id());
     let path = |name: String| dir.join(name);
     let write = |name: String| {
-        fs::write(dir.join(&name), "x").expect("write");
+        write_ours(&dir.join(&name));
         name
     };
     let mut gone: Vec<String> = [
@@ -265,6 +272,13 @@ fn clean_removes_what_is_dead_and_ours() {
     ]
     .map(write)
     .into();
+    // Not what is only called so: a file of another runtime, or of the user.
+    let unmarked = dead_pid();
+    let names = ["perf-PID.map", "jit-PID.dump", ".jit-PID.dump.new", "jit-PID-0.so", "jitsym-PID-1f-2e.spool"];
+    for name in names.map(|name| name.replace("PID", &unmarked.to_string())) {
+        fs::write(path(name.clone()), "precious").expect("write");
+        kept.push(name);
+    }
     // Not through a link, and not what has two names.
     let other = dead_pid();
     symlink(path("precious".into()), path(format!("perf-{other}.map"))).expect("link");
@@ -305,7 +319,7 @@ fn clean_removes_what_is_dead_and_ours() {
     assert_eq!(removed, would);
     let expected: Vec<String> = gone.iter().map(|name| dir.join(name).display().to_string()).collect();
     assert_eq!(removed, expected);
-    for reason in ["not a regular file", "hard link", "lives", "locked", "open"] {
+    for reason in ["not a regular file", "hard link", "lives", "locked", "open", "not marked"] {
         assert!(done.iter().any(|line| line.starts_with("kept ") && line.contains(reason)), "{reason}: {done:?}");
     }
     assert!(!is_given || done.iter().any(|line| line.contains("another user")), "{done:?}");
@@ -323,7 +337,7 @@ fn clean_without_proc() {
     }
     let dir = fresh_dir("clean-blind");
     let name = format!("perf-{}.map", dead_pid());
-    fs::write(dir.join(&name), "x").expect("write");
+    write_ours(&dir.join(&name));
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", "umount -l /proc; exec \"$@\"", "sh"]).arg(tool());
     let said = stdout(&run(command.args(["clean", "--dir"]).arg(&dir)));

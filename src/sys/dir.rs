@@ -53,6 +53,16 @@ impl Dir {
         open_at(self.0.checked()?.as_fd(), name, flags | OFlags::NOFOLLOW, mode)
     }
 
+    /// Opens what should be a file to be read, without waiting for anybody.
+    pub fn open_to_read(&self, name: &OsStr) -> io::Result<File> {
+        self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
+    }
+
+    /// A directory in it; never by way of a link.
+    pub fn below(&self, name: &OsStr) -> io::Result<Dir> {
+        Ok(Dir(Held::new(self.open_file(name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?)?))
+    }
+
     /// The metadata of the entry with this name, of a link and not of its target.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
@@ -65,6 +75,11 @@ impl Dir {
 
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(unlinkat(self.0.checked()?, &c_string(name)?, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(self.0.checked()?, &c_string(name)?, AtFlags::REMOVEDIR)?)
     }
 
     /// Gives a file another name, in place of whatever has that.
@@ -122,6 +137,15 @@ mod tests {
         std::os::unix::fs::symlink(old.join("a"), new.join("link")).unwrap();
         assert!(dir.look(name("link")).unwrap().is_symlink());
         assert!(dir.open_file(name("link"), OFlags::RDONLY, 0).is_err());
+        fs::create_dir(new.join("below")).unwrap();
+        let below = dir.below(name("below")).unwrap();
+        fs::write(new.join("below/c"), "c").unwrap();
+        assert!(below.open_to_read(name("c")).is_ok() && dir.remove_dir(name("below")).is_err());
+        assert_eq!(crate::sys::listing::names_below(&below).unwrap(), ["c"]);
+        below.remove(name("c")).unwrap();
+        dir.remove_dir(name("below")).unwrap();
+        std::os::unix::fs::symlink(&old, new.join("below")).unwrap();
+        assert!(dir.below(name("below")).is_err(), "through a link");
         fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 //! Not by the standard library, which panics if somebody has closed the descriptor that it reads from.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -10,11 +11,19 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, RawDir, CWD};
 
-use super::dir::open_at;
+use super::dir::{open_at, Dir};
 
 /// All names in a directory, except those of itself and its parent.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
-    let dir = open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?;
+    read(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?)
+}
+
+/// The same of one that is held.
+pub fn names_below(dir: &Dir) -> io::Result<Vec<OsString>> {
+    read(dir.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?)
+}
+
+fn read(dir: File) -> io::Result<Vec<OsString>> {
     let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
     let mut entries = RawDir::new(dir, &mut room);
     while let Some(entry) = entries.next() {

@@ -15,6 +15,9 @@ use super::listing;
 use super::process::{is_alive, user};
 use super::range_lock;
 
+/// What a spool begins with.
+pub const START: [u8; 8] = *b"jitspool";
+
 const PREFIX: &str = "jitsym-";
 const SUFFIX: &str = ".spool";
 
@@ -285,6 +288,13 @@ pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
     is_spool && opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
+}
+
+/// Whether a file begins as a spool does; one that was just made has zeros there, or nothing.
+pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
+    let mut start = [0; START.len()];
+    let read = dir.open_to_read(name).and_then(|file| file.read_at(&mut start, 0));
+    read.is_ok() && (start == START || start == [0; START.len()])
 }
 
 /// The pid in the name of a spool, when that process was started, and when the spool was made.

@@ -1,14 +1,16 @@
 //! What perf has made of jitdumps and keeps: the objects of `perf inject` (`jitted-PID-N.so` beside the dump), and entries of the
-//! cache of build-ids (`~/.debug`). Only what certainly is that, is this user's, and is of a dead process, is removed.
+//! cache of build-ids (`~/.debug`). `jitsym record` has perf write to directories of its own. Only what certainly is that, is this user's, and is of a dead process, is removed.
 
 use std::collections::BTreeSet;
-use std::fs::{self, Metadata, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use jitsym::sys::process;
+use jitsym::sys::dir::Dir;
+use jitsym::sys::{listing, process};
 use jitsym::Cleaned;
 
 use crate::region::Region;
@@ -51,87 +53,130 @@ impl Clean {
         Clean { dry_run, before, used: process::files_in_use() }
     }
 
-    /// The objects of `perf inject` in a directory.
+    /// The objects of `perf inject` in a directory, and in those in it that `jitsym record` has made.
     pub fn objects(&self, dir: &Path) -> io::Result<Vec<Cleaned>> {
         let mut found = Vec::new();
-        for path in paths(dir)? {
-            let Some(pid) = name_of(&path).and_then(object_pid) else { continue };
-            let Ok(data) = fs::symlink_metadata(&path) else { continue };
-            if self.is_old(&data) {
-                let result = self.object(&path, &data, pid);
-                found.push(Cleaned { bytes: bytes(&data), kept: result.err().map(|error| error.to_string()), path });
+        if let Some(place) = Place::open(dir)? {
+            self.objects_in(&place, &mut found)?;
+            for name in place.names()? {
+                if name.to_str().and_then(private_pid).is_none() {
+                    continue;
+                }
+                let Ok(own) = place.below(&name) else { continue };
+                if place.dir.look(&name).is_ok_and(|data| data.uid() == process::user() && data.mode() & 0o077 == 0) {
+                    self.objects_in(&own, &mut found)?;
+                    if !self.dry_run {
+                        // Not if there is anything left.
+                        let _ = place.dir.remove_dir(&name);
+                    }
+                }
             }
         }
         Ok(found)
     }
 
-    fn object(&self, path: &Path, data: &Metadata, pid: u32) -> io::Result<()> {
+    fn objects_in(&self, place: &Place, found: &mut Vec<Cleaned>) -> io::Result<()> {
+        let is_private = place.path.file_name().and_then(OsStr::to_str).and_then(private_pid);
+        for name in place.names()? {
+            let text = name.to_str().unwrap_or_default();
+            let copy_pid = is_private.filter(|_| text.starts_with("jit-") && text.ends_with(".dump"));
+            let Some(pid) = object_pid(text).or(copy_pid) else { continue };
+            let Ok(data) = place.dir.look(&name) else { continue };
+            if self.is_old(&data) {
+                let result = self.object(place, &name, &data, pid, copy_pid.is_some());
+                let path = place.path.join(&name);
+                found.push(Cleaned { bytes: bytes(&data), kept: result.err().map(|error| error.to_string()), path });
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&self, place: &Place, name: &OsStr, data: &Metadata, pid: u32, is_copy: bool) -> io::Result<()> {
         self.check(data, pid)?;
-        if !is_perfs(path)? {
+        if !is_copy && !is_perfs(&place.dir, name)? {
             return refuse("`perf inject` makes no such objects");
         }
         if self.dry_run {
             Ok(())
         } else {
-            fs::remove_file(path)
+            place.dir.remove(name)
         }
     }
 
     /// The entries of a cache of build-ids.
     pub fn cache(&self, cache: &Path) -> io::Result<Vec<Cleaned>> {
         let mut found = Vec::new();
-        self.walk(cache, cache, DEPTH, &mut found)?;
+        // A link there is the user's own, or it is not followed.
+        let is_anothers = |data: Metadata| data.is_symlink() && data.uid() != process::user() && data.uid() != 0;
+        if fs::symlink_metadata(cache).is_ok_and(is_anothers) {
+            return refuse("it is a link of another user");
+        }
+        if let Some(place) = Place::open(cache)? {
+            self.walk(&place, &place, DEPTH, &mut found)?;
+        }
         Ok(found)
     }
 
-    fn walk(&self, cache: &Path, dir: &Path, depth: u32, found: &mut Vec<Cleaned>) -> io::Result<()> {
-        for path in paths(dir)? {
-            // Not through links.
-            if !fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir()) || path == cache.join(LINKS) {
+    fn walk(&self, cache: &Place, place: &Place, depth: u32, found: &mut Vec<Cleaned>) -> io::Result<()> {
+        for name in place.names()? {
+            let text = name.to_str().unwrap_or_default();
+            // Only directories, and none through a link.
+            let Ok(below) = place.below(&name) else { continue };
+            if text == LINKS && place.path == cache.path {
                 continue;
             }
-            match name_of(&path).and_then(|name| object_pid(name).or_else(|| entry_pid(name))) {
-                Some(pid) => found.extend(self.entries(cache, &path, pid)?),
-                None if depth > 0 => self.walk(cache, &path, depth - 1, found)?,
+            match object_pid(text).or_else(|| entry_pid(text)) {
+                Some(pid) => {
+                    self.entries(cache, &below, pid, object_pid(text).is_some(), found)?;
+                    if !self.dry_run {
+                        // Not if there is anything left.
+                        let _ = place.dir.remove_dir(&name);
+                    }
+                }
+                None if depth > 0 => self.walk(cache, &below, depth - 1, found)?,
                 None => {}
             }
         }
         Ok(())
     }
 
-    /// All versions of one file, and its directory when that is empty.
-    fn entries(&self, cache: &Path, dir: &Path, pid: u32) -> io::Result<Vec<Cleaned>> {
-        let mut found = Vec::new();
-        for path in paths(dir)? {
-            let Ok(data) = fs::symlink_metadata(path.join("elf")) else {
+    /// All versions of one file.
+    fn entries(
+        &self,
+        cache: &Place,
+        place: &Place,
+        pid: u32,
+        is_object: bool,
+        found: &mut Vec<Cleaned>,
+    ) -> io::Result<()> {
+        for name in place.names()? {
+            let path = place.path.join(&name);
+            let entry = place.below(&name).and_then(|entry| Ok((entry.dir.look(OsStr::new("elf"))?, entry)));
+            let Ok((data, entry)) = entry else {
                 let kept = Some("it is no entry with a file".to_owned());
                 found.push(Cleaned { path, kept, bytes: 0 });
                 continue;
             };
             if self.is_old(&data) {
-                let result = self.entry(cache, &path, &data, pid);
+                let result = self.check(&data, pid).and_then(|()| self.entry(cache, &entry, &name, is_object));
+                let result = result.and_then(|()| if self.dry_run { Ok(()) } else { place.dir.remove_dir(&name) });
                 found.push(Cleaned { bytes: bytes(&data), kept: result.err().map(|error| error.to_string()), path });
             }
         }
-        if !self.dry_run {
-            // Not if there is anything left.
-            let _ = fs::remove_dir(dir);
-        }
-        Ok(found)
+        Ok(())
     }
 
-    fn entry(&self, cache: &Path, dir: &Path, data: &Metadata, pid: u32) -> io::Result<()> {
-        self.check(data, pid)?;
-        let id = name_of(dir).unwrap_or_default();
+    fn entry(&self, cache: &Place, entry: &Place, id: &OsStr, is_object: bool) -> io::Result<()> {
+        let id = id.to_str().unwrap_or_default();
         if id.len() < 16 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return refuse("its name is no build-id");
         }
-        let parts = paths(dir)?;
-        if parts.iter().any(|part| !name_of(part).is_some_and(|name| PARTS.contains(&name))) {
+        let parts = entry.names()?;
+        if parts.iter().any(|part| !part.to_str().is_some_and(|name| PARTS.contains(&name))) {
             return refuse("there are files in it that perf does not make");
         }
         // A region's file is no smaller than it, so that the name has to do.
-        if dir.parent().and_then(name_of).and_then(object_pid).is_some() && !is_perfs(&dir.join("elf"))? {
+        if is_object && !is_perfs(&entry.dir, OsStr::new("elf"))? {
             return refuse("`perf inject` makes no such objects");
         }
         if self.dry_run {
@@ -139,17 +184,18 @@ impl Clean {
         }
         // First what leads there.
         let (start, rest) = id.split_at(2);
-        let link = cache.join(LINKS).join(start).join(rest);
-        if fs::symlink_metadata(&link).is_ok_and(|data| data.is_symlink())
-            && fs::canonicalize(&link)? == fs::canonicalize(dir)?
-        {
-            fs::remove_file(&link)?;
-            let _ = fs::remove_dir(cache.join(LINKS).join(start));
+        let (start, rest) = (OsStr::new(start), OsStr::new(rest));
+        if let Ok(links) = cache.below(OsStr::new(LINKS)) {
+            if let Ok(some) = links.below(start) {
+                let leads_there =
+                    || io::Result::Ok(fs::canonicalize(some.path.join(rest))? == fs::canonicalize(&entry.path)?);
+                if some.dir.look(rest).is_ok_and(|data| data.is_symlink()) && leads_there().unwrap_or(false) {
+                    some.dir.remove(rest)?;
+                    let _ = links.dir.remove_dir(start);
+                }
+            }
         }
-        for part in parts {
-            fs::remove_file(part)?;
-        }
-        fs::remove_dir(dir)
+        parts.iter().try_for_each(|part| entry.dir.remove(part))
     }
 
     fn is_old(&self, data: &Metadata) -> bool {
@@ -178,24 +224,36 @@ fn refuse<T>(why: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
 }
 
-/// What is in a directory, in order; nothing if it is not there.
-fn paths(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
-    paths.sort();
-    Ok(paths)
+/// A directory that is held, and its path for messages.
+struct Place {
+    dir: Dir,
+    path: PathBuf,
+}
+
+impl Place {
+    /// `None` if it is not there.
+    fn open(path: &Path) -> io::Result<Option<Place>> {
+        match Dir::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            dir => Ok(Some(Place { dir: dir?, path: path.to_owned() })),
+        }
+    }
+
+    fn below(&self, name: &OsStr) -> io::Result<Place> {
+        Ok(Place { dir: self.dir.below(name)?, path: self.path.join(name) })
+    }
+
+    /// What is in it, in order.
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = listing::names_below(&self.dir)?;
+        names.sort();
+        Ok(names)
+    }
 }
 
 /// Of a file with several names, each has its part.
 fn bytes(data: &Metadata) -> u64 {
     data.blocks() * 512 / data.nlink().max(1)
-}
-
-fn name_of(path: &Path) -> Option<&str> {
-    path.file_name()?.to_str()
 }
 
 fn is_number(text: &str) -> bool {
@@ -212,6 +270,12 @@ fn object_pid(name: &str) -> Option<u32> {
     pid_of(pid).filter(|_| is_number(number))
 }
 
+/// The pid in `jitted-PID-XXXXXX`, a directory of `jitsym record`.
+fn private_pid(name: &str) -> Option<u32> {
+    let (pid, random) = name.strip_prefix("jitted-")?.split_once('-')?;
+    pid_of(pid).filter(|_| random.len() == 6 && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
 /// The pid in the name of a region's file: `jit-PID-N.so`, `jitted-PID-rN.so`, with a generation or without.
 fn entry_pid(name: &str) -> Option<u32> {
     let text = name.strip_suffix(".so")?;
@@ -225,8 +289,8 @@ fn entry_pid(name: &str) -> Option<u32> {
 }
 
 /// Whether a file has one function, the sections that perf writes, and no others.
-fn is_perfs(path: &Path) -> io::Result<bool> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+fn is_perfs(dir: &Dir, name: &OsStr) -> io::Result<bool> {
+    let file = dir.open_to_read(name)?;
     let mut bytes = Vec::new();
     file.take(SIZE_MAX).read_to_end(&mut bytes)?;
     let Ok(region) = Region::read(&bytes) else { return Ok(false) };
@@ -245,6 +309,10 @@ mod tests {
         assert_eq!(object_pid("jitted-17-4.so"), Some(17));
         assert_eq!(entry_pid("jitted-17-r4.1.so"), Some(17));
         assert_eq!(entry_pid("jit-17-4.f9.so"), Some(17));
+        assert_eq!(private_pid("jitted-17-a0Zb3x"), Some(17));
+        for name in ["jitted-17-4.so", "jitted-17-r0.so", "jitted-17-12345", "jitted-x-a0Zb3x", "jitted-17-a0Zb3_"] {
+            assert_eq!(private_pid(name), None, "{name}");
+        }
         for name in [
             "jitted-17-r4.so",
             "jitted-17.so",

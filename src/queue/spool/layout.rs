@@ -20,9 +20,9 @@ use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
 use crate::sys::mapping::{page_size, Region};
-use crate::sys::spool::Owner;
+use crate::sys::spool::{self, Owner};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"jitspool");
+const MAGIC: u64 = u64::from_le_bytes(spool::START);
 const VERSION: u32 = 7;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,

@@ -1,8 +1,9 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
 //! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from here. So
-//! a file is removed only if its name has exactly the form, it is this user's, and, unless it is a region's, it has no other name. Besides, no process with
-//! its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
+//! a file is removed only if its name has exactly the form, it is this user's, and, unless it is a region's, it has no other name. It
+//! must have the library's mark, or begin as a spool does: files of other runtimes and of the user may be called so. Besides, no process
+//! with its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -62,6 +63,13 @@ fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&BTreeSet<(u64, u64)>>)
         // Generations share a file. Removing a name takes nothing from another one.
         true => file::check_ours(&data)?,
         false => file::check_plain(&data)?,
+    }
+    let is_made_by_us = match spool::pid_in(&name.to_string_lossy()) {
+        Some(_) => spool::starts_as_one(dir, name),
+        None => data.mode() & file::OURS != 0,
+    };
+    if !is_made_by_us {
+        return refuse("it is not marked as a file of libjitsym");
     }
     if process::is_alive(pid) {
         return refuse("a process with this pid lives");

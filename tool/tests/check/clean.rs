@@ -109,3 +109,43 @@ fn what_perf_has_made() {
         std::fs::remove_dir_all(dir).expect("remove the directory");
     }
 }
+
+/// A link in the cache leads to nothing that is removed, and what `jitsym record` has made goes with its directory.
+#[test]
+fn links_and_private_directories() {
+    let (dir, home) = (fresh_dir("clean-links"), fresh_dir("clean-links-home"));
+    let mut child = Command::new("true").spawn().expect("start");
+    child.wait().expect("end");
+    let dead = child.id();
+    // Somebody else's entry, as it were, and a link that leads there.
+    let id = "0123456789abcdef0123456789abcdef01234567";
+    let elsewhere = home.join("elsewhere");
+    std::fs::create_dir_all(elsewhere.join(id)).expect("directory");
+    std::fs::write(elsewhere.join(id).join("elf"), "precious").expect("write");
+    let entry = home.join(format!(".debug/tmp/jit-{dead}-0.so"));
+    std::fs::create_dir_all(&entry).expect("directory");
+    std::os::unix::fs::symlink(elsewhere.join(id), entry.join(id)).expect("link");
+    let second = home.join(format!(".debug/tmp/jit-{dead}-1.so"));
+    std::os::unix::fs::symlink(&elsewhere, &second).expect("link");
+    // The control: an entry of the same kind.
+    let own = home.join(format!(".debug/tmp/jit-{dead}-2.so")).join(id);
+    std::fs::create_dir_all(&own).expect("directory");
+    std::fs::write(own.join("elf"), "x").expect("write");
+    let before = below(&elsewhere);
+
+    // One that has a copy of a jitdump, and another one that others may look into.
+    let private = dir.join(format!("jitted-{dead}-aB3xYz"));
+    let open = dir.join(format!("jitted-{dead}-aB3xYy"));
+    for (path, mode) in [(&private, 0o700), (&open, 0o755)] {
+        std::fs::create_dir(path).expect("directory");
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("mode");
+        std::fs::write(path.join(format!("jit-{dead}.dump")), "x").expect("write");
+    }
+    let said = clean(&home, &dir, &[]);
+    assert_eq!(below(&elsewhere), before, "{said}");
+    assert!(std::fs::symlink_metadata(entry.join(id)).is_ok() && std::fs::symlink_metadata(&second).is_ok(), "{said}");
+    assert!(!own.exists() && !private.exists() && open.join(format!("jit-{dead}.dump")).exists(), "{said}");
+    for dir in [dir, home] {
+        std::fs::remove_dir_all(dir).expect("remove the directory");
+    }
+}
