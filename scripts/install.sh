@@ -32,7 +32,7 @@ END
 }
 
 fail() {
-  echo "install.sh: $*" >&2
+  printf 'install.sh: %s\n' "$*" >&2
   exit 1
 }
 
@@ -48,7 +48,7 @@ while [ $# -gt 0 ]; do
       option=$1 value=$2
       shift
       ;;
-    *) echo "install.sh: no such option: $1" >&2; usage >&2; exit 2 ;;
+    *) printf 'install.sh: no such option: %s\n' "$1" >&2; usage >&2; exit 2 ;;
   esac
   shift
   case /$value/ in
@@ -74,6 +74,11 @@ case $includedir in /*) ;; *) includedir=$prefix/$includedir ;; esac
 case $bindir in /*) ;; *) bindir=$prefix/$bindir ;; esac
 case $mandir in /*) ;; *) mandir=$prefix/$mandir ;; esac
 
+# A path in a line. (echo would take a backslash in it for more.)
+line() {
+  printf '%s\n' "$1"
+}
+
 # The way from one absolute directory to another, by names alone.
 relative() {
   common=$1 up=
@@ -84,7 +89,7 @@ relative() {
   down=${2#"$common"}
   down=$up${down#/}
   down=${down%/}
-  echo "${down:-.}"
+  line "${down:-.}"
 }
 
 # Where such a way leads to, if it goes on with a name.
@@ -93,7 +98,7 @@ follow() {
   while :; do
     case $way in ../*) from=${from%/*} way=${way#../} ;; *) break ;; esac
   done
-  echo "$from/${way#./}"
+  line "$from/${way#./}"
 }
 
 # Where shells look for what they complete.
@@ -110,7 +115,7 @@ manifest=manifest.txt
 
 if [ -n "$uninstall" ]; then
   if ! [ -f "$destdir$cmakedir/$manifest" ]; then
-    echo "nothing is installed: there is no $destdir$cmakedir/$manifest" >&2
+    line "nothing is installed: there is no $destdir$cmakedir/$manifest" >&2
     exit 0
   fi
   ways=$(cat "$destdir$cmakedir/$manifest")
@@ -120,7 +125,7 @@ if [ -n "$uninstall" ]; then
       */) rmdir "$path" 2>/dev/null || continue ;;
       *) if [ -f "$path" ] || [ -L "$path" ]; then rm -f "$path"; else continue; fi ;;
     esac
-    echo "$path"
+    line "$path"
   done
   exit
 fi
@@ -220,7 +225,7 @@ begin() {
 finish() {
   mv -f "$new" "$destdir$1/$2"
   new=
-  echo "$destdir$1/$2"
+  line "$destdir$1/$2"
 }
 
 # install_file MODE SOURCE DIRECTORY NAME

@@ -145,11 +145,13 @@ fn uninstall(destdir: &Path, arguments: &[&str]) -> BTreeSet<PathBuf> {
 /// What was there before is there afterwards, and nothing else: directories too.
 #[test]
 fn uninstalled() {
-    let cases: [&[&str]; 4] = [
+    let cases: [&[&str]; 5] = [
         &[],
         &["--prefix=/opt/tools", "--libdir=lib/some-triplet", "--includedir=/opt/tools/include/jit"],
         &["--prefix", "/usr", "--libdir", "/lib64"],
         &["--prefix=/"],
+        // What echo takes for other characters.
+        &[r"--prefix=/opt/a\tb\c\n", r"--libdir=lib\0101"],
     ];
     for arguments in cases {
         let stage = fresh_dir("uninstalled").join("a stage");
