@@ -1,10 +1,12 @@
 //! How `perf record` is called, and with which environment.
 
+use crate::open;
 use crate::text::Shown;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// How call stacks are recorded.
@@ -163,8 +165,9 @@ pub fn check_place(out: &Path) -> Result<(), String> {
 
 /// Why a command cannot be run: status and text, as shells have it.
 pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
-    if super::perf::find_program(command).is_some() {
-        return None;
+    if let Some(program) = super::perf::find_program(command) {
+        let interpreter = missing_interpreter(&program, INTERPRETERS)?;
+        return Some((126, format!("{} needs the interpreter {interpreter}, which cannot be run", command.shown())));
     }
     let shown = command.shown();
     match fs::metadata(command) {
@@ -174,6 +177,47 @@ pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
         }
         _ => Some((127, format!("there is no command {shown}"))),
     }
+}
+
+/// How deep the kernel looks: the interpreter of a script may be a script.
+const INTERPRETERS: u32 = 4;
+
+/// What a script or a program names to be run by, and is not there or no program. perf says nothing of it.
+fn missing_interpreter(program: &Path, depth: u32) -> Option<String> {
+    let file = open::named(program).ok()?;
+    let mut start = [0; 4096];
+    let len = file.read_at(&mut start, 0).ok()?;
+    let name = match start[..len].strip_prefix(b"#!") {
+        Some(line) => {
+            let line = line.split(|&byte| byte == b'\n').next()?;
+            line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty())?.to_vec()
+        }
+        None => elf_interpreter(&start[..len])?,
+    };
+    let interpreter = Path::new(OsStr::from_bytes(&name));
+    match fs::metadata(interpreter) {
+        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {
+            missing_interpreter(interpreter, depth.checked_sub(1)?)
+        }
+        _ => Some(interpreter.shown().to_string()),
+    }
+}
+
+/// The dynamic loader that a program of 64 bits names, if the start of the file has its name.
+fn elf_interpreter(start: &[u8]) -> Option<Vec<u8>> {
+    let number = |at: usize, len: usize| {
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(start.get(at..at.checked_add(len)?)?);
+        usize::try_from(u64::from_le_bytes(bytes)).ok()
+    };
+    if !start.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let header = (0..count).filter_map(|index| table.checked_add(index * size)).find(|&at| number(at, 4) == Some(3))?;
+    let (from, len) = (number(header.checked_add(8)?, 8)?, number(header.checked_add(32)?, 8)?);
+    let name = start.get(from..from.checked_add(len)?)?;
+    name.split(|&byte| byte == 0).next().map(<[u8]>::to_vec)
 }
 
 #[cfg(test)]
@@ -218,6 +262,13 @@ mod tests {
         assert_eq!(refusal(OsStr::new("sh")), None);
         assert_eq!(refusal(OsStr::new("no-such-program")).map(|refused| refused.0), Some(127));
         assert_eq!(refusal(OsStr::new("/etc/passwd")).map(|refused| refused.0), Some(126));
+        let sh = super::super::perf::find_program(OsStr::new("sh")).unwrap();
+        let start = fs::read(&sh).unwrap();
+        #[cfg(all(target_pointer_width = "64", target_endian = "little"))]
+        assert!(elf_interpreter(&start).is_some_and(|name| name.starts_with(b"/") && !name.contains(&0)));
+        for len in 0..64 {
+            assert_eq!(elf_interpreter(&start[..len]), None);
+        }
         assert!(family(std::process::id(), Path::new("/proc")).contains(&std::process::id()));
     }
 }

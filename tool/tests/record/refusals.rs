@@ -41,7 +41,15 @@ fn causes_are_one_line() {
     std::fs::write(&denied, script).expect("script");
     std::fs::set_permissions(&denied, PermissionsExt::from_mode(0o755)).expect("executable");
     let denied = denied.display().to_string();
+    let missing = dir.join("script").display().to_string();
+    let nested = dir.join("nested").display().to_string();
+    for (path, interpreter) in [(&missing, "/no/such/interpreter -x"), (&nested, &*missing)] {
+        std::fs::write(path, format!("#! {interpreter}\n")).expect("script");
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("executable");
+    }
     let cases: &[(&[&str], i32, &str)] = &[
+        (&["--", &missing], 126, "needs the interpreter /no/such/interpreter, which cannot be run"),
+        (&["--", &nested], 126, "needs the interpreter /no/such/interpreter, which cannot be run"),
         (&["--", "no-such-program"], 127, "there is no command no-such-program"),
         (&["--", "/etc/passwd"], 126, "may not be executed"),
         (&["--", "/etc"], 126, "is a directory"),
