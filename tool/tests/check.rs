@@ -10,6 +10,8 @@ mod clean;
 mod corpus;
 #[path = "check/frames.rs"]
 mod frames;
+#[path = "check/hostile.rs"]
+mod hostile;
 #[path = "check/mutations.rs"]
 mod mutations;
 #[path = "../../tests/support/perf.rs"]
