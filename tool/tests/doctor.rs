@@ -482,9 +482,25 @@ fn a_session() {
     in_the_document(SESSION, "\n## Set-ups that are broken\n", &screens);
 }
 
+/// Directories of `jitsym record` have names at random.
+fn without_random_names(text: &str) -> String {
+    let mut parts = text.split("/tmp/jitted-");
+    let mut masked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        masked += "/tmp/jitted-";
+        match part.split_once('/') {
+            Some((name, rest)) if name.len() > 7 && name.as_bytes()[name.len() - 7] == b'-' => {
+                masked += &format!("{}XXXXXX/{rest}", &name[..name.len() - 6]);
+            }
+            _ => masked += part,
+        }
+    }
+    masked
+}
+
 /// A screen without what differs between machines and runs.
 fn masked(text: &str, dir: &Path) -> String {
-    let text = text.replace(&dir.display().to_string(), "DIR");
+    let text = without_random_names(&text.replace(&dir.display().to_string(), "DIR"));
     let mut masked = String::new();
     for line in text.lines() {
         let line = match line.trim_start().split_once(' ') {
@@ -510,6 +526,25 @@ fn masked(text: &str, dir: &Path) -> String {
         }
     }
     ["KiB", "MiB", "TiB"].iter().fold(masked, |text, unit| text.replace(&format!("N {unit}"), "N GiB"))
+}
+
+/// Whatever is made for a command that is recorded lies where nobody else can put anything, and goes.
+#[test]
+fn a_command_is_looked_at_in_private() {
+    let (dir, temporary) = (fresh_dir("files"), fresh_dir("temporary"));
+    let mut command = doctor(&["--", "sh", "-euc", "stat -c 'mode %a %n' \"${JITSYM_DEBUG%/*}\"; exec \"$@\"", "sh"]);
+    command.arg(toy()).arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", &dir);
+    let text = stdout(&try_run(command.env("TMPDIR", &temporary)));
+    assert!(text.contains(&format!("mode 700 {}/jitsym-doctor-", temporary.display())), "{text}");
+    assert!(text.contains("perf inject --jit has put that in"), "{text}");
+    assert_eq!(std::fs::read_dir(&temporary).expect("directory").count(), 0, "{text}");
+    let names = |dir: &Path| {
+        let entries = std::fs::read_dir(dir).expect("directory").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let pid = names(&dir).iter().find_map(|name| Some(name.strip_prefix("jit-")?.strip_suffix(".dump")?.to_owned()));
+    let objects = format!("jitted-{}-", pid.expect("a jitdump"));
+    assert!(!names(Path::new("/tmp")).iter().any(|name| name.starts_with(&objects)), "{text}");
 }
 
 /// Where nothing is wrong it says so, of a machine, a process, a recording and a command.
