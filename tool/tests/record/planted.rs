@@ -162,6 +162,24 @@ fn a_place_that_is_no_file() {
     assert_eq!(fs::read(path("before")).expect("file"), b"a recording");
 }
 
+/// A flame graph replaces a link, and is not written through one.
+#[test]
+fn a_flame_graph_through_a_link() {
+    let _alone = serial();
+    let dir = fresh_dir("flame");
+    let (svg, victim) = (dir.join("hot.svg"), Victim::new(&dir));
+    symlink(&victim.0, &svg).expect("link");
+    let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-g", "none", "-o"]);
+    command.arg(dir.join("perf.data")).arg("--flamegraph").arg(&svg);
+    // It ends when it has worked for a second.
+    command.args(["--", "sh", "-c", "ulimit -t 1; while :; do :; done"]);
+    let text = said(&run_to_its_end(&mut command));
+    victim.is_whole();
+    assert!(fs::symlink_metadata(&svg).expect("flame graph").is_file(), "{text}");
+    assert!(fs::read(&svg).expect("flame graph").starts_with(b"<?xml"), "{text}");
+    assert_eq!(fs::read_dir(&dir).expect("directory").count(), 3, "{text}");
+}
+
 /// Ends the recording of a command at a moment, and returns how it went. The moment is that in which `jitsym record` calls perf with a
 /// subcommand for the time that is given: a script stands before perf, and sends the signal.
 fn stopped(dir: &Path, signal: &str, subcommand: &str, time: usize) -> Output {

@@ -1,11 +1,12 @@
 //! `jitsym record`
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{Options, Stacks as How, Target};
 use jitsym_tool::record::stacks::Stacks;
@@ -103,6 +104,18 @@ pub fn run(args: Record) -> ExitCode {
     }
 }
 
+/// Where a file is written: first in a private directory, if it is to be a file. So a link that another user has put there leads nowhere.
+fn place_for(path: &Path) -> io::Result<(Option<PrivateDir>, PathBuf)> {
+    match fs::metadata(path) {
+        // A terminal, a pipe or a device.
+        Ok(data) if !data.is_file() => Ok((None, path.to_owned())),
+        _ => PrivateDir::beside(path).map(|work| {
+            let target = work.path().join("new");
+            (Some(work), target)
+        }),
+    }
+}
+
 /// Prints the hottest functions, and writes the flame graph.
 fn show(perf: &Perf, data: &Path, top: bool, flamegraph: Option<&Path>) -> Result<(), String> {
     if !top && flamegraph.is_none() {
@@ -122,9 +135,11 @@ fn show(perf: &Perf, data: &Path, top: bool, flamegraph: Option<&Path>) -> Resul
             return Err(format!("{}: no sample, no flame graph", path.shown()));
         }
         let write = || {
-            let mut file = BufWriter::new(File::create(path)?);
+            let (work, target) = place_for(path)?;
+            let mut file = BufWriter::new(File::create(&target)?);
             stacks.flamegraph(&data.shown().to_string(), &mut file)?;
-            file.flush()
+            file.flush()?;
+            work.map_or(Ok(()), |_work| fs::rename(target, path))
         };
         write().map_err(|error| format!("{}: {error}", path.shown()))?;
         say(&format!("the flame graph is {} (compiled code is green)", path.shown()));
