@@ -170,6 +170,19 @@ fn limits() {
     is_root("become another user");
 }
 
+/// A process that may do more than others of its user, in every way to come to that: no file is a way into it.
+#[test]
+fn more_rights() {
+    run_program("rights", Link::Shared, &[]);
+    if !is_root("have more rights") {
+        return;
+    }
+    let program = compile("gcc", &["c-tests/faults/rights.c"], Link::Shared, &["-O1"], "rights-started");
+    let dir = fresh_dir("rights-started");
+    let output = run_privileged(&program, |command| _ = command.arg(&dir).arg("started"));
+    assert_eq!(ended_well(&output), "", "{output:?}");
+}
+
 /// Sandboxes that refuse a system call.
 #[test]
 fn sandboxes() {

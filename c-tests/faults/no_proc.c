@@ -38,6 +38,8 @@ static int kind_is(const char *kind, const char *name) {
 
 static void become_somebody(void) {
   CHECK(setgroups(0, NULL) == 0 && setgid(SOMEBODY) == 0 && setuid(SOMEBODY) == 0);
+  /* As a process of this user that was never anything else. */
+  CHECK(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0);
 }
 
 /* Goes on in a child, and does not come back from the parent. `flags`: namespaces of the child's own. */

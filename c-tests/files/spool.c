@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -208,7 +209,11 @@ static void locks_memory(void) {
     }
     limit.rlim_cur = limit.rlim_max;
     CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
-    CHECK(geteuid() != 0 || setresuid(65534, 65534, 65534) == 0);
+    if (geteuid() == 0) {
+      CHECK(setresuid(65534, 65534, 65534) == 0);
+      /* It is to be a process as any other of this user. */
+      CHECK(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0);
+    }
   }
   CHECK(mlockall(locking.flags) == 0);
   unsigned long long resident = status_kib("VmRSS:");

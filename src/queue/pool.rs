@@ -329,6 +329,18 @@ impl Pool {
         }
     }
 
+    /// Moves the free chunks out of the spool, whose use ends when no other chunk is in it either. For the writer, which has moved the
+    /// chunks that it knows.
+    pub fn leave_spool(&self) {
+        let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
+        for chunk in free.into_iter().rev() {
+            self.memory.take_from_spool(chunk);
+            self.push(chunk);
+        }
+        let _nobody_makes_chunks = self.unused();
+        self.memory.leave_spool();
+    }
+
     /// Gives all free chunks up. For the writer.
     pub fn shrink(&self) {
         self.shrink_to(0);

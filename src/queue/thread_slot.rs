@@ -152,10 +152,20 @@ impl ThreadSlot {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
+    /// The chunk that the writer wants, if the thread is not using it.
+    pub fn wanted(&self) -> Option<Chunk> {
+        let idle = !self.busy.load(Ordering::Acquire);
+        self.current().filter(|_| idle)
+    }
+
+    /// The thread keeps the chunk that the writer has wanted.
+    pub fn keep(&self) {
+        self.claim.store(KEPT, Ordering::Release);
+    }
+
     /// The chunk, if the thread is not using it and the writer has read all of it.
     pub fn take(&self) -> Option<Chunk> {
-        let idle = !self.busy.load(Ordering::Acquire);
-        let chunk = self.current().filter(|chunk| idle && chunk.consumed() == chunk.committed());
+        let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {
             self.set_current(None);
         }

@@ -10,6 +10,7 @@ use crate::api::limits::DIR_MAX;
 use crate::api::options::{Config, Dialect, DumpDir, Fork, Options, Sinks};
 use crate::sink::{self, KINDS};
 use crate::sys::clock::Clock;
+use crate::sys::rights;
 use crate::sys::valgrind::{self, Tool};
 
 /// Bounds of files below these are of no use.
@@ -39,8 +40,7 @@ impl Config {
     /// Combines options with this process's environment.
     pub fn new(options: &Options) -> Result<Config> {
         // A program that runs with more rights than its caller must not write where the caller says.
-        // SAFETY: getauxval only answers.
-        let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let privileged = rights::is_started_with_more();
         let lookup =
             |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
         Config::with_env(options, &lookup, valgrind::tool())
@@ -149,9 +149,7 @@ pub fn asks_for_bridge(value: &OsStr) -> bool {
 
 /// Whether the environment of this process does.
 pub fn environment_asks_for_bridge() -> bool {
-    // SAFETY: getauxval only answers.
-    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    !privileged && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
+    !rights::is_started_with_more() && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
 }
 
 /// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version. The bridge alone

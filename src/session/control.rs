@@ -13,7 +13,7 @@ use crate::session::process::Process;
 use crate::session::{bridge, fork};
 use crate::sink;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, debug, delegate, descriptors, guard, loader, thread};
+use crate::sys::{barrier, debug, delegate, descriptors, guard, loader, rights, thread};
 use crate::writer::recover;
 use crate::writer::{self, Inheritance, Writer};
 
@@ -79,7 +79,9 @@ impl Control {
         self.threads.push(delegate::start().map_err(no_thread)?);
         let writer =
             self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, engine, process.regions.clone())));
-        let recover = inheritance.is_none() && (config.recover || !engine.pool.is_open());
+        // Unasked, the files of others are not for a process that may do more than they.
+        let unasked = !engine.pool.is_open() && !rights::are_more();
+        let recover = inheritance.is_none() && (config.recover || unasked);
         let (home, come_home) = oneshot();
         let (opened, is_open) = oneshot();
         let (inherit, inherited) = oneshot();

@@ -29,6 +29,7 @@ pub mod range_lock;
 pub mod refusal;
 pub mod reserve;
 mod retired;
+pub mod rights;
 pub mod sort;
 pub mod spool;
 pub mod sync;

@@ -13,7 +13,7 @@ use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
 use super::listing;
 use super::process::{is_alive, user};
-use super::range_lock;
+use super::{range_lock, rights};
 
 /// What a spool begins with.
 pub const START: [u8; 8] = *b"jitspool";
@@ -153,6 +153,9 @@ fn namespace(kind: &str) -> u64 {
 impl SpoolFile {
     /// Makes the spool of this process in `dir`, `len` bytes long, without any memory allocated to it yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
+        if rights::are_more() {
+            return Err(io::Error::other(rights::WHY_NO_FILE));
+        }
         for _ in 0..10 {
             if let Some(spool) = SpoolFile::create_locked(dir, owner)? {
                 if let Err(error) = spool.file.set_len(len as u64) {

@@ -262,6 +262,7 @@ impl Writer {
         self.cutoff = cutoff;
         fence(Ordering::SeqCst);
         self.collect();
+        self.heed_rights();
         let mut merge = Merge::new(self.sources.iter().map(Source::readings));
         let (mut bytes, mut uncommitted) = (0, 0);
         while !self.short {

@@ -8,7 +8,7 @@ use crate::api::Id;
 use crate::queue::chunk::Chunk;
 use crate::queue::engine::Message;
 use crate::queue::thread_slot::ThreadSlot;
-use crate::sys::barrier;
+use crate::sys::{barrier, rights};
 
 /// A registering thread as the writer sees it.
 pub(super) struct Source {
@@ -101,6 +101,34 @@ impl Writer {
         barrier::all_threads();
         for chunk in wanted.iter().filter_map(|slot| slot.take()) {
             self.engine.pool.recycle(chunk);
+        }
+    }
+
+    /// In a process whose memory the kernel hides from others of its user (`sys/rights`), nothing that it uses stays in files which
+    /// they can open: regions lose their files, and records go on in private memory.
+    pub(super) fn heed_rights(&self) {
+        let pool = &self.engine.pool;
+        let may_have_files = pool.memory().has_spool() || self.ledger.regions.are_watching();
+        if !may_have_files || !rights::is_hidden() {
+            return;
+        }
+        self.ledger.regions.remove_files(&self.engine.status);
+        if !pool.memory().has_spool() {
+            return;
+        }
+        pool.memory().give_up_spool();
+        // Those that the thread has sent are only read.
+        self.sources.iter().flat_map(|source| &source.full).for_each(|&chunk| pool.memory().take_from_spool(chunk));
+        let wanted: Vec<&Source> = self.sources.iter().filter(|source| source.slot.want()).collect();
+        barrier::all_threads();
+        for source in wanted {
+            source.slot.wanted().into_iter().for_each(|chunk| pool.memory().take_from_spool(chunk));
+            source.slot.keep();
+        }
+        // A chunk that a thread is just using, or about to, is left for the next pass.
+        pool.leave_spool();
+        if !pool.memory().has_spool() {
+            self.host.last_error.set(format!("there is no spool any more: {}", rights::WHY_NO_FILE));
         }
     }
 

@@ -202,6 +202,11 @@ impl Header {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
+    /// Nobody is to complete anything from it any more.
+    pub fn void(&self) {
+        self.magic.store(0, Ordering::Release);
+    }
+
     /// Whose spool this is, and of how many units; `None` if it is none, or of another version.
     pub fn description(&self) -> Option<(Owner, usize)> {
         let known = self.magic.load(Ordering::Acquire) == MAGIC

@@ -65,6 +65,44 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether there is a spool.
+    pub fn has_spool(&self) -> bool {
+        self.spool().is_some()
+    }
+
+    /// Before chunks are moved out of the spool: it is removed, and nobody completes anything from it any more.
+    pub fn give_up_spool(&self) {
+        self.header().void();
+        self.remove_spool();
+    }
+
+    /// Moves a chunk, which nobody writes to, out of the spool into private memory.
+    pub fn take_from_spool(&self, chunk: Chunk) {
+        let units = self.units_of(chunk);
+        let bytes = self.bytes(units.start, chunk.size());
+        // What has failed is tried again by the next pass.
+        if !units.clone().all(|unit| self.is_private(unit)) && self.region.copy_to_private(bytes).is_ok() {
+            self.set_private(units);
+        }
+    }
+
+    /// Ends the use of the spool if no chunk is left in it, while nobody makes or gives up chunks. Later ones are private memory in any
+    /// case.
+    pub fn leave_spool(&self) {
+        let directory = self.header().directory(self.units);
+        let is_empty = |&unit: &usize| directory[unit].load(Ordering::Relaxed) == 0;
+        (0..self.units).filter(is_empty).for_each(|unit| self.set_private(unit..unit + 1));
+        let is_left = (0..self.units).all(|unit| self.is_private(unit));
+        if is_left && self.region.copy_to_private(0..self.start).is_ok() {
+            *self.spool() = None;
+        }
+    }
+
+    fn set_private(&self, units: Range<usize>) {
+        units.for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
+        self.partly.store(true, Ordering::Relaxed);
+    }
+
     /// Gives everything back to the kernel, and removes the spool. There is no chunk in it.
     pub fn detach(&self) {
         let spool = self.spool().take();
@@ -134,8 +172,7 @@ impl Memory {
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
             self.region.make_private(bytes.clone())?;
-            units.clone().for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
-            self.partly.store(true, Ordering::Relaxed);
+            self.set_private(units.clone());
         }
         // SAFETY: the range lies in the region, which is never unmapped, and by contract nobody uses it.
         let chunk = unsafe { Chunk::init(self.region.start().add(bytes.start), bytes.len()) };

@@ -16,7 +16,7 @@ use crate::session::call::Ref;
 use crate::session::{find, Session};
 use crate::sink::region::Changing;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::{loader, process_memory};
+use crate::sys::{loader, process_memory, rights};
 pub use lines::Row;
 
 /// The session that the collector has opened, for the life of the process and its forked children. 0: none.
@@ -144,10 +144,8 @@ impl Collector {
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
-        // SAFETY: getauxval only answers.
-        let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
         // The variable by which this library was loaded is not for such a program, nor are others.
-        let sinks = privileged.then_some(Sinks::NONE);
+        let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
         let opened = Session::open(&Options { sinks, ..Options::default() })?.into_handle();
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // Another thread was faster.

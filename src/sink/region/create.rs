@@ -19,7 +19,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::mapping::page_size;
-use crate::sys::reserve;
+use crate::sys::{reserve, rights};
 
 /// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,6 +135,9 @@ impl Regions {
     /// A new file for a region, under an unused name. `at_code`: one of a file whose loaded segment begins at the code.
     pub(super) fn new_file(&self, status: &Status, at_code: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
+        if rights::are_more() {
+            return Err(format!("a region has no file: {}", rights::WHY_NO_FILE));
+        }
         let mut settings = lock(&self.settings);
         let dir = settings.open_dir().map_err(|error| describe("open", &settings.dir, &error))?;
         let mut attempt = 0;

@@ -20,6 +20,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::maps::{self, Mapping};
+use crate::sys::rights;
 
 impl Regions {
     /// In a forked child, before anything else runs: from now on parent and child do not see each other's writes.
@@ -27,7 +28,7 @@ impl Regions {
     /// Only the forking thread exists here, so nobody uses the memory. The parent's other threads may continue to write to the
     /// memory being copied, as they may write to a file.
     pub fn part_in_child(&self, status: &Status) {
-        let may_have_names = status.sinks().has(Sinks::REGION);
+        let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
         for region in self.all() {
             let Backing::TwoViews { write } = region.kind else { continue };
             let named = match may_have_names && region.has_shared_file() {

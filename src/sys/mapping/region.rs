@@ -111,6 +111,23 @@ impl Region {
         Ok(())
     }
 
+    /// Puts private memory with the same bytes in the place of a range that may be touched, and that nobody writes to. After an error
+    /// it is as it was.
+    pub fn copy_to_private(&self, range: Range<usize>) -> io::Result<()> {
+        let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
+        // SAFETY: it was just mapped, is zero, and nobody else has it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), range.len()) };
+        // By the kernel: somebody may have cut the file.
+        if process_memory::read(std::process::id(), self.mapping.at(&range) as u64, bytes) < range.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.replace(&range, part.at(&(0..range.len())))?;
+        // It has another address now.
+        part.leak();
+        self.mapping.advise(range, libc::MADV_DONTFORK);
+        Ok(())
+    }
+
     /// Puts another region that is as long in the place of this one, of which nobody uses more than to look at its first `head` bytes;
     /// they are open in the other one.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
