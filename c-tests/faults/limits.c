@@ -6,7 +6,9 @@
 #include <grp.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "testing.h"
 
@@ -341,6 +343,83 @@ static void other_user(void) {
   CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
 }
 
+/* Locks a range for reading, except what somebody has locked for writing. `end` 0: to the last byte that there can be. */
+static void lock_to_read(int file, off_t start, off_t end) {
+  struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = end == 0 ? 0 : end - start};
+  if (fcntl(file, F_OFD_SETLK, &lock) == 0) {
+    return;
+  }
+  CHECK(fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_len != 0);
+  if (lock.l_start > start) {
+    lock_to_read(file, start, lock.l_start);
+  }
+  if (end == 0 || lock.l_start + lock.l_len < end) {
+    lock_to_read(file, lock.l_start + lock.l_len, end);
+  }
+}
+
+/* Another user, who may only read the files, locks them in each way that this allows, until its parent closes the socket. */
+static void lock_as_reader(int parent) {
+  if (geteuid() == 0) {
+    become(65534);
+  }
+  static const uint32_t sinks[] = {JITSYM_SINK_MAP, JITSYM_SINK_JITDUMP};
+  for (int i = 0; i < 2; i++) {
+    int file = open(test_path_of(getppid(), sinks[i]).text, O_RDONLY);
+    CHECK(file >= 0);
+    (void)flock(file, LOCK_EX | LOCK_NB);
+    lock_to_read(file, 0, 0);
+  }
+  char byte = 0;
+  CHECK(write(parent, &byte, 1) == 1 && read(parent, &byte, 1) == 0);
+  _exit(0);
+}
+
+/* Nothing changes for the library because somebody who reads its files has locked them. */
+static void locked_by_reader(void) {
+  enum { TIMES = 1000 };
+  jitsym_options options = test_options();
+  options.sinks = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP;
+  options.flags = JITSYM_INIT_REMOVE_FILES;
+  options.map_max = 4096;
+  options.jitdump_max = 1 << 16;
+  jitsym *session = NULL;
+  CHECK_OK(jitsym_init(&options, &session));
+  put(session, 0, "first");
+  CHECK_OK(test_flush(session));
+  int sockets[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+  fflush(NULL);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    close(sockets[1]);
+    lock_as_reader(sockets[0]);
+  }
+  close(sockets[0]);
+  char byte;
+  CHECK(read(sockets[1], &byte, 1) == 1);
+  struct test_path map_path = test_path(session, JITSYM_SINK_MAP), dump_path = test_path(session, JITSYM_SINK_JITDUMP);
+  for (unsigned i = 0; i < TIMES; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "code %u in the place of the one before", i);
+    test_register(session, ADDR, 0x400, name);
+    if (i % 100 == 0) {
+      CHECK_OK(test_flush(session));
+    }
+  }
+  CHECK_OK(test_flush(session));
+  struct map map = map_read(map_path.text);
+  CHECK(map.count == 1 && strcmp(map_name(&map, ADDR), "code 999 in the place of the one before") == 0);
+  map_free(&map);
+  struct stat data;
+  CHECK(stat(dump_path.text, &data) == 0 && data.st_size <= 1 << 16);
+  CHECK_OK(jitsym_close(session));
+  CHECK(access(map_path.text, F_OK) != 0 && access(dump_path.text, F_OK) != 0);
+  close(sockets[1]);
+  test_wait_ok(child);
+}
+
 /* What another user takes for itself in a directory like /tmp, before this process has made its files. */
 static const char *taken[2];
 
@@ -474,6 +553,7 @@ int main(int argc, char **argv) {
     test_child(fresh_names_taken);
     test_child(map_taken);
   }
+  test_child(locked_by_reader);
   test_child(nothing_new);
   test_child(not_writable);
   return test_end();

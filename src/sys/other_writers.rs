@@ -150,7 +150,7 @@ pub fn make_appending(file: Identity, ours: &File) {
 
 /// Where far after its end copies of this library lock a byte of the files that they write to, because no copy sees what another one
 /// has open. Each process has its own range there, in which each copy has its own byte.
-const COPIES: libc::off_t = 1 << 62;
+pub(super) const COPIES: libc::off_t = 1 << 62;
 /// How long such a range is.
 const RANGE: libc::off_t = 1 << 30;
 

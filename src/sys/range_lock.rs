@@ -31,7 +31,14 @@ pub fn unlock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes).map(drop)
 }
 
-/// Whether another open file has a lock in a range. False on a file system without locks.
+/// Whether that has failed because another open file has a lock in the range.
+pub fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
+/// Whether another open file, by which the file can be written to, has a lock in a range. False on a file system without locks.
+///
+/// A lock for reading says nothing: whoever may read a file can lock it so.
 pub fn is_locked(file: &File, bytes: Bytes) -> bool {
-    ask(file, libc::F_OFD_GETLK, libc::F_WRLCK, bytes).is_ok_and(|kind| kind != libc::F_UNLCK as libc::c_short)
+    ask(file, libc::F_OFD_GETLK, libc::F_RDLCK, bytes).is_ok_and(|kind| kind != libc::F_UNLCK as libc::c_short)
 }

@@ -175,7 +175,7 @@ impl SpoolFile {
         let file = options().create_new(true).mode(0o600).open(&path)?;
         let spool = SpoolFile { file, path };
         match range_lock::lock(&spool.file, range_lock::WHOLE) {
-            Err(error) if is_locked(&error) => return Ok(None),
+            Err(error) if range_lock::is_taken(&error) => return Ok(None),
             Err(error) => {
                 spool.remove();
                 return Err(error);
@@ -201,7 +201,7 @@ impl SpoolFile {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
         }
         match range_lock::lock(&spool.file, range_lock::WHOLE) {
-            Err(error) if is_locked(&error) => return Ok(None),
+            Err(error) if range_lock::is_taken(&error) => return Ok(None),
             other => other?,
         }
         // The previous holder of the lock may have removed it.
@@ -245,10 +245,6 @@ fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     options
-}
-
-fn is_locked(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
 /// How the names of all spools of a process begin.

@@ -6,7 +6,6 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -18,6 +17,7 @@ use std::time::UNIX_EPOCH;
 use super::plan::{rounds, Plan, Random, RECOVER};
 use super::recover::{recover, recover_command, Report};
 use super::run::{fresh_dir, Run, SpoolDir};
+use crate::support::lock_range;
 
 /// Where things are in a spool: see `src/queue/spool/layout.rs`.
 const PID_NAMESPACE: usize = 40;
@@ -351,9 +351,8 @@ fn files_of_the_living() {
             let mut case = Case::new("good", which, &path);
             case.pid_namespace = (!is_visible).then_some(1);
             template.put(&place.0, 1, &template.spool(&case));
-            let held = File::open(&path).expect("file");
-            // SAFETY: the descriptor is open.
-            assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+            let held = File::options().write(true).open(&path).expect("file");
+            assert!(lock_range(&held, libc::F_WRLCK));
             let before = look(&path);
             let output = recover(&place.0, &[]);
             if !is_visible {
@@ -361,8 +360,10 @@ fn files_of_the_living() {
                 assert_eq!(place.spools().len(), 1, "{output:?}");
                 assert!(Report::parse(&output)[0].complaints[0].contains("living process"), "{output:?}");
                 // Not by closing it: a program that another test has just started may have it open too, until it is executed.
-                // SAFETY: the descriptor is open.
-                assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_UN) }, 0);
+                assert!(lock_range(&held, libc::F_UNLCK));
+                // What a reader has locked is nobody's for that.
+                let reader = File::open(&path).expect("file");
+                assert!(lock_range(&reader, libc::F_RDLCK));
                 recover(&place.0, &[]);
             }
             check_completed(&case, "after the living");

@@ -82,6 +82,14 @@ pub fn lock(path: &Path) -> File {
     file
 }
 
+/// Locks all of a file for writing as the library does, or for reading, as everybody may who can read it (fcntl(2), `F_OFD_SETLK`).
+pub fn lock_range(file: &File, kind: i32) -> bool {
+    let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    let range = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    // SAFETY: the descriptor is open, and the pointer valid.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
+}
+
 /// Builds the C libraries; cargo decides whether there is anything to do.
 pub fn artifacts() -> &'static Artifacts {
     static BUILT: OnceLock<Artifacts> = OnceLock::new();

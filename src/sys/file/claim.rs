@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::names::name_of_new;
-use super::{check_plain, lock, look_at, refuse, Access, APPEND, OURS, TAKEN};
+use super::{check_plain, is_locked, lock, look_at, refuse, Access, APPEND, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
@@ -86,9 +86,9 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // Until it is gone: another copy of this library may be about to replace it too.
-    let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok();
-    if opened.as_ref().is_some_and(|file| !lock(file)) {
+    // Until it is gone: another copy of this library may be about to replace it too. One that must not be written to can only be asked.
+    let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
+    if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
     // One of ours that nobody here uses is that of the program before, if the process has executed another one.

@@ -23,11 +23,10 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{flock, FlockOperation, OFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 use super::dir::Dir;
-use super::process;
+use super::{other_writers, process, range_lock};
 
 /// How a file is written to.
 pub type Access = OFlags;
@@ -42,9 +41,16 @@ pub const OURS: u32 = libc::S_ISVTX;
 /// The kind of error for a file that belongs to somebody else in this process.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
-/// Locks a file for as long as it is open. False if somebody else has.
+/// The byte, far after the end of all files, that a process locks in each file that it writes to.
+const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
+
+/// Locks a file for as long as it is open or mapped, which is to be written to. False if somebody else who can write to it has.
+///
+/// Not by flock(2): whoever may read a file can lock it so. For the same reason a lock for reading is no obstacle, but that this one
+/// is not had then.
 fn lock(file: &File) -> bool {
-    flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
+    let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
+    !(taken && range_lock::is_locked(file, ALIVE))
 }
 
 /// Whether a file is one that this user has made and nobody has a second name for; else what is wrong with it.
@@ -70,7 +76,7 @@ pub fn check_ours(data: &Metadata) -> io::Result<()> {
 /// Whether somebody who lives has locked a file.
 pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
-    opened.is_ok_and(|file| !lock(&file))
+    opened.is_ok_and(|file| range_lock::is_locked(&file, ALIVE))
 }
 
 fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {

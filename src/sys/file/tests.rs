@@ -3,12 +3,13 @@ use std::fs;
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use super::claim::create_with;
 use super::*;
+use crate::sys::descriptors;
 
 fn dir(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("jitsym-file-{name}-{}", std::process::id()));
@@ -49,27 +50,38 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
+/// One that somebody may write to who has locked it. Whoever can only read it has no say.
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
     let dir = dir("living");
     let path = dir.join("jit-1.dump");
+    // Of another table of descriptors: what the host's threads have open counts in any case.
+    let is_alive = || is_locked(&Dir::of(&path).unwrap(), path.file_name().unwrap());
     fs::write(&path, "alive").unwrap();
-    // It ends, and with it the lock, when its input does: however this test ends.
-    let mut holder = Command::new("flock").arg(&path).arg("cat").stdin(Stdio::piped()).spawn().unwrap();
-    // Until the lock is taken the file looks stale; so look at it without claiming it.
-    let file = File::open(&path).unwrap();
-    while lock(&file) {
+    File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let apart = |body: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let run = || {
+                assert!(descriptors::separate());
+                body();
+            };
+            scope.spawn(run).join().unwrap();
+        });
+    };
+    apart(&|| {
+        let holder = File::options().write(true).open(&path).unwrap();
+        assert!(lock(&holder) && is_alive());
+        apart(&|| assert!(claim(&path, 0o600).unwrap_err().to_string().contains("living process")));
+        assert_eq!(fs::read(&path).unwrap(), b"alive");
+    });
+    apart(&|| {
+        let reader = File::open(&path).unwrap();
         // SAFETY: the descriptor is open.
-        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    drop(file);
-    let error = claim(&path, 0o600).unwrap_err();
-    drop(holder.stdin.take());
-    assert!(holder.wait().unwrap().success());
-    assert!(error.to_string().contains("living process"), "{error}");
-    assert_eq!(fs::read(&path).unwrap(), b"alive");
+        assert_eq!(unsafe { libc::flock(reader.as_raw_fd(), libc::LOCK_EX) }, 0);
+        assert!(!is_alive());
+        apart(&|| assert_eq!(claim(&path, 0o600).unwrap().metadata().unwrap().len(), 0));
+    });
     fs::remove_dir_all(&dir).unwrap();
 }
 
