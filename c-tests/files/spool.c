@@ -154,6 +154,33 @@ static void namespaces_that_are_gone(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* ------------------------------------------------------------------------------------------------ children */
+
+/* Children that have written everything and end without a word leave few spools while the parent forks, and none when it has closed. */
+static void children_without_a_word(void) {
+  enum { CHILDREN = 100, EVERY = 16 };
+  spools_apart("children");
+  jitsym *session = test_open();
+  put(session, 10, "parent's");
+  for (unsigned i = 0; i < CHILDREN; i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      put(session, 10, "child's");
+      CHECK_OK(test_flush(session));
+      CHECK(own_spools(NULL) == 1);
+      _exit(0);
+    }
+    test_wait_ok(child);
+    unlink(test_path_of(child, JITSYM_SINK_MAP).text);
+    unlink(test_path_of(child, JITSYM_SINK_JITDUMP).text);
+  }
+  /* That of the parent, and those since it has looked last. */
+  TEST_AWAIT(spools_of("jitsym-", NULL) <= 1 + EVERY);
+  CHECK_OK(jitsym_close(session));
+  CHECK(spools_of("jitsym-", NULL) == own_spools(NULL));
+}
+
 /* ------------------------------------------------------------------------------------------------ locked memory */
 
 /* A line of /proc/self/status, in KiB. */
@@ -261,6 +288,7 @@ int main(int argc, char **argv) {
   test_child(executes_itself);
   test_child(cleaned);
   test_child(namespaces_that_are_gone);
+  test_child(children_without_a_word);
   if (!test_light) {
     /* Sanitizers and valgrind map far more than the program. */
     locked_memory();

@@ -141,7 +141,8 @@ fn go_on_in_parent() {
                     process.allocator.changing.after_fork();
                     process.collector.changing.after_fork();
                 }
-                if let Some(engine) = process.engine().filter(|_| process.regions.has_forked()) {
+                let is_due = |engine: &&Engine| engine.has_forked() | process.regions.has_forked();
+                if let Some(engine) = process.engine().filter(is_due) {
                     engine.wake_if_asleep();
                 }
                 Ok(())

@@ -15,21 +15,26 @@ use super::dir::{open_at, Dir};
 
 /// All names in a directory, except those of itself and its parent.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
-    read(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?)
+    names_that(path, |_| true)
 }
 
-/// The same of one that is held.
+/// Those of them that are `wanted`: for a directory in which others may have any number.
+pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
+    read(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
+}
+
+/// All names in a directory that is held.
 pub fn names_below(dir: &Dir) -> io::Result<Vec<OsString>> {
-    read(dir.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?)
+    read(dir.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
 }
 
-fn read(dir: File) -> io::Result<Vec<OsString>> {
+fn read(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
     let mut entries = RawDir::new(dir, &mut room);
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." {
+        if name != "." && name != ".." && wanted(name) {
             names.try_reserve(1)?;
             names.push(name.to_owned());
         }

@@ -4,6 +4,7 @@ use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -263,12 +264,21 @@ pub struct Listed {
     pub path: PathBuf,
 }
 
+impl Listed {
+    /// Whether it was made just now by a process that seems to live. It tells that without opening anything, for many processes that
+    /// start at once: each of them looks at the spools of all others.
+    pub fn is_fresh(&self) -> bool {
+        const FRESH: u64 = 1_000_000_000;
+        self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
+    }
+}
+
 /// The spools in a directory, oldest first.
 pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     let own_start = LazyCell::new(|| start_time("self").unwrap_or(0));
     let is_own = |pid, start: u64| pid == std::process::id() && start != 0 && start.abs_diff(*own_start) <= 1;
     let mut found = Vec::new();
-    for name in listing::names(dir)? {
+    for name in listing::names_that(dir, |name| name.as_bytes().starts_with(PREFIX.as_bytes()))? {
         if let Some((pid, start, made)) = name.to_str().and_then(parse_name) {
             found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
         }
@@ -334,6 +344,19 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(!dead.is_visibly_alive());
+    }
+
+    #[test]
+    fn spools_of_processes_that_have_just_started_are_passed_over() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let listed = |pid, made| Listed { pid, made, is_own: false, path: PathBuf::new() };
+        let now = monotonic_ns();
+        assert!(listed(child.id(), now).is_fresh());
+        assert!(!listed(std::process::id(), now).is_fresh(), "of an earlier process with this pid");
+        assert!(!listed(child.id(), now - 2_000_000_000).is_fresh());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!listed(child.id(), monotonic_ns()).is_fresh());
     }
 
     #[test]

@@ -123,6 +123,7 @@ impl Writer {
         self.engine.pool.shrink();
         self.engine.status.stop_sinks();
         self.publish();
+        self.tidy_children(true);
         self.engine.signal_flush.end(problem);
         end_requests(self.engine, problem);
         self.config = None;

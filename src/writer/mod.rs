@@ -32,7 +32,7 @@ use crate::sink::region::Regions;
 use crate::sink::Turn;
 use crate::sys::last_thread::LastThread;
 use crate::sys::sync::MutexGuard;
-use crate::sys::{barrier, reserve};
+use crate::sys::{barrier, reserve, rights};
 pub use fork::Inheritance;
 pub use ledger::{Ledger, Notice};
 pub use life::fail;
@@ -202,6 +202,7 @@ impl Writer {
             self.ledger.sinks.trim();
             self.ledger.finish_regions();
             self.ledger.sinks.close_to_remove();
+            self.tidy_children(true);
         }
         self.answered = due;
         let mut requests = self.engine.requests();
@@ -225,6 +226,8 @@ impl Writer {
         self.quiesce().enter();
         let bytes = self.pass_inside(now);
         self.quiesce().leave();
+        // No fork waits for this.
+        self.tidy_children(false);
         bytes
     }
 
@@ -347,6 +350,14 @@ impl Writer {
         let memory = pool.memory();
         memory.header().set_files(&self.ledger.sinks.files(config));
         memory.commit(&self.ledger.state());
+    }
+
+    /// Removes what children have left who have ended without a word: after some forks, or after `any`.
+    fn tidy_children(&self, any: bool) {
+        let spools = self.config.as_ref().filter(|config| config.spool && !rights::are_more());
+        if let Some(config) = spools.filter(|_| self.engine.children_are_due(any)) {
+            recover::remove_empty(&config.spool_dir);
+        }
     }
 
     /// The requests; none if a signal handler waits, which may have interrupted the thread that has them.

@@ -36,6 +36,9 @@ fn first_index() -> u64 {
     INDICES_START + (place << 28)
 }
 
+/// After so many forks the writer looks at what children have left.
+const FORKS: u32 = 16;
+
 /// Threads take code indices by this many.
 const INDEX_BLOCK: u64 = 1024;
 
@@ -70,6 +73,8 @@ pub struct Engine {
     drop_when_full: AtomicBool,
     max_wait_ms: AtomicU32,
     fork: AtomicU8,
+    /// How often the process has forked since somebody has looked at what children have left.
+    forks: AtomicU32,
     /// Number of registrations and moves whose code bytes the writer has to read yet.
     unread: AtomicI64,
     /// The writer sleeps until it is woken.
@@ -114,6 +119,7 @@ impl Engine {
             drop_when_full: AtomicBool::new(false),
             max_wait_ms: AtomicU32::new(0),
             fork: AtomicU8::new(config.fork as u8),
+            forks: AtomicU32::new(0),
             unread: AtomicI64::new(0),
             asleep: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
@@ -140,6 +146,20 @@ impl Engine {
     pub fn fork(&self) -> Fork {
         let mode = self.fork.load(Ordering::Relaxed);
         [Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
+    }
+
+    /// The process has forked. Whether the writer is to look at what children have left.
+    pub fn has_forked(&self) -> bool {
+        self.forks.fetch_add(1, Ordering::Relaxed) + 1 >= FORKS
+    }
+
+    /// Whether children may have left something: at least so much that it is worth a look, or anything at all.
+    pub fn children_are_due(&self, any: bool) -> bool {
+        let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
+        if are_due {
+            self.forks.store(0, Ordering::Relaxed);
+        }
+        are_due
     }
 
     /// Takes over the ids and indices that were given out in the parent before the fork.

@@ -78,6 +78,9 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 pub fn tidy(dir: &Path, all: bool) -> u64 {
     let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
     for listed in list(dir).unwrap_or_default() {
+        if !all && listed.is_fresh() {
+            continue;
+        }
         match Dead::open(&listed.path) {
             Opened::Dead(dead) if listed.is_own && !all => dead.file.remove(),
             Opened::Dead(dead) if listed.is_own || dead.is_empty() => records += dead.recover().records,
@@ -97,6 +100,17 @@ pub fn tidy(dir: &Path, all: bool) -> u64 {
         }
     }
     records
+}
+
+/// Removes the spools of dead processes that have nothing in them to be written, such as those of forked children that have flushed and
+/// ended without running exit handlers.
+pub fn remove_empty(dir: &Path) {
+    for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
+        match Dead::open(&listed.path) {
+            Opened::Dead(dead) if dead.is_empty() => dead.file.remove(),
+            _ => {}
+        }
+    }
 }
 
 /// How many of `count` spools are too many: all, if they take the room that the next one needs.
