@@ -681,9 +681,20 @@ static void off_child(void) {
   check_no_trace();
 }
 
+/* A session that is closed in a child is closed there, also if nothing was to be done for it before. */
+static void closes_off_child(void) {
+  jitsym_code code = test_code(CHILD, 16, "nobody's");
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(jitsym_close(session));
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_register(session, &code, NULL));
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_close(session));
+  check_no_trace();
+}
+
 static void off(void) {
   setenv("JITSYM", "off", 1);
   session = test_open_flags(0, 0);
+  fork_now(closes_off_child);
   jitsym *second = test_open_flags(0, 0);
   fork_now(off_child);
   CHECK_OK(jitsym_close(second));

@@ -233,7 +233,9 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
     let ended = handle::place_of(parent, handle).and_then(|place| {
         usable(parent).ok_or(Error::Forked)?;
         let ended = place.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::Relaxed);
-        ended.map(drop).map_err(|_| Error::Closed)
+        ended.map_err(|_| Error::Closed)?;
+        handle::forget_off(handle);
+        Ok(())
     });
     Some(ended)
 }
