@@ -4,10 +4,12 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "testing.h"
@@ -495,6 +497,66 @@ static void thread_ends(void) {
   CHECK_OK(jitsym_close(late_session));
 }
 
+/*
+ * A thread that hardly gets any time opens a session, or one with a real-time priority: the library's threads are ordinary ones, on
+ * the processors of the process's first thread.
+ */
+static int of_opener[3];
+static cpu_set_t all_processors;
+
+static void *open_as_it_is(void *unused) {
+  (void)unused;
+  cpu_set_t last;
+  CPU_ZERO(&last);
+  for (int i = 0; i < CPU_SETSIZE; i++) {
+    if (CPU_ISSET(i, &all_processors)) {
+      CPU_ZERO(&last);
+      CPU_SET(i, &last);
+    }
+  }
+  struct sched_param priority = {.sched_priority = of_opener[1]};
+  CHECK(sched_setaffinity(0, sizeof last, &last) == 0 && sched_setscheduler(0, of_opener[0], &priority) == 0);
+  CHECK(setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), of_opener[2]) == 0);
+  late_session = test_open();
+  return NULL;
+}
+
+static void ordinary_threads(void) {
+  CHECK(sched_getaffinity(0, sizeof all_processors, &all_processors) == 0);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, open_as_it_is, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  CHECK_OK(test_flush(late_session));
+  DIR *tasks = opendir("/proc/self/task");
+  CHECK(tasks != NULL);
+  int ours = 0;
+  for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+    pid_t task = atoi(entry->d_name);
+    if (task == 0 || task == getpid()) {
+      continue;
+    }
+    cpu_set_t processors;
+    /* The opener's may be about to end. */
+    int policy = sched_getscheduler(task);
+    if (policy < 0 || sched_getaffinity(task, sizeof processors, &processors) != 0) {
+      continue;
+    }
+    ours++;
+    CHECK(policy == SCHED_OTHER && getpriority(PRIO_PROCESS, (id_t)task) == 0);
+    CHECK(CPU_EQUAL(&processors, &all_processors));
+  }
+  closedir(tasks);
+  CHECK(ours == 2);
+  CHECK_OK(jitsym_close(late_session));
+}
+
+static void schedules(void) {
+  static const int openers[][3] = {{SCHED_FIFO, 50, 0}, {SCHED_IDLE, 0, 0}, {SCHED_OTHER, 0, 10}};
+  for (size_t i = 0; i < sizeof openers / sizeof openers[0]; i++) {
+    memcpy(of_opener, openers[i], sizeof of_opener);
+    test_child(ordinary_threads);
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   const char *given = getenv("JITSYM_TEST_SEED");
@@ -515,5 +577,9 @@ int main(int argc, char **argv) {
     test_child(blocked_signals);
   }
   test_child(thread_ends);
+  if (!test_light && geteuid() == 0) {
+    /* Without tools, which have threads and processors of their own. Only root can take these back. */
+    schedules();
+  }
   return test_end();
 }

@@ -267,6 +267,37 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
+    // A call waits for that one, so that it goes on as the caller does.
+    if name != APART {
+        be_ordinary();
+    }
+}
+
+/// Gives the calling thread the policy and niceness of an ordinary thread, and also the processors of the process's first thread, as
+/// far as the kernel allows that. It has inherited those of the thread that has opened the session: a real-time priority is not for
+/// work in the background, and on processors where it hardly gets any time records would be dropped.
+fn be_ordinary() {
+    let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
+    // Not by the C library, of which musl's has no such functions.
+    // SAFETY: the pointers are valid, and 0 is the calling thread.
+    unsafe {
+        if own(libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int) != libc::SCHED_OTHER {
+            let priority: libc::c_int = 0;
+            libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority);
+        }
+        // The kernel answers with 20 less the niceness.
+        if libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) != 20 {
+            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0);
+        }
+        let (mut here, mut first) = ([0_u64; 128], [0_u64; 128]);
+        let len = size_of_val(&here);
+        let known = libc::syscall(libc::SYS_sched_getaffinity, 0, len, here.as_mut_ptr()) > 0
+            && libc::syscall(libc::SYS_sched_getaffinity, std::process::id(), len, first.as_mut_ptr()) > 0;
+        if known && here != first {
+            here.iter_mut().zip(first).for_each(|(here, first)| *here |= first);
+            libc::syscall(libc::SYS_sched_setaffinity, 0, len, here.as_ptr());
+        }
+    }
 }
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.
