@@ -1,5 +1,7 @@
 //! Traces in adopted memory: what perf says without the jitdump and without `perf inject`.
 
+use object::{Object, ObjectSymbol};
+
 use super::*;
 
 const ADOPT: [(&str, &str); 1] = [("JITSYM_ADOPT", "1")];
@@ -210,8 +212,9 @@ fn areas_at_one_address_are_told_apart() {
         // Which of the names depends on the area's neighbours.
         let names = [format!("/tmp/jit-{}-{number}.so", files.0), format!("/tmp/jitted-{}-r{number}.so", files.0)];
         let bytes = names.iter().find_map(|name| std::fs::read(name).ok()).expect("the file of an area");
-        let is_name = |bytes: &&[u8]| bytes.starts_with(b"area_") && bytes[5..].iter().all(u8::is_ascii_digit);
-        let names: Vec<&[u8]> = bytes.split(|&byte| byte == 0).filter(is_name).collect();
-        assert_eq!(names, [format!("area_{number}").as_bytes()]);
+        let file = object::File::parse(&*bytes).expect("an ELF file");
+        let names: Vec<&str> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+        let names: Vec<&str> = names.into_iter().filter(|name| name.starts_with("area_")).collect();
+        assert_eq!(names, [format!("area_{number}")]);
     }
 }
