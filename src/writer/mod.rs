@@ -354,8 +354,9 @@ impl Writer {
 
     /// Removes what children have left who have ended without a word: after some forks, or after `any`.
     fn tidy_children(&self, any: bool) {
-        let spools = self.config.as_ref().filter(|config| config.spool && !rights::are_more());
-        if let Some(config) = spools.filter(|_| self.engine.children_are_due(any)) {
+        let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
+        // First: the question about rights takes several system calls.
+        if self.engine.children_are_due(any) && !rights::are_more() {
             recover::remove_empty(&config.spool_dir);
         }
     }
