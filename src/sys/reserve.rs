@@ -10,6 +10,8 @@
 //!
 //! Only the C libraries have it (feature `reserve`): a Rust program has one allocator, and that is for it to choose.
 
+use std::collections::TryReserveError;
+
 #[cfg(feature = "reserve")]
 pub use reserve::is_short;
 
@@ -18,6 +20,14 @@ pub use reserve::is_short;
 #[inline]
 pub fn is_short() -> bool {
     false
+}
+
+/// A copy of bytes, unless there is no memory for it.
+pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// Probes whether `bytes` can be allocated. For use before an infallible allocation.

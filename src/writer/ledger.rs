@@ -15,6 +15,7 @@ use crate::registry::{Live, Registry};
 use crate::sink::region::Regions;
 use crate::sink::set::SinkSet;
 use crate::sink::{Loaded, Origin, Sink};
+use crate::sys::reserve;
 
 /// See the module's description.
 pub struct Ledger {
@@ -150,7 +151,7 @@ impl Ledger {
             self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
-        let mut info_records = copy(self.registry.info_records_of(event.id)).unwrap_or_default();
+        let mut info_records = reserve::copy_of(self.registry.info_records_of(event.id)).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             return self.notify_read(event);
@@ -227,14 +228,6 @@ impl Ledger {
         }
         self.sinks.load(&code, &mut self.registry);
     }
-}
-
-/// A copy, unless there is no memory for it.
-pub fn copy(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut copied = Vec::new();
-    copied.try_reserve_exact(bytes.len()).ok()?;
-    copied.extend_from_slice(bytes);
-    Some(copied)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ledger::{copy, Ledger, Notice};
+use super::ledger::{Ledger, Notice};
 use crate::api::options::Sinks;
 use crate::format::jitdump::{shadow, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
@@ -10,6 +10,7 @@ use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
 use crate::sink::region::{NewCode, Region};
 use crate::sink::Origin;
+use crate::sys::reserve;
 
 impl Ledger {
     /// The region that code goes to that was registered at a time.
@@ -114,7 +115,7 @@ impl Ledger {
         let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
         // Without memory the code goes on without lines and tables, which may be large.
-        let mut info_records = copy(from.info_records_of(id)).unwrap_or_default();
+        let mut info_records = reserve::copy_of(from.info_records_of(id)).unwrap_or_default();
         let mut live = from.remove(id)?;
         if !is_in_region {
             self.sinks.gone(id);

@@ -3,6 +3,7 @@
 
 use super::handlers::Handler;
 use crate::format::jitdump::raw::u32_at;
+use crate::sys::reserve;
 
 /// As in `format/cfi`: a CIE's pointers to code are distances of 32 bits (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
 const RELATIVE: u8 = 0x1b;
@@ -47,10 +48,7 @@ impl Frame {
 
     /// The same again. `None` without memory.
     pub fn copy(&self) -> Option<Frame> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(self.bytes.len()).ok()?;
-        bytes.extend_from_slice(&self.bytes);
-        Some(Frame { bytes, ..*self })
+        Some(Frame { bytes: reserve::copy_of(&self.bytes).ok()?, ..*self })
     }
 
     /// Makes it speak of the same code at an address that is so much higher.

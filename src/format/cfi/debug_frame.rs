@@ -1,6 +1,7 @@
 //! `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`: for readers that take that only where it is mapped.
 
 use super::absolute::{each_entry, Entry};
+use crate::sys::reserve;
 
 /// What an entry has in place of the offset of its CIE if it is one.
 const CIE_ID: [u8; 4] = [0xff; 4];
@@ -54,9 +55,7 @@ impl DebugFrame {
         let (numbers, rest) = rest.split_at_checked(numbers)?;
         let instructions = rest.get(1 + usize::from(*rest.first()?)..)?;
         self.bytes.try_reserve(cie.len() + 8).ok()?;
-        let mut known = Vec::new();
-        known.try_reserve_exact(cie.len()).ok()?;
-        known.extend_from_slice(cie);
+        let known = reserve::copy_of(cie).ok()?;
         self.cies.try_reserve(1).ok()?;
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);

@@ -7,6 +7,7 @@
 use super::search::Row;
 use crate::format::cfi::debug_frame::CIES_MAX;
 use crate::format::jitdump::raw::u32_at;
+use crate::sys::reserve;
 
 /// Where in an FDE the size of its code is. With 0 there it describes nothing.
 pub const FDE_RANGE: u64 = 12;
@@ -98,9 +99,7 @@ impl Frames {
         out.try_reserve(cie.len()).ok()?;
         out.extend_from_slice(cie);
         if self.cies.len() < CIES_MAX {
-            let mut key = Vec::new();
-            key.try_reserve_exact(cie.len()).ok()?;
-            key.extend_from_slice(cie);
+            let key = reserve::copy_of(cie).ok()?;
             self.cies.try_reserve(1).ok()?;
             self.cies.push((key, at));
         }

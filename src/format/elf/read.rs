@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
+use crate::sys::reserve;
 
 const HEADER_SIZE: usize = 64;
 const SECTION_SIZE: usize = 64;
@@ -207,12 +208,7 @@ impl<'a> Image<'a> {
             for table in tables {
                 let mut relocated = match data {
                     Cow::Owned(relocated) => relocated,
-                    Cow::Borrowed(data) => {
-                        let mut copy = Vec::new();
-                        copy.try_reserve_exact(data.len()).ok()?;
-                        copy.extend_from_slice(data);
-                        copy
-                    }
+                    Cow::Borrowed(data) => reserve::copy_of(data).ok()?,
                 };
                 self.relocate(&mut relocated, section.addr, table);
                 data = Cow::Owned(relocated);

@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use crate::api::code::{Inline, Line};
 use crate::api::error::{Error, Result};
+use crate::sys::reserve;
 
 /// `LineNumberInfo`.
 #[repr(C)]
@@ -23,9 +24,7 @@ fn room_for<T>(count: usize) -> Result<Vec<T>> {
 
 /// A copy of a text of any length.
 pub fn copy_of(text: &[u8]) -> Result<Vec<u8>> {
-    let mut copy = room_for(text.len())?;
-    copy.extend_from_slice(text);
-    Ok(copy)
+    reserve::copy_of(text).map_err(|_| Error::NoMemory)
 }
 
 /// The lines of a method or an inlined function: in a file, from offsets on that count from the start of the code.

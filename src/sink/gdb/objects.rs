@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::format::elf::object::{self, Function, FUNCTIONS_MAX, SPAN_MAX};
 use crate::sys::debugger::{self, Listed};
 use crate::sys::mapping::Table;
+use crate::sys::reserve;
 
 /// This many objects of one size become one.
 const WAYS: usize = 16;
@@ -198,10 +199,7 @@ impl Objects {
     fn info_records_of(&self, id: u64) -> Option<Vec<u8>> {
         let (group, entry) = self.entry_of(id)?;
         let records = group.text_of(entry).1;
-        let mut copied = Vec::new();
-        copied.try_reserve_exact(records.len()).ok()?;
-        copied.extend_from_slice(records);
-        Some(copied)
+        reserve::copy_of(records).ok()
     }
 
     /// Code has ended.

@@ -8,7 +8,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry, Stored};
 use crate::sink::{describe, Loaded, Origin, Sink};
-use crate::sys::process_memory;
+use crate::sys::{process_memory, reserve};
 
 impl Jitdump {
     /// Takes code over, and notes in the registry where its group will be.
@@ -147,12 +147,10 @@ impl Jitdump {
 
     /// A copy of code bytes, or zeros in their place if there is no memory for them.
     fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
-        let mut code = Vec::new();
-        match code.try_reserve_exact(bytes.len()) {
-            Ok(()) => code.extend_from_slice(bytes),
-            Err(_) => self.status.counters.unreadable.add(1),
-        }
-        code
+        reserve::copy_of(bytes).unwrap_or_else(|_| {
+            self.status.counters.unreadable.add(1);
+            Vec::new()
+        })
     }
 
     /// The bytes of code that are not in its record, or zeros in their place.

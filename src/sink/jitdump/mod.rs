@@ -192,8 +192,8 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Goes on with the file of a dead process, from where its last whole pass ended, and with what others have appended since: the one that is known, or the one that was
-    /// about to replace it. Believes neither, see `file::take_over`.
+    /// Goes on with the file of a dead process, from where its last whole pass ended, and with what others have appended since: the
+    /// one that is known, or the one that was about to replace it. Believes neither, see `file::take_over`.
     pub fn adopt(&mut self, state: &FileState, next: Option<FileState>, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let name = self.name().to_owned();
