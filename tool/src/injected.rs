@@ -1,5 +1,6 @@
 //! What perf has made of jitdumps and keeps: the objects of `perf inject` (`jitted-PID-N.so` beside the dump), and entries of the
-//! cache of build-ids (`~/.debug`). `jitsym record` has perf write to directories of its own. Only what certainly is that, is this user's, and is of a dead process, is removed.
+//! cache of build-ids (`~/.debug`). `jitsym record` has perf write to directories of its own. Something is removed only if it
+//! certainly is such a file, is this user's, and is of a dead process.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

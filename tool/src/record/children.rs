@@ -1,7 +1,7 @@
 //! The programs that are run: perf, one at a time. A signal that is to end this program ends perf, and what was recorded is kept.
 
-use std::io;
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The program that runs; 0 for none.
@@ -60,7 +60,7 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
 }
 
 /// Waits until it has ended.
-pub fn wait(child: &mut Child) -> io::Result<std::process::ExitStatus> {
+pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     // Its number is its own until it is waited for: so a signal that comes now reaches nobody else.
     // SAFETY: the call writes nothing but this struct.
     unsafe {
@@ -73,19 +73,34 @@ pub fn wait(child: &mut Child) -> io::Result<std::process::ExitStatus> {
     child.wait()
 }
 
-/// Runs a program to its end.
-pub fn output(command: &mut Command) -> io::Result<Output> {
-    let mut child = start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+/// Starts a program whose output is for [`read`].
+pub fn start_piped(command: &mut Command) -> io::Result<Child> {
+    start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+}
+
+/// Hands on what a program prints, and waits until it has ended. Returns how it ended, what it has said on its standard error output,
+/// and the answer of `body`.
+pub fn read<T>(child: &mut Child, body: impl FnOnce(&mut dyn Read) -> T) -> io::Result<(ExitStatus, Vec<u8>, T)> {
     let errors = child.stderr.take().map(|mut pipe| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut pipe, &mut bytes).map(|_| bytes)
+            pipe.read_to_end(&mut bytes).map(|_| bytes)
         })
     });
+    // The pipe is closed when `body` is done with it: a program that would print more ends.
+    let answer = match child.stdout.take() {
+        Some(mut pipe) => body(&mut pipe),
+        None => body(&mut io::empty()),
+    };
+    let status = wait(child)?;
+    let said = errors.and_then(|thread| thread.join().ok()).transpose()?.unwrap_or_default();
+    Ok((status, said, answer))
+}
+
+/// Runs a program to its end.
+pub fn output(command: &mut Command) -> io::Result<Output> {
     let mut stdout = Vec::new();
-    let read = child.stdout.take().map_or(Ok(0), |mut pipe| io::Read::read_to_end(&mut pipe, &mut stdout));
-    let status = wait(&mut child)?;
+    let (status, stderr, read) = read(&mut start_piped(command)?, |pipe| pipe.read_to_end(&mut stdout))?;
     read?;
-    let stderr = errors.and_then(|thread| thread.join().ok()).transpose()?.unwrap_or_default();
     Ok(Output { status, stdout, stderr })
 }

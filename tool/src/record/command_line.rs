@@ -5,13 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::data::{EVENTS, EVENTS_LEN, FEATURES};
 use super::quoted;
 use crate::open;
 
-/// Where the header says where the events are, and which features follow them (linux
-/// tools/perf/Documentation/perf.data-file-format.txt).
-const EVENTS: u64 = 40;
-const FEATURES: u64 = 72;
 const CMDLINE: u32 = 11;
 /// Longer ones are not read.
 const LENGTH: u64 = 4 << 20;
@@ -62,12 +59,12 @@ fn u64_at(file: &File, at: u64) -> io::Result<u64> {
 
 /// Where the header says where the command line is, and how long it is.
 fn entry(file: &File) -> io::Result<u64> {
-    let features = u64_at(file, FEATURES)?;
+    let features = u64_at(file, FEATURES as u64)?;
     if features >> CMDLINE & 1 == 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
     let before = (features & ((1 << CMDLINE) - 1)).count_ones();
-    let table = u64_at(file, EVENTS)?.saturating_add(u64_at(file, EVENTS + 8)?);
+    let table = u64_at(file, EVENTS as u64)?.saturating_add(u64_at(file, EVENTS_LEN as u64)?);
     Ok(table.saturating_add(16 * u64::from(before)))
 }
 

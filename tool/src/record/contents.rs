@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
 
@@ -183,19 +182,13 @@ pub fn with_output(
     command: &mut std::process::Command,
     read: impl FnOnce(&mut dyn BufRead) -> io::Result<()>,
 ) -> Result<(), String> {
-    let mut child = children::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
-        .map_err(|error| perf.cannot_start(&error))?;
-    let errors = child.stderr.take().map(|stderr| std::thread::spawn(move || io::read_to_string(stderr)));
-    let result = child.stdout.take().map(|stdout| read(&mut BufReader::with_capacity(1 << 16, stdout)));
-    let status = children::wait(&mut child).map_err(|error| error.to_string())?;
-    let said = errors.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
+    let mut child = children::start_piped(command).map_err(|error| perf.cannot_start(&error))?;
+    let body = |pipe: &mut dyn io::Read| read(&mut BufReader::with_capacity(1 << 16, pipe));
+    let (status, said, result) = children::read(&mut child, body).map_err(|error| error.to_string())?;
     if !status.success() {
-        return Err(perf.failure(status, &said));
+        return Err(perf.failure(status, &String::from_utf8(said).unwrap_or_default()));
     }
-    match result {
-        Some(Err(error)) => Err(error.to_string()),
-        _ => Ok(()),
-    }
+    result.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

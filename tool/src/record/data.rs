@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Places in the header: where the events are and how many bytes, and which features follow them.
-const EVENTS: usize = 40;
-const EVENTS_LEN: usize = 48;
-const FEATURES: usize = 72;
+pub const EVENTS: usize = 40;
+pub const EVENTS_LEN: usize = 48;
+pub const FEATURES: usize = 72;
 const HEADER: usize = 104;
 const MAGIC: &[u8] = b"PERFILE2";
 
