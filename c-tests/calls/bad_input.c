@@ -311,14 +311,7 @@ static void inlines(void) {
   session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, 0);
   keeper = test_register(session, KEEPER, 64, "keeper");
   inlines_at(ADDR);
-  jitsym_region_options options;
-  memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  options.size = 4096;
-  jitsym_region region;
-  memset(&region, 0, sizeof region);
-  region.struct_size = sizeof region;
-  CHECK_OK(jitsym_region_create(session, &options, &region));
+  jitsym_region region = test_region(session, 4096, 0);
   inlines_at((uintptr_t)region.exec);
   CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);

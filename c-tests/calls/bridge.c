@@ -2,24 +2,16 @@
 #define _GNU_SOURCE
 #include <elf.h>
 
+#include "gdb_list.h"
 #include "testing.h"
 
 enum { MAP = JITSYM_SINK_MAP, DUMP = JITSYM_SINK_JITDUMP };
 enum { BRIDGE = JITSYM_INIT_BRIDGE, OFF = JITSYM_INIT_BRIDGE | JITSYM_INIT_OFF_BY_DEFAULT };
 enum { SIZE = 64, OBJECTS = 4 };
 
-struct entry {
-  struct entry *next, *previous;
-  const void *object;
-  uint64_t size;
-};
-
 /* Hidden, as those of LLVM: no other function takes the place of this one, so the list is looked at now and then. Weak, because the
  * library with sanitizers is in the program, and has them too. */
-__attribute__((weak, visibility("hidden"))) struct {
-  uint32_t version, action;
-  struct entry *relevant, *first;
-} __jit_debug_descriptor = {1, 0, NULL, NULL};
+__attribute__((weak, visibility("hidden"))) struct gdb_descriptor __jit_debug_descriptor = {1, 0, NULL, NULL};
 __attribute__((weak, noinline, visibility("hidden"))) void __jit_debug_register_code(void) {
   __asm__ volatile("" ::: "memory");
 }
@@ -30,13 +22,13 @@ static struct object {
   Elf64_Sym symbols[2];
   char strings[32];
 } objects[OBJECTS];
-static struct entry entries[OBJECTS];
+static struct gdb_entry entries[OBJECTS];
 
 static uint64_t place(int number) {
   return (uint64_t)(uintptr_t)(test_bytes + number * SIZE);
 }
 
-static void tell(uint32_t action, struct entry *entry) {
+static void tell(uint32_t action, struct gdb_entry *entry) {
   __jit_debug_descriptor.action = action;
   __jit_debug_descriptor.relevant = entry;
   __jit_debug_register_code();
@@ -74,15 +66,15 @@ static void add(int number, const char *name) {
   object->symbols[1].st_shndx = 1;
   object->symbols[1].st_size = SIZE;
   if (name) snprintf(object->strings + 1, sizeof object->strings - 1, "%s", name);
-  struct entry *entry = &entries[number];
-  *entry = (struct entry){__jit_debug_descriptor.first, NULL, object, sizeof *object};
+  struct gdb_entry *entry = &entries[number];
+  *entry = (struct gdb_entry){__jit_debug_descriptor.first, NULL, object, sizeof *object};
   if (entry->next) entry->next->previous = entry;
   __jit_debug_descriptor.first = entry;
   tell(1, entry);
 }
 
 static void take(int number) {
-  struct entry *entry = &entries[number];
+  struct gdb_entry *entry = &entries[number];
   *(entry->previous ? &entry->previous->next : &__jit_debug_descriptor.first) = entry->next;
   if (entry->next) entry->next->previous = entry->previous;
   tell(2, entry);

@@ -15,6 +15,7 @@
 #include <valgrind/callgrind.h>
 
 #include "../sources/runtime.h"
+#include "gdb_list.h"
 #include "testing.h"
 
 void *__libc_malloc(size_t size);
@@ -178,27 +179,18 @@ MEASURED measured_inlines(void) {
   CHECK(notify(UPDATE_V2, &(struct method_update){code, 1, 0, NULL}) == 1);
 }
 
-struct entry {
-  struct entry *next, *previous;
-  const void *object;
-  uint64_t size;
-};
-
 /* The library's. */
-extern struct {
-  uint32_t version, action;
-  struct entry *relevant, *first;
-} __jit_debug_descriptor;
+extern struct gdb_descriptor __jit_debug_descriptor;
 extern void __jit_debug_register_code(void);
 
-static void tell_again(struct entry *entry) {
+static void tell_again(struct gdb_entry *entry) {
   __jit_debug_descriptor.action = 1;
   __jit_debug_descriptor.relevant = entry;
   __jit_debug_register_code();
   __jit_debug_descriptor.action = 0;
 }
 
-static void tell(struct entry *entry) {
+static void tell(struct gdb_entry *entry) {
   entry->next = __jit_debug_descriptor.first;
   if (entry->next) {
     entry->next->previous = entry;
@@ -225,7 +217,7 @@ static const struct object one_function = {
     "\0function",
 };
 
-static struct entry *entries;
+static struct gdb_entry *entries;
 static struct object *objects;
 
 static void make_objects(void) {
@@ -246,7 +238,7 @@ MEASURED measured_list(void) {
   }
 }
 
-static struct entry object;
+static struct gdb_entry object;
 
 /* An object that ends where nothing can be read. What its entry says of its size is wrong. */
 static void map_object(const char *path) {

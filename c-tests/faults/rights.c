@@ -99,19 +99,6 @@ static void check_error(jitsym *session, const char *part) {
   CHECK(strstr(text, part) != NULL);
 }
 
-static jitsym_region region_of(jitsym *session, uint32_t flags) {
-  jitsym_region_options options;
-  memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  options.size = 1 << 16;
-  options.flags = flags;
-  jitsym_region region;
-  memset(&region, 0, sizeof region);
-  region.struct_size = sizeof region;
-  CHECK_OK(jitsym_region_create(session, &options, &region));
-  return region;
-}
-
 #if defined __x86_64__
 /* mov eax, 42; ret */
 static const unsigned char CODE[] = {0xb8, 42, 0, 0, 0, 0xc3};
@@ -139,7 +126,7 @@ static void guarded(void) {
   CHECK(test_stats_now(session).spool == JITSYM_SPOOL_NONE);
   check_error(session, WHY);
   put(session, 0, CODES);
-  jitsym_region two = region_of(session, 0);
+  jitsym_region two = test_region(session, 1 << 16, 0);
   check_error(session, WHY);
   fill(&two);
   void *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -160,7 +147,7 @@ static void guarded(void) {
 static void open_to_all(void) {
   jitsym *session = start();
   CHECK(test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
-  region_of(session, 0);
+  test_region(session, 1 << 16, 0);
   /* With that of the other process, which is a forked child. */
   CHECK(attack(LOOK) == 3);
   CHECK_OK(jitsym_close(session));
@@ -227,7 +214,7 @@ static void *register_all_the_time(void *argument) {
 static void hidden_later(void) {
   jitsym *session = shared = start();
   CHECK(test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
-  jitsym_region two = region_of(session, 0), one = region_of(session, JITSYM_REGION_ONE_VIEW);
+  jitsym_region two = test_region(session, 1 << 16, 0), one = test_region(session, 1 << 16, JITSYM_REGION_ONE_VIEW);
   fill(&two);
   CHECK(test_stats(session).regions == 2);
   put(session, 0, CODES);

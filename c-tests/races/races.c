@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "gdb_list.h"
 #include "testing.h"
 
 enum { THREADS = 3, STORM_THREADS = 8 };
@@ -148,22 +149,14 @@ static void comes_and_goes(void) {
 }
 
 /* What debuggers look for. */
-struct entry {
-  struct entry *next, *prev;
-  const void *object;
-  uint64_t size;
-};
-extern struct {
-  uint32_t version, action;
-  struct entry *relevant, *first;
-} __jit_debug_descriptor;
+extern struct gdb_descriptor __jit_debug_descriptor;
 
 /* How many objects the list has that debuggers read. Nothing may be on its way. */
 static unsigned listed(void) {
   unsigned count = 0;
-  const struct entry *before = NULL;
-  for (const struct entry *entry = __jit_debug_descriptor.first; entry != NULL; entry = entry->next) {
-    CHECK(entry->prev == before && entry->size >= 64 && memcmp(entry->object, "\177ELF", 4) == 0);
+  const struct gdb_entry *before = NULL;
+  for (const struct gdb_entry *entry = __jit_debug_descriptor.first; entry != NULL; entry = entry->next) {
+    CHECK(entry->previous == before && entry->size >= 64 && memcmp(entry->object, "\177ELF", 4) == 0);
     before = entry;
     count++;
   }

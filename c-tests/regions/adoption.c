@@ -284,9 +284,7 @@ static int is_zero(const unsigned char *at, size_t size) {
 /* Memory that was zero at a fork stays so in the child, and its code stays what it was, whatever the parent registers there. */
 static void no_foreign_bytes(void) {
   jitsym *session = open_regions();
-  jitsym_region_options options = {.struct_size = sizeof options, .size = SIZE, .flags = JITSYM_REGION_ONE_VIEW};
-  jitsym_region region = {.struct_size = sizeof region};
-  CHECK_OK(jitsym_region_create(session, &options, &region));
+  jitsym_region region = test_region(session, SIZE, JITSYM_REGION_ONE_VIEW);
   enum { ALL = 3 };
   unsigned char *all[ALL] = {memory_of(SIZE, RWX), with_code_below(), region.write};
   for (int i = 0; i < ALL; i++) {

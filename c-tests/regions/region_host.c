@@ -18,19 +18,6 @@
 #include "maps.h"
 #include "region_code.h"
 
-static jitsym_region create(jitsym *session, uint64_t size, uint32_t flags) {
-  jitsym_region_options options;
-  memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  options.size = size;
-  options.flags = flags;
-  jitsym_region region;
-  memset(&region, 0, sizeof region);
-  region.struct_size = sizeof region;
-  CHECK_OK(jitsym_region_create(session, &options, &region));
-  return region;
-}
-
 /* ------------------------------------------------------------------------------------------------ bytes */
 
 /* The program has linked its code since it wrote the bytes that it registers: what runs stays what it is. */
@@ -56,7 +43,7 @@ static void bytes_are_the_childs(void) {
   unsigned char *memory = memory_of(SIZE, RWX);
   put_code(memory, 210);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  jitsym_region one = create(session, SIZE, JITSYM_REGION_ONE_VIEW);
+  jitsym_region one = test_region(session, SIZE, JITSYM_REGION_ONE_VIEW);
   unsigned char *view = one.write;
   put_code(view, 211);
   CHECK(mprotect(view, SIZE, PROT_READ | PROT_EXEC) == 0);
@@ -159,8 +146,8 @@ static void full_disk(void) {
   unsigned char *memory = memory_of(SIZE, RWX);
   put_code(memory, 220);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-  unsigned char *one = create(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
-  unsigned char *two = create(session, SIZE, 0).write;
+  unsigned char *one = test_region(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
+  unsigned char *two = test_region(session, SIZE, 0).write;
   CHECK(test_stats(session).regions == 3);
   fill_disk();
   for (int i = 0; i < SIZE; i += PAGE) {
@@ -176,7 +163,7 @@ static void full_disk(void) {
 /* A child of a process whose files may not grow is none of the library's business. */
 static void limited_forks(void) {
   jitsym *session = open_regions();
-  jitsym_region region = create(session, SIZE, 0);
+  jitsym_region region = test_region(session, SIZE, 0);
   put_code(region.write, 230);
   struct rlimit limit = {PAGE, RLIM_INFINITY};
   CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
@@ -230,7 +217,7 @@ static void known_before(void) {
 /* The bytes of code in memory that is not the file itself, however they are registered. */
 static void bytes_are_in_the_file(void) {
   jitsym *session = open_regions();
-  unsigned char *memory = create(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
+  unsigned char *memory = test_region(session, SIZE, JITSYM_REGION_ONE_VIEW).write;
   for (int i = 0; i < 5; i++) {
     put_code(memory + i * PAGE, 0x12345000 + i);
   }
@@ -259,11 +246,11 @@ static void bytes_are_in_the_file(void) {
 static void descriptors(void) {
   enum { COUNT = 10 };
   jitsym *session = open_regions();
-  CHECK_OK(jitsym_region_release(session, create(session, SIZE, 0).exec));
+  CHECK_OK(jitsym_region_release(session, test_region(session, SIZE, 0).exec));
   int before = test_files_in("/proc/self/fd");
   void *all[2 * COUNT];
   for (int i = 0; i < 2 * COUNT; i++) {
-    all[i] = create(session, SIZE, i % 2 ? JITSYM_REGION_ONE_VIEW : 0).exec;
+    all[i] = test_region(session, SIZE, i % 2 ? JITSYM_REGION_ONE_VIEW : 0).exec;
   }
   CHECK(test_files_in("/proc/self/fd") <= before + 2 * COUNT);
   CHECK_OK(test_flush(session));
@@ -305,7 +292,7 @@ static void no_descriptors(void) {
 /* A host that closes all descriptors, as daemons do, and opens files of its own: the region goes on. */
 static void closed_descriptors(void) {
   jitsym *session = open_regions();
-  jitsym_region region = create(session, SIZE, 0);
+  jitsym_region region = test_region(session, SIZE, 0);
   unsigned char *exec = region.exec;
   put_code(region.write, 250);
   announce(session, exec, "before they are closed");
@@ -333,7 +320,7 @@ static void closed_descriptors(void) {
 /* While the disk is full this is said; when there is room again all names are there. */
 static void full_disk_and_back(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
-  unsigned char *exec = create(session, SIZE * 16, 0).exec;
+  unsigned char *exec = test_region(session, SIZE * 16, 0).exec;
   char path[TEST_PATH_MAX], name[64];
   fill_disk();
   for (int i = 0; i < 2000; i++) {
@@ -360,7 +347,7 @@ static void released_files(void) {
   jitsym *session = open_regions();
   struct test_path paths[3];
   for (int i = 0; i < 3; i++) {
-    jitsym_region region = create(session, 32 << 20, 0);
+    jitsym_region region = test_region(session, 32 << 20, 0);
     put_code((unsigned char *)region.write + (16 << 20), 0x23456000);
     jitsym_id id = announce_bytes(session, (unsigned char *)region.exec + (16 << 20), region.exec, "of a large region");
     CHECK_OK(jitsym_unregister(session, id));
@@ -407,7 +394,7 @@ static void partly_unmapped(void) {
       memory = memory_of(2 * HALF, RWX);
       CHECK_OK(jitsym_region_adopt(session, memory, 2 * HALF));
     } else {
-      memory = create(session, 2 * HALF, JITSYM_REGION_ONE_VIEW).write;
+      memory = test_region(session, 2 * HALF, JITSYM_REGION_ONE_VIEW).write;
       CHECK(mprotect(memory, 2 * HALF, RWX) == 0);
     }
     jitsym_id id = announce(session, memory, "in the part that goes");
@@ -530,7 +517,7 @@ static void not_adopted(void) {
   /* There are as many as there may be. */
   unsigned char *other = memory_of(SIZE, RWX);
   for (int i = 1; i < ALL; i++) {
-    create(session, PAGE, 0);
+    test_region(session, PAGE, 0);
   }
   unsigned long before = reads();
   announce_bytes(session, other, memory, "one too many");
@@ -680,7 +667,7 @@ static void forked_in_part(void) {
 /* Code that was registered while the sink did not run is in the file when it runs again. */
 static void enabled_again(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
-  unsigned char *exec = create(session, SIZE, 0).exec;
+  unsigned char *exec = test_region(session, SIZE, 0).exec;
   announce(session, exec, "before");
   CHECK_OK(jitsym_disable(session, JITSYM_SINK_REGION));
   announce_bytes(session, exec + PAGE, exec, "in between");
@@ -704,7 +691,7 @@ static void sandboxed(void) {
   jitsym *session = open_regions();
   CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
   for (uint32_t flags = 0; flags < 2; flags++) {
-    unsigned char *write = create(session, SIZE, flags).write;
+    unsigned char *write = test_region(session, SIZE, flags).write;
     memset(write, 0xc3, SIZE);
   }
   CHECK_OK(jitsym_close(session));
@@ -742,7 +729,7 @@ static void address_space(void) {
 /* What a forked child copies of a region is what there is in it, not what there is room for. */
 static void forks_cost_little(void) {
   jitsym *session = open_regions();
-  jitsym_region region = create(session, 256 << 20, 0);
+  jitsym_region region = test_region(session, 256 << 20, 0);
   put_code((unsigned char *)region.write + (100 << 20), 270);
   for (int i = 0; i < 3; i++) {
     pid_t child = fork();
@@ -797,7 +784,7 @@ static void run_true(const char *path_of_parent) {
 /* The file of a child that has run for a while stays, because a profile needs it. That of one that executes another program goes. */
 static void files_of_children(void) {
   jitsym *session = open_regions();
-  create(session, 1 << 16, 0);
+  test_region(session, 1 << 16, 0);
   struct test_path path;
   CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path.text, sizeof path.text));
   int ends[2];
@@ -839,7 +826,7 @@ static void overwritten_later(void) {
 /* A process that had this one's id has left files that are called like the next generations. */
 static void left_over(void) {
   jitsym *session = open_regions();
-  jitsym_region region = create(session, 1 << 16, 0);
+  jitsym_region region = test_region(session, 1 << 16, 0);
   struct test_path first, now;
   CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, first.text, sizeof first.text));
   *strrchr(first.text, '.') = 0;
@@ -882,7 +869,7 @@ static size_t count_in(const char *path, const char *text) {
 static void copies_are_small(void) {
   enum { LIVE = 64, REPLACED = 2000, EACH = 100 };
   jitsym *session = open_regions();
-  jitsym_region region = create(session, 1 << 16, 0);
+  jitsym_region region = test_region(session, 1 << 16, 0);
   unsigned char *write = region.write;
   unsigned char *exec = region.exec;
   for (uint32_t i = 0; i < LIVE; i++) {
@@ -922,7 +909,7 @@ static void copies_are_small(void) {
 static void tables_have_room(void) {
   enum { LIVE = 900, REPLACED = 4000, EACH = 100 };
   jitsym *session = open_regions();
-  unsigned char *memory = create(session, 1 << 16, JITSYM_REGION_ONE_VIEW).write;
+  unsigned char *memory = test_region(session, 1 << 16, JITSYM_REGION_ONE_VIEW).write;
   static jitsym_id ids[LIVE];
   for (uint32_t i = 0; i < REPLACED; i++) {
     unsigned char *at = memory + (i % LIVE) * 64;

@@ -134,6 +134,19 @@ static inline jitsym_id test_register(jitsym *session, uint64_t addr, uint64_t s
   return id;
 }
 
+static inline jitsym_region test_region(jitsym *session, uint64_t size, uint32_t flags) {
+  jitsym_region_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.size = size;
+  options.flags = flags;
+  jitsym_region region;
+  memset(&region, 0, sizeof region);
+  region.struct_size = sizeof region;
+  CHECK_OK(jitsym_region_create(session, &options, &region));
+  return region;
+}
+
 static inline jitsym_move_target test_target(uint64_t addr) {
   jitsym_move_target target;
   memset(&target, 0, sizeof target);

@@ -412,14 +412,7 @@ static void run_races(unsigned number) {
 
 /* Memory that the library gives, and memory that becomes a region. */
 static void run_regions(void) {
-  jitsym_region_options options;
-  memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  options.size = 4 * PAGE;
-  jitsym_region region;
-  memset(&region, 0, sizeof region);
-  region.struct_size = sizeof region;
-  CHECK_OK(jitsym_region_create(session, &options, &region));
+  jitsym_region region = test_region(session, 4 * PAGE, 0);
   unsigned char *at = (unsigned char *)region.exec + PAGE - 5, *write_at = (unsigned char *)region.write + PAGE - 5;
   announce_at(at, emit_loop(write_at), "jit_in_region", 40, 0);
   call_often(at, 11);
