@@ -274,8 +274,8 @@ pub fn become_quiet(name: &'static CStr) {
 }
 
 /// Gives the calling thread the policy and niceness of an ordinary thread, and also the processors of the process's first thread, as
-/// far as the kernel allows that. It has inherited those of the thread that has opened the session: a real-time priority is not for
-/// work in the background, and on processors where it hardly gets any time records would be dropped.
+/// far as the kernel allows that. The calling thread has inherited those of the thread that has opened the session. A real-time
+/// priority is not for work in the background. On processors where the writer hardly gets any time, records would be dropped.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // Not by the C library, of which musl's has no such functions.

@@ -104,8 +104,8 @@ impl Writer {
         }
     }
 
-    /// In a process whose memory the kernel hides from others of its user (`sys/rights`), nothing that it uses stays in files which
-    /// they can open: regions lose their files, and records go on in private memory.
+    /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). Then nothing stays in files
+    /// that these can open: regions lose their files, and records go on in private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.engine.pool;
         let may_have_files = pool.memory().has_spool() || self.ledger.regions.are_watching();

@@ -50,7 +50,7 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// One that somebody may write to who has locked it. Whoever can only read it has no say.
+/// A lock counts if its owner may write to the file. The lock of a reader does not.
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
