@@ -1270,6 +1270,74 @@ static void flush_overtaken(void) {
   CHECK_OK(jitsym_close(overtaken.session));
 }
 
+/* How much code each thread has registered that was given an id. */
+static atomic_int accepting;
+static atomic_uint accepted[THREADS];
+
+static uint64_t accepted_addr(unsigned thread, unsigned number) {
+  return ADDR + ((uint64_t)thread << 32) + 64 * (uint64_t)number;
+}
+
+/* Registers one piece of code after the other until nothing is wanted any more; every other thread flushes after each. */
+static void *registers_until_off(void *argument) {
+  unsigned thread = (unsigned)(uintptr_t)argument;
+  while (!atomic_load(&accepting)) {
+  }
+  for (unsigned number = 0;;) {
+    char name[32];
+    snprintf(name, sizeof name, "accepted_%u_%u", thread, number);
+    jitsym_code code = test_code(accepted_addr(thread, number), 64, name);
+    jitsym_id id = 0;
+    jitsym_status status = jitsym_register(overtaken.session, &code, &id);
+    CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
+    if (status == JITSYM_OK && id == 0) {
+      return NULL;
+    }
+    if (status == JITSYM_OK) {
+      atomic_store(&accepted[thread], ++number);
+      CHECK(thread % 2 == 0 || test_flush(overtaken.session) == JITSYM_OK);
+    }
+  }
+}
+
+/* All code that has an id is in both files when the last sink is disabled, however late it came. */
+static void accepted_until_off(void) {
+  overtaken.session = open_off(0);
+  size_t before = 0;
+  for (unsigned round = 0; round < (test_light ? 3U : 30U); round++) {
+    CHECK_OK(jitsym_enable(overtaken.session, BOTH));
+    pthread_t threads[THREADS];
+    atomic_store(&accepting, 0);
+    for (uintptr_t i = 0; i < THREADS; i++) {
+      atomic_store(&accepted[i], 0);
+      CHECK(pthread_create(&threads[i], NULL, registers_until_off, (void *)i) == 0);
+    }
+    atomic_store(&accepting, 1);
+    TEST_AWAIT(atomic_load(&accepted[0]) != 0 && atomic_load(&accepted[1]) != 0);
+    CHECK_OK(jitsym_disable(overtaken.session, 0));
+    /* Otherwise a thread was stopped for seconds within a call. */
+    int is_whole = held(overtaken.session) == 0;
+    struct map map = own_map();
+    struct dump dump = own_dump();
+    size_t all = 0;
+    for (unsigned i = 0; i < THREADS; i++) {
+      CHECK(pthread_join(threads[i], NULL) == 0);
+      for (unsigned number = 0; is_whole && number < atomic_load(&accepted[i]); number++) {
+        char name[32];
+        snprintf(name, sizeof name, "accepted_%u_%u", i, number);
+        CHECK(strcmp(map_name(&map, accepted_addr(i, number)), name) == 0);
+      }
+      all += atomic_load(&accepted[i]);
+    }
+    size_t loads = dump_count(&dump, DUMP_LOAD);
+    CHECK(!is_whole || (map.count == all && loads - before == all));
+    before = loads;
+    map_free(&map);
+    dump_free(&dump);
+  }
+  CHECK_OK(jitsym_close(overtaken.session));
+}
+
 /* Sinks come and go, and sessions too, all at once. */
 static _Atomic(jitsym *) shared_session;
 
@@ -1420,6 +1488,7 @@ int main(int argc, char **argv) {
       {"storm_from_off", storm_from_off},
       {"overtaken_by_disable", overtaken_by_disable},
       {"flush_overtaken", flush_overtaken},
+      {"accepted_until_off", accepted_until_off},
       {"chaos", chaos},
       {"exit_meanwhile", exit_meanwhile},
       {"last_thread_ends", last_thread_ends},

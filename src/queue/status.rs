@@ -31,7 +31,10 @@ pub struct Status {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// Bits of the sinks that are running, and `Sinks::REMEMBER`; none makes every call return at once.
+    /// What threads lay records down for: the sinks that are running, what these want, and `Sinks::REMEMBER`. None makes every call
+    /// return at once.
+    wanted: AtomicU32,
+    /// The same as the writer has it. While all sinks end, they still get what was laid down before.
     running: AtomicU32,
     failed: AtomicU32,
     /// Those that run and cannot write at present.
@@ -70,13 +73,18 @@ impl Status {
     /// sees none also sees that the last session was closed before, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
-        Sinks(self.sinks.running.load(Ordering::Acquire))
+        Sinks(self.sinks.wanted.load(Ordering::Acquire))
     }
 
     /// The sinks that are running.
     #[inline]
     pub fn sinks(&self) -> Sinks {
-        Sinks(self.wanted().0 & Sinks::ANY.0)
+        Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
+    }
+
+    /// Whether nothing is written or remembered, and nothing that was laid down before is left.
+    pub fn has_ended(&self) -> bool {
+        self.sinks.running.load(Ordering::Acquire) == 0
     }
 
     /// Those of the running sinks that nobody has asked for.
@@ -109,14 +117,14 @@ impl Status {
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
-        self.sinks.running.store(running.0, Ordering::Release);
+        self.sinks.change(|_| Some(running.0));
     }
 
     /// Of the sinks that were asked for later, these have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
-        self.sinks.running.fetch_or(started.0, Ordering::Release);
+        self.sinks.change(|running| Some(running | started.0));
     }
 
     /// These sinks are no longer wanted. `with_wants`: what the others want.
@@ -126,7 +134,7 @@ impl Status {
             let kept = if kept.has(Sinks::GDB) { kept } else { kept.without(Sinks::AWAITED) };
             Some(with_wants(kept).0)
         };
-        let _ = self.sinks.running.fetch_update(Ordering::Release, Ordering::Relaxed, left);
+        self.sinks.change(left);
         self.sinks.failed.fetch_and(!sinks.0, Ordering::Relaxed);
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
@@ -140,7 +148,7 @@ impl Status {
             let new = if is_set { without.with(Sinks::AWAITED) } else { without };
             (new.0 != running).then_some(new.0)
         };
-        let _ = self.sinks.running.fetch_update(Ordering::Release, Ordering::Relaxed, change);
+        self.sinks.change(change);
     }
 
     /// A sink cannot write, and tries again; the others continue.
@@ -158,9 +166,24 @@ impl Status {
         self.quiesce.aside(write)
     }
 
+    /// Threads lay nothing down after this. The sinks run on, for what was laid down before.
+    pub fn end_wants(&self) {
+        self.sinks.wanted.store(0, Ordering::Release);
+    }
+
     /// Nothing is written after this.
     pub fn stop_sinks(&self) {
+        self.end_wants();
         self.sinks.running.store(0, Ordering::Release);
+    }
+}
+
+impl SinkBits {
+    /// Changes what runs and what is wanted in the same way, unless there is no change to make.
+    fn change(&self, new: impl Fn(u32) -> Option<u32>) {
+        for word in [&self.running, &self.wanted] {
+            let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, &new);
+        }
     }
 }
 

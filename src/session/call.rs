@@ -179,7 +179,8 @@ impl Ref {
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
-        match (self.is_idle(), self.engine.status.sinks_failed()) {
+        // While the sinks are being disabled they still get what was registered before.
+        match (self.engine.status.has_ended(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
             (false, _) => match self.engine.flush(timeout.unwrap_or(STOP_TIMEOUT)) {

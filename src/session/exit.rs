@@ -18,7 +18,8 @@ pub fn flush_at_exit() {
     }
     // Also if nothing runs: a sink that another thread starts now writes nothing.
     engine.requests().exiting = Some(thread::id());
-    let asked = if engine.is_off() { Err(Error::NotRunning) } else { engine.flush_at_exit(STOP_TIMEOUT) };
+    let has_ended = engine.status.has_ended();
+    let asked = if has_ended { Err(Error::NotRunning) } else { engine.flush_at_exit(STOP_TIMEOUT) };
     match asked {
         Err(Error::Timeout) => _ = engine.status.write_gate.shut(STOP_TIMEOUT),
         // Unless a thread was stopped in the middle of a call.

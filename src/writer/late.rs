@@ -110,28 +110,38 @@ impl Writer {
         }
     }
 
-    /// No sink is wanted now: gives back all memory, also the chunks that threads hold.
+    /// No sink is wanted now: gives back all memory, also the chunks that threads hold. Returns whether everything is written that
+    /// was laid down before.
     ///
     /// A thread that lays down a record is waited for, and the chunks of all others are taken. A thread that asks for a chunk later
-    /// finds none, and sees that no sink is wanted.
-    pub(super) fn turn_off(&mut self) {
+    /// finds none, and sees that no sink is wanted. The sinks end last, because a record that was taken is to be in their files.
+    pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
-        self.engine.status.stop_sinks();
-        self.engine.pool.forget_asked();
+        let engine = self.engine;
+        engine.status.end_wants();
+        engine.pool.forget_asked();
+        // Then other threads are shut out, with the chunks that they have.
+        let is_exit = self.exiting;
         let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {
             barrier::all_threads();
-            self.pass_inside(false);
+            if self.pass_inside(false) > 0 {
+                // The spool goes with the last chunk, so the files are up to date before.
+                self.pass_inside(true);
+            }
             self.take_back();
-            // While the process exits other threads are shut out with what they have.
-            if self.engine.pool.shut() || self.exiting || Instant::now() > end {
+            if engine.pool.shut() || is_exit || Instant::now() > end {
                 break;
             }
             thread::sleep_micros(100);
         }
         self.ledger.finish_regions();
+        // A sink that could not start is none of those that are stopped.
+        let is_written = engine.status.sinks_unwell() == Sinks::NONE;
+        engine.status.stop_sinks();
         self.ledger.sinks.stop(Sinks::ANY, None);
         self.forget_all();
+        is_written
     }
 
     /// Ends all registrations, and forgets what was known of them.

@@ -101,10 +101,7 @@ impl Writer {
     pub(super) fn finish(&mut self, off: bool) -> Result<()> {
         self.quiesce().enter();
         let problem = if off {
-            // A sink that could not start is none of those that are stopped.
-            let unwritten = self.engine.status.sinks_unwell() != Sinks::NONE;
-            self.turn_off();
-            unwritten.then_some(Error::SinkFailed)
+            (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
             // Code can no longer be unregistered. The ends of registrations can wait for the next session: a program that ends need
             // not wait for them.
