@@ -293,6 +293,90 @@ static void memory(void) {
   }
 }
 
+/* No memory for the tables of what is known: an amount of data, or a number of mappings. */
+static uint64_t data_size(void) {
+  size_t size;
+  char *status = (char *)file_read("/proc/self/status", &size), *line = strstr(status, "VmData:");
+  CHECK(line != NULL);
+  uint64_t kib = strtoull(line + strlen("VmData:"), NULL, 10);
+  free(status);
+  return kib * 1024;
+}
+
+/* Registers until a flush says that there is no memory, and returns how much code has an id. */
+static unsigned fill(jitsym *session) {
+  unsigned count = 0;
+  jitsym_status status = JITSYM_OK;
+  while (count < 30000 && status == JITSYM_OK) {
+    char name[64];
+    snprintf(name, sizeof name, "fills %u", count);
+    jitsym_code code = test_code(ADDR + 0x1000 * (uint64_t)count, 0x100, name);
+    status = jitsym_register(session, &code, NULL);
+    count += status == JITSYM_OK;
+    if (count % 200 == 0 && status == JITSYM_OK) {
+      status = test_flush(session);
+    }
+  }
+  return count;
+}
+
+/* When there is memory again, all code is in both files. */
+static void check_filled(jitsym *session, unsigned count) {
+  CHECK_OK(test_flush(session));
+  struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  for (unsigned i = 0; i < count; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "fills %u", i);
+    CHECK(strcmp(map_name(&map, ADDR + 0x1000 * (uint64_t)i), name) == 0);
+  }
+  CHECK(map.count == count && dump_count(&dump, DUMP_LOAD) == count);
+  map_free(&map);
+  dump_free(&dump);
+  /* The control: memory had run out. */
+  CHECK(count < 30000);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void no_data(void) {
+  jitsym *session = test_open();
+  CHECK_OK(test_flush(session));
+  limit(RLIMIT_DATA, data_size() + room);
+  unsigned count = fill(session);
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, test_flush(session));
+  limit(RLIMIT_DATA, RLIM_INFINITY);
+  check_filled(session, count);
+}
+
+/* Sometimes a table is the first that finds none, and sometimes malloc. */
+static void data(void) {
+  for (room = 128 << 10; room <= 2 << 20; room *= 4) {
+    test_child(no_data);
+  }
+}
+
+static void mappings(void) {
+  FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
+  unsigned long most;
+  CHECK(file != NULL && fscanf(file, "%lu", &most) == 1 && fclose(file) == 0);
+  if (most > 300000) {
+    /* It would take long to have so many. */
+    return;
+  }
+  jitsym *session = test_open();
+  CHECK_OK(test_flush(session));
+  size_t page = (size_t)sysconf(_SC_PAGESIZE), size = most * page;
+  char *many = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(many != MAP_FAILED);
+  for (size_t at = page; at < size && mprotect(many + at, page, PROT_READ) == 0; at += 2 * page) {
+  }
+  unsigned count = fill(session);
+  jitsym_status status = test_flush(session);
+  CHECK(munmap(many, size) == 0);
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, status);
+  check_filled(session, count);
+}
+
 /* Another root, after the session was opened: the files stay where they were, and are written anew there. */
 static void other_root(void) {
   struct test_path root = test_subdir("root", 1), inside = test_subdir("root/inside", 1);
@@ -546,6 +630,8 @@ int main(int argc, char **argv) {
   if (!test_light) {
     /* Sanitizers and valgrind want address space of their own. */
     memory();
+    data();
+    test_child(mappings);
   }
   if (geteuid() == 0) {
     test_child(other_root);

@@ -82,17 +82,23 @@ impl Registry {
         self.live
     }
 
-    /// Adds a registration; the newest wins. Live code that it overlaps is retired and its ids are pushed to `overwritten`.
+    /// Adds a registration, if there is memory for it.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
+        if !self.make_room(id, name.len(), 0) {
+            return Inserted { change: MapChange::None, was_claimed: false, was_refused: true };
+        }
+        self.insert_into_room(id, live, name, overwritten)
+    }
+
+    /// Adds a registration, for which there is room; the newest wins. Live code that it overlaps is retired and its ids are pushed to
+    /// `overwritten`.
+    pub fn insert_into_room(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // No effect for ids from `Ids`: their slot is free.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
         let (start, end) = (live.addr, live.addr + live.size);
         let mut inserted = Inserted { change: MapChange::Append, was_claimed: false, was_refused: false };
-        if !self.make_room(id as u32 as usize, name) {
-            return Inserted { change: MapChange::None, was_refused: true, ..inserted };
-        }
         let place = self.starts.place(end);
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
@@ -133,13 +139,15 @@ impl Registry {
         inserted
     }
 
-    /// Reserves the large pieces of memory that an insertion may need.
-    fn make_room(&mut self, slot: usize, name: &[u8]) -> bool {
-        let more = (slot + 1).saturating_sub(self.entries.len());
+    /// Reserves the large pieces of memory that a registration with this id may need, with a name and info records of these lengths.
+    /// False if there is no memory.
+    pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
+        let more = (id as u32 as usize + 1).saturating_sub(self.entries.len());
         self.entries.try_reserve(more).is_ok()
             && self.pieces.make_room()
             && self.starts.make_room(2)
-            && self.names.make_room(name)
+            && self.names.make_room(name_len)
+            && (info_len == 0 || self.info_records.make_room(info_len))
     }
 
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {

@@ -34,9 +34,9 @@ impl Names {
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
     }
 
-    /// Makes room for a name, and for another piece of one. False if there is no memory.
-    pub fn make_room(&mut self, name: &[u8]) -> bool {
-        self.0.make_room(name.len() + PIECE_MAX)
+    /// Makes room for a name of this length, and for another piece of one. False if there is no memory.
+    pub fn make_room(&mut self, len: usize) -> bool {
+        self.0.make_room(len + PIECE_MAX)
     }
 
     /// The same name for another owner; an empty one if there is no memory.

@@ -14,7 +14,7 @@ use crate::queue::status::Status;
 use crate::registry::{Live, Registry};
 use crate::sink::region::Regions;
 use crate::sink::set::SinkSet;
-use crate::sink::{Loaded, Origin, Sink};
+use crate::sink::{Loaded, Origin};
 use crate::sys::reserve;
 
 /// See the module's description.
@@ -64,7 +64,32 @@ impl Ledger {
         }
     }
 
-    /// Takes over one record of a chunk that is not recycled before the sinks have written.
+    /// Makes room for what a record adds to the registries. False if there is no memory for it.
+    #[inline]
+    pub fn make_room(&mut self, event: &Event) -> bool {
+        let (name_len, info_len) = match event.kind {
+            EventKind::Load => {
+                let code_len = if event.has(flag::HAS_CODE) { event.size as usize } else { 0 };
+                (event.name_len.into(), (event.body_len as usize).saturating_sub(code_len))
+            }
+            EventKind::Move => self.lens_of(event.id),
+            EventKind::Unregister | EventKind::UnregisterRange => return true,
+        };
+        let kept_len = if self.sinks.keep_info_records() { info_len } else { 0 };
+        self.registry.make_room(event.id, name_len, kept_len)
+            && (!self.regions.are_watching() || self.sinks.region.registry.make_room(event.id, name_len, info_len))
+    }
+
+    /// How long the name of live code is, and at most the records before its LOAD.
+    pub(super) fn lens_of(&self, id: u64) -> (usize, usize) {
+        let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
+        [&self.registry, &self.sinks.region.registry].iter().fold((0, in_dump), |(name_len, info_len), registry| {
+            let name = registry.name_of(id).unwrap_or_default();
+            (name_len.max(name.len()), info_len.max(registry.info_records_of(id).len()))
+        })
+    }
+
+    /// Takes over one record, for which there is room, of a chunk that is not recycled before the sinks have written.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
@@ -202,18 +227,11 @@ impl Ledger {
         used
     }
 
-    /// Adds code to the registry, and tells the sinks.
+    /// Adds code to the registry, where there is room for it, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         self.retire_in_regions(live.addr, live.addr + live.size);
-        let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
+        let inserted = self.registry.insert_into_room(id, live, name, &mut self.overwritten);
         let code = Loaded { id, live, name, change: inserted.change, origin };
-        if inserted.was_refused {
-            self.status.counters.dropped.add(1);
-            self.sinks.gone(id);
-            // Its group needs no place in the registry.
-            self.sinks.dump().into_iter().for_each(|dump| dump.load(&code, &mut self.registry));
-            return;
-        }
         if inserted.was_claimed {
             // Too late to take the older code's claim back, but not to say it.
             self.status.counters.not_free.add(1);

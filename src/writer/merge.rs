@@ -54,6 +54,11 @@ impl Merge {
 
     /// The next event not later than `cutoff`.
     pub fn next(&mut self, cutoff: u64) -> Option<(Chunk, Event)> {
+        self.next_if(cutoff, |_| true)
+    }
+
+    /// The same, if the event `may` be taken now. Otherwise it stays the next one.
+    pub fn next_if(&mut self, cutoff: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, until) = match self.run {
                 Some(run) => run,
@@ -66,7 +71,7 @@ impl Merge {
                     if turn.0 > cutoff {
                         return None;
                     }
-                    return self.take(lane);
+                    return self.take(lane, may);
                 }
                 _ => self.run = None,
             }
@@ -90,10 +95,13 @@ impl Merge {
         earliest.map(|(_, lane)| (lane, second))
     }
 
-    fn take(&mut self, lane: usize) -> Option<(Chunk, Event)> {
+    fn take(&mut self, lane: usize, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         let lane = &mut self.lanes[lane];
         let reading = lane.front_mut()?;
         let (chunk, event) = (reading.chunk, reading.chunk.event(reading.next));
+        if !may(&event) {
+            return None;
+        }
         reading.next += 1;
         reading.look_ahead();
         if reading.next < reading.end {
@@ -201,6 +209,18 @@ mod tests {
         threads[0][0].set_consumed(9, 0);
         assert!(merge.next(u64::MAX).is_some() && merge.mark(10));
         assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (0, 3));
+    }
+
+    #[test]
+    fn an_event_that_may_not_be_taken_is_the_next_one_later() {
+        let pool = Pool::new(8 << 20).unwrap();
+        pool.open(None);
+        let threads = [vec![chunk(&pool, &[1, 4])], vec![chunk(&pool, &[2])]];
+        let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
+        assert!(merge.next(u64::MAX).is_some() && merge.next_if(u64::MAX, |event| event.timestamp != 2).is_none());
+        merge.mark(1);
+        assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (1, 0));
+        assert_eq!(read(&threads, u64::MAX, 2), [2, 4]);
     }
 
     #[test]

@@ -257,6 +257,7 @@ impl Writer {
         if self.short {
             // Requests have to be answered even so.
             self.collect();
+            self.engine.set_short(true);
             return 0;
         }
         // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
@@ -269,7 +270,13 @@ impl Writer {
         let mut merge = Merge::new(self.sources.iter().map(Source::readings));
         let (mut bytes, mut uncommitted) = (0, 0);
         while !self.short {
-            let Some((chunk, mut event)) = merge.next(cutoff) else { break };
+            let (ledger, short) = (&mut self.ledger, &mut self.short);
+            let may = |event: &Event| {
+                // Without memory a record stays in its chunk, and comes later.
+                *short = !ledger.make_room(event);
+                !*short
+            };
+            let Some((chunk, mut event)) = merge.next_if(cutoff, may) else { break };
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.ledger.apply(chunk, &mut event);
             self.short = reserve::is_short();
@@ -279,6 +286,7 @@ impl Writer {
                 self.commit(&mut merge, false, until);
             }
         }
+        self.engine.set_short(self.short);
         self.commit(&mut merge, now, cutoff);
         bytes += uncommitted;
         if (bytes > 0 || now) && self.spool_seen.is_none_or(|seen| now || seen.elapsed() >= LOOK_AT_SPOOL) {

@@ -41,6 +41,12 @@ impl Ledger {
             if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
                 continue;
             }
+            let (name_len, info_len) = self.lens_of(id);
+            if !self.sinks.region.registry.make_room(id, name_len, info_len) {
+                // The other sinks name it until there is memory.
+                region.is_new.store(true, Ordering::Relaxed);
+                return;
+            }
             if let Some((live, name, info_records)) = self.take_out(id, false) {
                 region.count_live(live.addr, live.size);
                 let (name, info_records) = (&name, &info_records);
@@ -194,7 +200,8 @@ impl Ledger {
                     self.enter(region, &NewCode { id, time, live, name, info_records, bytes: &[], is_told: false });
                 }
                 None => {
-                    self.registry.insert(id, &live, name, &mut Vec::new());
+                    let refused = self.registry.insert(id, &live, name, &mut Vec::new()).was_refused;
+                    self.status.counters.dropped.add(refused.into());
                     self.registry.keep_info_records(id, info_records);
                 }
             }

@@ -93,6 +93,8 @@ pub struct Engine {
     exit_whole: AtomicBool,
     /// A writer has ended with records unread, for want of memory.
     left_unread: AtomicBool,
+    /// The writer has no memory for what was laid down.
+    short: AtomicBool,
 }
 
 impl Engine {
@@ -129,6 +131,7 @@ impl Engine {
             shut: AtomicBool::new(false),
             exit_whole: AtomicBool::new(false),
             left_unread: AtomicBool::new(false),
+            short: AtomicBool::new(false),
         })
     }
 
@@ -236,6 +239,11 @@ impl Engine {
     /// A writer ends without having read everything.
     pub fn set_left_unread(&self) {
         self.left_unread.store(true, Ordering::Release);
+    }
+
+    /// Whether the writer leaves records where they are, because it has no memory for them.
+    pub fn set_short(&self, is_short: bool) {
+        self.short.store(is_short, Ordering::Relaxed);
     }
 
     /// Whether records are left in the spool that nobody will write.

@@ -92,6 +92,7 @@ impl Engine {
 
     /// Without memory the writer makes none free, nor without anything to write.
     fn may_wait(&self) -> bool {
-        !self.drop_when_full.load(Ordering::Relaxed) && !reserve::is_short() && !self.is_off()
+        let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
+        !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()
     }
 }

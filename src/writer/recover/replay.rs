@@ -34,6 +34,8 @@ pub struct Replay {
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read, so that something may be missing.
     unread: Option<String>,
+    /// There was no memory for something.
+    is_short: bool,
 }
 
 impl Replay {
@@ -58,6 +60,7 @@ impl Replay {
             ids: BTreeMap::new(),
             lacks_a_file: adopted.worth_another_try,
             unread: None,
+            is_short: false,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
             // As live: whether it is, nobody knows any more, and bytes with live code are not free.
@@ -75,7 +78,7 @@ impl Replay {
     /// Takes note of code that is in a file.
     fn know(&mut self, live: &Live, name: &[u8]) {
         let id = self.new_id();
-        self.ledger.registry.insert(id, live, name, &mut Vec::new());
+        self.is_short |= self.ledger.registry.insert(id, live, name, &mut Vec::new()).was_refused;
     }
 
     /// An id with the next slot.
@@ -109,6 +112,10 @@ impl Replay {
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         event.id = self.our_id(event);
         if event.kind == EventKind::Move && !self.is_sound_move(event) {
+            return;
+        }
+        self.is_short = self.is_short || !self.ledger.make_room(event);
+        if self.is_short {
             return;
         }
         self.ledger.apply(chunk, event);
@@ -145,6 +152,9 @@ impl Replay {
     /// Writes everything. Returns how many records that were, or why it could not be done. `announce` is told of a file
     /// before it replaces the map.
     pub fn finish(mut self, announce: Announce<'_>) -> Result<u64, String> {
+        if self.is_short {
+            return Err("no memory for all that the files are to have".into());
+        }
         let (sinks, time) = (&mut self.ledger.sinks, self.ledger.last_time);
         sinks.write(&mut Turn { registry: &mut self.ledger.registry, now: true, time, announce });
         sinks.trim();
@@ -223,8 +233,15 @@ mod tests {
         status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
         let ledger = Ledger::new(status, Arc::default(), false);
         let ids = BTreeMap::new();
-        let mut replay =
-            Replay { ledger, last_id: BEFORE_IDS, last_from_files: 0, ids, lacks_a_file: false, unread: None };
+        let mut replay = Replay {
+            ledger,
+            last_id: BEFORE_IDS,
+            last_from_files: 0,
+            ids,
+            lacks_a_file: false,
+            unread: None,
+            is_short: false,
+        };
         // There is no file.
         replay.search_dump();
         assert!(replay.finish(&|_, _| {}).is_err_and(|why| why.starts_with("cannot read")));
