@@ -26,6 +26,8 @@ const AHEAD: u32 = 1 << 13;
 /// Slots in a page of memory.
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
 const NO_SLOT: u32 = u32::MAX;
+/// A slot with this generation has been used so often that the next but one would begin anew. It is not used again.
+const LAST: u32 = u32::MAX - 1;
 
 /// The bytes of the code are not copied, and the writer has not read them yet.
 const UNREAD: u64 = 1 << 31;
@@ -155,6 +157,9 @@ impl Ids {
     fn push_free(&self, slot: u32) {
         let Some(place) = self.place(slot) else { return };
         let generation = place.word.load(Ordering::Relaxed) >> 32;
+        if generation == u64::from(LAST) {
+            return;
+        }
         let push = |top: u64| {
             place.word.store(generation << 32 | top & 0xffff_ffff, Ordering::Relaxed);
             Some(((top >> 32) + 1) << 32 | u64::from(slot))

@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::atomic::Ordering;
 
-use super::{split, word_of, IdSlot, Ids, BATCH, NO_SLOT, UNREAD};
+use super::{split, word_of, IdSlot, Ids, BATCH, LAST, NO_SLOT, UNREAD};
 use crate::api::Id;
 use crate::sys::ahead;
 
@@ -54,11 +54,11 @@ impl<'i> Stock<'i> {
             return;
         }
         match self.used.get_mut(self.used_len) {
-            Some(free) => {
+            Some(free) if split(id).0 + 1 != LAST => {
                 *free = split(id).1;
                 self.used_len += 1;
             }
-            None => ids.recycle(id),
+            _ => ids.recycle(id),
         }
     }
 

@@ -16,6 +16,33 @@ fn an_id_lives_once() {
     assert!(ids.size_of(Id(0)).is_none() && !ids.retire(Id(0)) && !ids.retire(Id(u64::MAX)));
 }
 
+/// A slot has two billion ids, and none twice.
+#[test]
+fn a_slot_ends_before_its_ids_begin_anew() {
+    let (ids, mut stock) = (Ids::new(), Stock::new());
+    let first: Vec<Id> = (0..BATCH).map(|_| stock.take(&ids, 0x1000, 40, false).unwrap()).collect();
+    let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
+    for &id in &first {
+        assert!(ids.retire(id));
+        // As after all but a few of them.
+        ids.place(split(id).1).unwrap().word.store(word_of(LAST - 6, 0), Ordering::Relaxed);
+        ids.recycle(id);
+    }
+    let mut of_them = 0;
+    for round in 0..10 * BATCH {
+        let id = stock.take(&ids, 0x1000, 40, false).unwrap();
+        assert!(seen.insert(id.0), "{:x} is given out again", id.0);
+        of_them += usize::from(split(id).1 < BATCH as u32);
+        if round % 5 == 0 {
+            stock.put_back(&ids, id);
+        } else {
+            assert!(ids.retire(id));
+            ids.recycle(id);
+        }
+    }
+    assert_eq!(of_them, 3 * BATCH, "each has three ids left");
+}
+
 #[test]
 fn slots_fill_segments_without_overlap() {
     let mut expected = (0, 0);
