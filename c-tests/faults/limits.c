@@ -355,26 +355,61 @@ static void data(void) {
   }
 }
 
-static void mappings(void) {
+/* As many mappings as a process may have. */
+static char *many;
+static size_t many_size;
+
+static void take_mappings(void) {
   FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
   unsigned long most;
   CHECK(file != NULL && fscanf(file, "%lu", &most) == 1 && fclose(file) == 0);
-  if (most > 300000) {
-    /* It would take long to have so many. */
-    return;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  many_size = most * page;
+  many = mmap(NULL, many_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(many != MAP_FAILED);
+  for (size_t at = page; at < many_size && mprotect(many + at, page, PROT_READ) == 0; at += 2 * page) {
   }
+  /* Each of these makes two of one. What is left is one that does not. */
+  for (int i = 0; i < 16; i++) {
+    (void)!mmap(NULL, page, i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+}
+
+static void give_mappings_back(void) {
+  CHECK(munmap(many, many_size) == 0);
+}
+
+static void mappings(void) {
   jitsym *session = test_open();
   CHECK_OK(test_flush(session));
-  size_t page = (size_t)sysconf(_SC_PAGESIZE), size = most * page;
-  char *many = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  CHECK(many != MAP_FAILED);
-  for (size_t at = page; at < size && mprotect(many + at, page, PROT_READ) == 0; at += 2 * page) {
-  }
+  take_mappings();
   unsigned count = fill(session);
   jitsym_status status = test_flush(session);
-  CHECK(munmap(many, size) == 0);
+  give_mappings_back();
   CHECK_STATUS(JITSYM_ERR_NO_MEMORY, status);
   check_filled(session, count);
+}
+
+/* Memory for records that could not be had is there when it can be. */
+static void room_for_large_code(void) {
+  static unsigned char bytes[1 << 20];
+  jitsym_options options = test_options();
+  options.flags = JITSYM_INIT_DROP_WHEN_FULL;
+  options.max_memory = 16 << 20;
+  jitsym *session = NULL;
+  CHECK_OK(jitsym_init(&options, &session));
+  put(session, 0, "small");
+  CHECK_OK(test_flush(session));
+  jitsym_code code = test_code(ADDR + 0x100000, sizeof bytes, "large");
+  code.bytes = bytes;
+  take_mappings();
+  for (int i = 0; i < 100; i++) {
+    CHECK_STATUS(JITSYM_ERR_DROPPED, jitsym_register(session, &code, NULL));
+  }
+  give_mappings_back();
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(test_flush(session));
+  CHECK_OK(jitsym_close(session));
 }
 
 /* Another root, after the session was opened: the files stay where they were, and are written anew there. */
@@ -632,6 +667,7 @@ int main(int argc, char **argv) {
     memory();
     data();
     test_child(mappings);
+    test_child(room_for_large_code);
   }
   if (geteuid() == 0) {
     test_child(other_root);

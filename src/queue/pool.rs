@@ -27,6 +27,10 @@ const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 /// With fewer chunks free than this the writer should hurry.
 const LOW: usize = 4;
 
+/// So many threads have a small chunk each before one has to wait for another's, if that much memory is allowed. A unit takes address
+/// space, but memory only for the chunk in it.
+const THREADS: usize = 1024;
+
 /// See the module's description.
 #[derive(Debug)]
 pub struct Pool {
@@ -39,14 +43,15 @@ pub struct Pool {
     unused: Mutex<Vec<Range<usize>>>,
     /// Units that have memory.
     held: AtomicUsize,
-    /// Bytes of chunks that were made, and of those that somebody has.
+    /// Bytes of chunks that were made, and of those that somebody has; and how many there may be.
     bytes_held: Counter,
     bytes_used: Counter,
+    max_bytes: usize,
     ample: usize,
     /// The size of the largest chunk that a thread has needed because it had filled another one; 0 for none since the process was
     /// idle.
     asked: Counter,
-    /// A large record found no room: the writer is to give free chunks up for it.
+    /// A record found no room beside chunks that are free or idle: the writer is to give them up for it.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
@@ -54,16 +59,21 @@ pub struct Pool {
 impl Pool {
     /// A pool that is going to hold at most `max_memory` bytes, and holds nothing before it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
-        let units = (max_memory / CHUNK_SIZE).max(2);
+        let whole = (max_memory / CHUNK_SIZE).max(2);
+        let units = (whole * (CHUNK_SIZE / FIRST_SIZE)).min(whole.max(THREADS));
+        // Where address space is short there are as many as can be full.
+        let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
+        let units = memory.units();
         Ok(Pool {
-            memory: Memory::new(units)?,
+            memory,
             whole: Stack::new(units),
             small: Stack::new(units),
             unused: Mutex::default(),
             held: AtomicUsize::new(0),
             bytes_held: Counter::new(0),
             bytes_used: Counter::new(0),
-            ample: AMPLE.min(units / 2),
+            max_bytes: whole * CHUNK_SIZE,
+            ample: AMPLE.min(whole / 2),
             asked: Counter::new(0),
             cramped: AtomicBool::new(false),
             serial: AtomicU64::new(1),
@@ -131,6 +141,14 @@ impl Pool {
         self.count_free() < LOW
     }
 
+    /// Whether so few threads more find a chunk that those which are not in use should come back. Each of them takes a whole unit of
+    /// the address space, however small it is.
+    pub fn is_scarce(&self) -> bool {
+        let units = self.memory.units();
+        let unused = units.saturating_sub(self.held.load(Ordering::Relaxed));
+        self.count_free() + unused < (units / 4).max(1)
+    }
+
     /// About how many chunks are free.
     #[inline]
     fn count_free(&self) -> usize {
@@ -161,6 +179,8 @@ impl Pool {
         let chunk = self.pop()?;
         if chunk.size() < size && !self.enlarge(chunk, size) {
             self.push(chunk);
+            // Small ones may have all the memory that is allowed.
+            self.cramped.store(true, Ordering::Relaxed);
             return None;
         }
         Some(self.begin(chunk))
@@ -189,12 +209,21 @@ impl Pool {
     /// Gives a chunk that nobody uses more memory. False if there is none, and nothing has changed.
     #[cold]
     fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
-        let (units, before) = (self.memory.units_of(chunk), chunk.size());
+        let (units, more) = (self.memory.units_of(chunk), size - chunk.size());
+        if !self.may_hold(more) {
+            return false;
+        }
         let is_made = self.memory.make_chunk(&units, size).is_ok();
-        if is_made {
-            self.bytes_held.fetch_add(size - before, Ordering::Relaxed);
+        if !is_made {
+            self.bytes_held.fetch_sub(more, Ordering::Relaxed);
         }
         is_made
+    }
+
+    /// Counts bytes that are about to be made, if there may be so many more.
+    fn may_hold(&self, more: usize) -> bool {
+        let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
+        self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
     fn begin(&self, chunk: Chunk) -> Cursor {
@@ -204,16 +233,17 @@ impl Pool {
 
     /// Whether a record with `body` bytes can ever be held.
     pub fn can_hold(&self, body: usize) -> bool {
-        size_for(body).is_some_and(|size| size / CHUNK_SIZE <= self.memory.units() - self.ample)
+        size_for(body).is_some_and(|size| size <= self.max_bytes - self.ample * CHUNK_SIZE)
     }
 
     /// A chunk for one record with a body that no chunk of the pool holds, if there is room.
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
-        let made = self.make(count, count * CHUNK_SIZE, self.unused().iter_mut().rev(), |range| {
+        let made = self.make(count, count * CHUNK_SIZE, |unused| {
             // From the end, which the pool itself comes to last.
+            let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
-            range.end..range.end + count
+            Some(range.end..range.end + count)
         });
         if made.is_none() {
             self.cramped.store(true, Ordering::Relaxed);
@@ -223,9 +253,10 @@ impl Pool {
 
     /// One chunk more, if the bound allows it.
     fn make_one(&self, size: usize) -> Option<Chunk> {
-        self.make(1, size, self.unused().iter_mut(), |range| {
+        self.make(1, size, |unused| {
+            let range = unused.iter_mut().find(|range| range.len() >= 1)?;
             range.start += 1;
-            range.start - 1..range.start
+            Some(range.start - 1..range.start)
         })
     }
 
@@ -241,19 +272,29 @@ impl Pool {
         self.make_one(size).map(|chunk| self.begin(chunk))
     }
 
-    fn make<'r>(
+    fn make(
         &self,
         count: usize,
         size: usize,
-        mut unused: impl Iterator<Item = &'r mut Range<usize>>,
-        cut: impl FnOnce(&mut Range<usize>) -> Range<usize>,
+        cut: impl FnOnce(&mut [Range<usize>]) -> Option<Range<usize>>,
     ) -> Option<Chunk> {
-        let units = cut(unused.find(|range| range.len() >= count)?);
-        // The address space may have no room for private memory either. These units are lost then, which hardly matters now.
-        let made = self.memory.make_chunk(&units, size).ok()?;
-        self.held.fetch_add(count, Ordering::Relaxed);
-        self.bytes_held.fetch_add(size, Ordering::Relaxed);
-        Some(made)
+        let mut unused = self.unused();
+        if !self.may_hold(size) {
+            return None;
+        }
+        let made = cut(&mut unused).and_then(|units| {
+            let made = self.memory.make_chunk(&units, size).ok();
+            if made.is_none() {
+                // The address space may have no room for private memory either.
+                put_back(&mut unused, units);
+            }
+            made
+        });
+        match made {
+            Some(_) => _ = self.held.fetch_add(count, Ordering::Relaxed),
+            None => _ = self.bytes_held.fetch_sub(size, Ordering::Relaxed),
+        }
+        made
     }
 
     fn unused(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
@@ -311,12 +352,15 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Gives free chunks up that an ample pool does not need, if a large record waits for room. For the writer.
-    pub fn shrink_if_cramped(&self) {
-        if self.cramped.swap(false, Ordering::Relaxed) {
-            // Those that stay lie together, so that the others leave room together.
-            self.shrink_to(self.ample);
-        }
+    /// Whether a record has found no room beside other chunks since this was asked last. For the writer.
+    pub fn take_cramped(&self) -> bool {
+        self.cramped.swap(false, Ordering::Relaxed)
+    }
+
+    /// Gives free chunks up that an ample pool does not need, for a record that waits for room. For the writer.
+    pub fn make_way(&self) {
+        // Those that stay lie together, so that the others leave room together.
+        self.shrink_to(self.ample);
     }
 
     /// Gives all free chunks up but one, for the next thread. For the writer, when nobody has registered anything for a while.
@@ -372,16 +416,21 @@ impl Pool {
         self.memory.unmake_chunks(&units, size);
         self.held.fetch_sub(units.len(), Ordering::Relaxed);
         self.bytes_held.fetch_sub(size, Ordering::Relaxed);
-        let at = unused.partition_point(|range| range.start < units.start);
-        unused.insert(at, units);
-        unused.dedup_by(|next, range| {
-            let adjacent = range.end == next.start;
-            if adjacent {
-                range.end = next.end;
-            }
-            adjacent || next.start == next.end
-        });
+        put_back(&mut unused, units);
     }
+}
+
+/// Adds units to those that nothing is in.
+fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
+    let at = unused.partition_point(|range| range.start < units.start);
+    unused.insert(at, units);
+    unused.dedup_by(|next, range| {
+        let adjacent = range.end == next.start;
+        if adjacent {
+            range.end = next.end;
+        }
+        adjacent || next.start == next.end
+    });
 }
 
 /// A stack of units, without locks (R. K. Treiber's): each unit on it names the one below.

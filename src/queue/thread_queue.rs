@@ -227,17 +227,10 @@ impl ThreadQueue {
         Ok(())
     }
 
-    /// The thread ends.
+    /// The thread ends. Its chunk stays in the slot, where the writer finds it: a thread that ends cannot wait for anything.
     pub fn finish(&mut self) {
-        // If it cannot be sent at once it stays in the slot, where the writer finds it too: a thread that ends cannot wait.
-        let is_in = self.enter().is_ok();
-        let chunk = self.cursor.as_ref().map(Cursor::chunk);
-        if is_in && chunk.is_none_or(|chunk| self.engine.send_now(Message::Full { slot: self.slot.number, chunk })) {
-            self.slot.set_current(None);
-            self.cursor = None;
-            self.slot.detach();
-        }
-        self.slot.end();
+        self.cursor = None;
+        self.slot.detach();
         self.engine.detached();
     }
 }

@@ -67,7 +67,7 @@ impl ThreadSlot {
         self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
     }
 
-    /// The thread has sent its last chunk.
+    /// The thread is gone, and leaves its last chunk in the slot to the writer.
     pub fn detach(&self) {
         self.detached.store(true, Ordering::Release);
     }

@@ -14,6 +14,8 @@ pub mod recover;
 mod regions;
 mod sleep;
 mod sources;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;

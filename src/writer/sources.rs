@@ -34,7 +34,7 @@ impl Writer {
             }
         }
         for source in &mut self.sources {
-            // Before the channel is emptied: what an ended thread has sent is then in the channel.
+            // Before the channel is emptied: what an ended thread has sent is then in the channel, and its last chunk in the slot.
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
@@ -45,8 +45,9 @@ impl Writer {
             match message {
                 Message::Attach(slot) => {
                     // Its full chunks, if it has any, come after this message.
+                    let ended = slot.is_detached();
                     let current = slot.current();
-                    let source = Source { slot, full: VecDeque::new(), current, ended: false };
+                    let source = Source { slot, full: VecDeque::new(), current, ended };
                     let Err(at) = self.place_of(source.slot.number) else { continue };
                     self.sources.insert(at, source);
                 }
@@ -57,7 +58,8 @@ impl Writer {
                 }
             }
         }
-        // The other messages stay in the channel.
+        // The other messages stay in the channel, those of threads that have ended too.
+        self.sources.iter_mut().for_each(|source| source.ended = false);
         self.short = true;
     }
 
@@ -78,13 +80,24 @@ impl Writer {
                 source.full.pop_front();
                 pool.recycle(chunk);
             }
-            !(source.ended && source.full.is_empty())
+            if !source.ended {
+                return true;
+            }
+            // Nobody but the writer uses the slot any more.
+            if let Some(chunk) = source.slot.current().filter(|chunk| chunk.consumed() == chunk.committed()) {
+                source.slot.set_current(None);
+                pool.recycle(chunk);
+            }
+            !(source.full.is_empty() && source.slot.current().is_none())
         });
         // Before the pool grows by more: memory that nobody uses is better.
-        if pool.is_low() && pool.is_ample() {
+        let is_cramped = pool.take_cramped();
+        if is_cramped || pool.is_scarce() || pool.is_low() && pool.is_ample() {
             self.take_back();
         }
-        pool.shrink_if_cramped();
+        if is_cramped {
+            pool.make_way();
+        }
         if !self.off {
             pool.replenish(self.sources.len());
         }

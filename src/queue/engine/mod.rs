@@ -285,6 +285,9 @@ impl Engine {
 
     /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.
     pub fn send(&self, message: Message) -> Result<()> {
+        if self.messages.0.is_full() {
+            self.hurry();
+        }
         let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         self.messages.0.send_timeout(message, wait).map_err(|_| {
             self.status.counters.dropped.add(1);

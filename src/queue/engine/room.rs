@@ -14,6 +14,9 @@ impl Engine {
         let taken = self.pool.take(size);
         if filled {
             self.ask_for_chunks(size);
+        } else if self.pool.is_scarce() {
+            // Before somebody has to wait.
+            self.hurry();
         }
         taken
     }
@@ -30,7 +33,14 @@ impl Engine {
     /// its first chunk.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
-        if self.pool.is_low() && !self.hurried.swap(true, Ordering::Relaxed) {
+        if self.pool.is_low() {
+            self.hurry();
+        }
+    }
+
+    /// Wakes the writer, once a pass: for many threads that want the same, one wakes it.
+    pub(super) fn hurry(&self) {
+        if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
         }
     }
@@ -56,7 +66,8 @@ impl Engine {
         loop {
             thread::sleep_micros(100);
             match take() {
-                None if Instant::now() < end && self.may_wait() => {}
+                // Others may have been faster, so the writer goes on making room.
+                None if Instant::now() < end && self.may_wait() => self.hurry(),
                 result => return result,
             }
         }

@@ -100,9 +100,21 @@ fn the_pool_grows_to_its_bound_and_back() {
     assert!(pool.is_low() && pool.is_ample() && !pool.grow(FIRST_SIZE) && pool.take_large(BODY_MAX + 1).is_none());
     taken.into_iter().for_each(|chunk| pool.recycle(chunk));
     // A large record has asked.
-    pool.shrink_if_cramped();
+    assert!(pool.take_cramped() && !pool.take_cramped());
+    pool.make_way();
     assert_eq!((pool.bytes_held(), pool.bytes_used()), (4 << 20, 0));
     assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
+}
+
+/// Small chunks may take all the memory that is allowed. A thread that needs a larger one finds it after the writer's next pass.
+#[test]
+fn small_chunks_make_way_for_a_larger_one() {
+    let pool = pool(1 << 20);
+    while pool.grow(FIRST_SIZE) {}
+    assert_eq!(pool.bytes_held(), 1 << 20);
+    assert!(pool.take(CHUNK_SIZE).is_none() && pool.take_new(FIRST_SIZE).is_none() && pool.take_cramped());
+    pool.make_way();
+    assert_eq!(pool.take(CHUNK_SIZE).unwrap().chunk().size(), CHUNK_SIZE);
 }
 
 #[test]
@@ -165,5 +177,5 @@ fn threads_never_get_the_same_chunk() {
         }
     });
     assert_eq!(pool.bytes_used(), 0);
-    assert_eq!(std::iter::from_fn(|| pool.take(FIRST_SIZE)).count(), 32);
+    assert_eq!(std::iter::from_fn(|| pool.take(FIRST_SIZE)).count(), (8 << 20) / FIRST_SIZE);
 }

@@ -133,6 +133,10 @@ pub mod channel {
             Ok(())
         }
 
+        pub fn is_full(&self) -> bool {
+            false
+        }
+
         pub fn send_timeout(&self, value: T, _: Duration) -> Result<(), T> {
             self.try_send(value)
         }
