@@ -23,7 +23,7 @@ use crate::sys::mapping::{page_size, Region};
 use crate::sys::spool::{self, Owner};
 
 const MAGIC: u64 = u64::from_le_bytes(spool::START);
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.
@@ -54,10 +54,9 @@ pub struct Header {
     next_map: FileCell,
     /// The file that is about to replace the jitdump, and its length.
     next_dump: FileStateCell,
-    /// Those of [`Files`].
-    flags: AtomicU64,
-    map_path: TextCell<{ PATH_ROOM / 8 }>,
-    dump_path: TextCell<{ PATH_ROOM / 8 }>,
+    /// How often the files were set. The lowest bit is the place of those that are valid.
+    files_set: AtomicU64,
+    files: [FilesCell; 2],
 }
 
 const _: () = assert!(offset_of!(Header, published) == published::PLACE && VERSION >= published::SINCE);
@@ -101,6 +100,15 @@ struct FileCell {
     device: AtomicU64,
     inode: AtomicU64,
     born: AtomicU64,
+}
+
+/// Those of [`Files`].
+#[derive(Debug)]
+#[repr(C)]
+struct FilesCell {
+    flags: AtomicU64,
+    map_path: TextCell<{ PATH_ROOM / 8 }>,
+    dump_path: TextCell<{ PATH_ROOM / 8 }>,
 }
 
 #[derive(Debug)]
@@ -288,24 +296,28 @@ impl Header {
         self.next_dump.get()
     }
 
-    /// Says which files there are. To be called while no file is written.
+    /// Says which files there are, in one store. To be called while no file is written.
     pub fn set_files(&self, files: &Files) {
         let Files { map_path, dump_path, simpleperf, arch_timestamps } = files;
-        self.map_path.set(map_path);
-        self.dump_path.set(dump_path);
+        let set = self.files_set.load(Ordering::Relaxed).wrapping_add(1);
+        let cell = &self.files[(set & 1) as usize];
+        cell.map_path.set(map_path);
+        cell.dump_path.set(dump_path);
         let bits = [simpleperf, arch_timestamps];
         let flags = bits.iter().enumerate().fold(0, |flags, (at, &&bit)| flags | u64::from(bit) << at);
-        self.flags.store(flags, Ordering::Relaxed);
+        cell.flags.store(flags, Ordering::Relaxed);
+        self.files_set.store(set, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
     /// Which files there are; `None` if that makes no sense.
     pub fn files(&self) -> Option<Files> {
-        let flags = self.flags.load(Ordering::Relaxed);
+        let cell = &self.files[(self.files_set.load(Ordering::Acquire) & 1) as usize];
+        let flags = cell.flags.load(Ordering::Relaxed);
         let bit = |at: u32| flags >> at & 1 == 1;
         Some(Files {
-            map_path: self.map_path.get()?,
-            dump_path: self.dump_path.get()?,
+            map_path: cell.map_path.get()?,
+            dump_path: cell.dump_path.get()?,
             simpleperf: bit(0),
             arch_timestamps: bit(1),
         })
@@ -333,5 +345,55 @@ impl Deref for HeaderCopy {
     fn deref(&self) -> &Header {
         // SAFETY: the region is at least as long as a header, all of whose fields are atomics.
         unsafe { self.0.start().cast::<Header>().as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+
+    /// Starts a process that shares this one's shared memory and does this for ever.
+    fn fork(body: impl Fn()) -> libc::pid_t {
+        // Not the C library's fork, which runs handlers.
+        // SAFETY: the child uses nothing that another thread may have held.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
+        assert!(child >= 0);
+        while child == 0 {
+            body();
+        }
+        child
+    }
+
+    /// A process that is killed while it says which files there are leaves those of before or those of after.
+    #[test]
+    fn files_change_at_once() {
+        let (len, how) = (header_len(0), libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0) };
+        assert!(start != libc::MAP_FAILED);
+        // SAFETY: the mapping has room for a header, all of whose fields are atomics for which zero is a valid value.
+        let header = unsafe { &*start.cast::<Header>() };
+        let files = |byte, len| Files { map_path: vec![byte; len], dump_path: vec![byte; len], ..Files::default() };
+        let (one, other) = (files(b'1', 1000), Files { simpleperf: true, ..files(b'2', 900) });
+        for _ in 0..200 {
+            let before = Files::default();
+            header.set_files(&before);
+            let child = fork(|| {
+                header.set_files(&one);
+                header.set_files(&other);
+            });
+            while header.files().is_some_and(|files| files == before) {
+                std::thread::yield_now();
+            }
+            // SAFETY: the child is ours, and not waited for yet.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, ptr::null_mut(), 0);
+            }
+            let found = header.files();
+            assert!(found.as_ref() == Some(&one) || found.as_ref() == Some(&other), "{found:?}");
+        }
     }
 }
