@@ -27,9 +27,10 @@ const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 /// With fewer chunks free than this the writer should hurry.
 const LOW: usize = 4;
 
-/// So many threads have a small chunk each before one has to wait for another's, if that much memory is allowed. A unit takes address
-/// space, but memory only for the chunk in it.
+/// So many threads have a small chunk each before one has to wait for another's, unless the pool's bound is lower than usual. A unit
+/// takes address space, but memory only for the chunk in it.
 const THREADS: usize = 1024;
+const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ impl Pool {
     /// A pool that is going to hold at most `max_memory` bytes, and holds nothing before it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
-        let units = (whole * (CHUNK_SIZE / FIRST_SIZE)).min(whole.max(THREADS));
+        let units = if whole < USUAL { whole } else { whole.max(THREADS) };
         // Where address space is short there are as many as can be full.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();

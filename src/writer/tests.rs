@@ -84,7 +84,7 @@ fn chunks_come_back_when_there_are_few() {
 #[test]
 fn chunks_come_back_for_a_large_record() {
     let mut world = world(8 << 20, Duration::ZERO);
-    let mut threads: Vec<Local> = (0..400).map(|_| world.thread()).collect();
+    let mut threads: Vec<Local> = (0..20).map(|_| world.thread()).collect();
     threads.iter_mut().for_each(|thread| register(thread, 64).unwrap());
     world.writer.pass(false);
     let mut large = world.thread();

@@ -109,9 +109,11 @@ fn the_pool_grows_to_its_bound_and_back() {
 /// Small chunks may take all the memory that is allowed. A thread that needs a larger one finds it after the writer's next pass.
 #[test]
 fn small_chunks_make_way_for_a_larger_one() {
-    let pool = pool(1 << 20);
+    let pool = pool(64 << 20);
+    while pool.grow(4 * FIRST_SIZE) {}
+    // The first one is smaller than the others.
     while pool.grow(FIRST_SIZE) {}
-    assert_eq!(pool.bytes_held(), 1 << 20);
+    assert!(pool.bytes_held() > (64 << 20) - CHUNK_SIZE as u64);
     assert!(pool.take(CHUNK_SIZE).is_none() && pool.take_new(FIRST_SIZE).is_none() && pool.take_cramped());
     pool.make_way();
     assert_eq!(pool.take(CHUNK_SIZE).unwrap().chunk().size(), CHUNK_SIZE);
@@ -177,5 +179,5 @@ fn threads_never_get_the_same_chunk() {
         }
     });
     assert_eq!(pool.bytes_used(), 0);
-    assert_eq!(std::iter::from_fn(|| pool.take(FIRST_SIZE)).count(), (8 << 20) / FIRST_SIZE);
+    assert_eq!(std::iter::from_fn(|| pool.take(FIRST_SIZE)).count(), 32);
 }
