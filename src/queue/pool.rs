@@ -255,7 +255,7 @@ impl Pool {
     /// One chunk more, if the bound allows it.
     fn make_one(&self, size: usize) -> Option<Chunk> {
         self.make(1, size, |unused| {
-            let range = unused.iter_mut().find(|range| range.len() >= 1)?;
+            let range = unused.iter_mut().find(|range| range.start < range.end)?;
             range.start += 1;
             Some(range.start - 1..range.start)
         })

@@ -360,8 +360,10 @@ mod tests {
         // SAFETY: the child uses nothing that another thread may have held.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
-        while child == 0 {
-            body();
+        if child == 0 {
+            loop {
+                body();
+            }
         }
         child
     }
