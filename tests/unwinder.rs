@@ -114,6 +114,13 @@ fn a_thread_that_is_held_or_slow() {
     check(&program, "held", None, &[]);
 }
 
+/// The unwinder knows all code of a burst after the call that ends it, and what a call was about while another thread only bursts.
+#[test]
+fn bursts() {
+    let program = program(&["c-tests/unwinder/bursts.c", "-lgcc_s"], "bursts", Link::Shared, &[]);
+    check(&program, "bursts", None, &[if thorough() { "50000" } else { "5000" }]);
+}
+
 /// A library of Debian 13.
 fn newer(library: &str) -> PathBuf {
     fetched("unwinders").join(library)

@@ -92,6 +92,19 @@ int main(int argc, char **argv) {
   CHECK_OK(announce(0, 0, &first));
   CHECK(is_known(0));
 
+  /* The unwinder is told before anything is written. */
+  jitsym_id third;
+  CHECK_OK(test_flush(session));
+  disk_is_slow("/jit-");
+  CHECK_OK(announce(6, 0, &third));
+  CHECK(is_known(6));
+  disk_begins(1);
+  let_go();
+  disk_is_slow("/jit-");
+  CHECK_OK(jitsym_unregister(session, third));
+  CHECK(!is_known(6));
+  let_go();
+
   hold(1);
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, announce(2, 0, &second));
   CHECK(second != 0 && !is_known(2));

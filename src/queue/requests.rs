@@ -11,11 +11,16 @@ use crate::sys::thread;
 pub struct Requests {
     /// A writer is running.
     pub open: bool,
-    /// Number of the last request to write everything.
+    /// Number of the last request.
     pub asked: u64,
+    /// Number of the last one to write everything. The others are from calls that wait for sinks without such files.
+    pub asked_to_write: u64,
     /// When the latest of these requests was made, by the clock of the thread that made it.
     pub asked_at: u64,
-    /// Number of the last such request that is answered.
+    /// Number of the last request of which the sinks know that calls wait for, and why they do not know of everything.
+    pub told: u64,
+    pub not_told: Option<Error>,
+    /// Number of the last request that is answered: everything is written.
     pub answered: u64,
     /// The last answer, or the error of a writer that has ended with records unwritten.
     pub result: Option<Error>,

@@ -106,13 +106,15 @@ impl Ref {
             last = now;
             idle < most
         };
-        let answer = thread::uncancelled(|| self.engine.flush_while(STEP, goes_on));
+        let answer = thread::uncancelled(|| self.engine.wait_until_told(STEP, goes_on));
         match answer {
-            // The writer has not come to it.
-            Err(Error::Timeout | Error::NoMemory) if sink::await_any(self.engine.status.sinks()) => {
+            // The writer has not come to it, or could not tell one of them.
+            Err(Error::Timeout | Error::NoMemory | Error::SinkFailed)
+                if sink::await_any(self.engine.status.sinks()) =>
+            {
                 self.outcome(answer)
             }
-            // What cannot be written is told all the same.
+            // A writer that has ended leaves nobody who could be told.
             _ => Ok(()),
         }
     }

@@ -18,7 +18,9 @@ use crate::sink::jitdump::names::is_name_of;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::{self, NewCode, RegionSink, Regions};
-use crate::sink::{describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS};
+use crate::sink::{
+    await_any, describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS,
+};
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
@@ -34,7 +36,7 @@ pub struct SinkSet {
     remove_files: bool,
     /// Sinks that did not run when code was loaded.
     missed: Sinks,
-    /// Those that hear of code in regions too.
+    /// Those that hear of code in regions too. Nobody reads these sinks' files, and calls may wait for them.
     told_of_regions: Sinks,
 }
 
@@ -348,12 +350,21 @@ impl SinkSet {
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
-            match sink.write(turn) {
-                Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
-                Ok(()) => {}
-                Err(error) => stall(&status, kind.bit, sink.path(), "write", &error),
-            }
+            write_one(&status, kind, sink, turn);
         }
+    }
+
+    /// Has those sinks know what they were told that calls wait for.
+    pub fn tell(&mut self, turn: &mut Turn<'_>) {
+        let status = self.status.clone();
+        for (kind, sink) in self.running(self.told_of_regions) {
+            write_one(&status, kind, sink, turn);
+        }
+    }
+
+    /// Why one of them does not know everything.
+    pub fn not_told(&self) -> Option<Error> {
+        await_any(self.status.sinks_unwell()).then_some(Error::SinkFailed)
     }
 
     /// Sets right what is wrong with files, if that is due or wanted now. To be called when what was written is noted in the spool.
@@ -391,6 +402,14 @@ impl SinkSet {
             self.close();
             self.status.stop_sinks();
         }
+    }
+}
+
+fn write_one(status: &Status, kind: &Kind, sink: &mut dyn Sink, turn: &mut Turn<'_>) {
+    match sink.write(turn) {
+        Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
+        Ok(()) => {}
+        Err(error) => stall(status, kind.bit, sink.path(), "write", &error),
     }
 }
 

@@ -69,9 +69,9 @@ impl Writer {
         let mut requests = self.engine.requests();
         // Including what was asked for since `collect`: nobody would answer it any more.
         self.asked = requests.asked;
-        self.answered = self.asked;
-        let exiting = requests.exiting;
-        *requests = Requests { open: true, asked: self.asked, answered: self.asked, exiting, ..Requests::default() };
+        (self.told, self.answered) = (self.asked, self.asked);
+        let (asked, told, answered, exiting) = (self.asked, self.told, self.answered, requests.exiting);
+        *requests = Requests { open: true, asked, told, answered, exiting, ..Requests::default() };
         drop(requests);
         if exiting.is_some() {
             // Only the exiting thread waits for the writes of this session.

@@ -70,8 +70,13 @@ pub struct Writer {
     sources: Vec<Source>,
     /// Requests as they have come in; they are answered after a pass that began later.
     asked: u64,
+    /// The last one to write everything.
+    asked_to_write: u64,
     /// When the latest of them was made.
     asked_at: u64,
+    /// Sinks that calls wait for are to know of the requests up to this one, and know of those up to that one.
+    to_be_told: u64,
+    told: u64,
     answered: u64,
     stop: Option<Stop>,
     change: Option<Change>,
@@ -101,6 +106,9 @@ impl Writer {
             ledger: Ledger::new(engine.status.clone(), regions, true),
             sources: Vec::new(),
             asked: 0,
+            asked_to_write: 0,
+            to_be_told: 0,
+            told: 0,
             answered: 0,
             stop: None,
             change: None,
@@ -135,11 +143,16 @@ impl Writer {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
             }
+            // Who has asked by now need not wait for a second pass, whose turn comes when the files of the first are written.
+            self.look_at_requests();
             // A record that was committed before a request may have been stamped or published after the pass began in which the
             // request came in. A pass that begins now reads all such records.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let signal_flush = self.engine.signal_flush.pending(self.exiting);
-            let asked = stop.is_some() || change.is_some() || due > self.answered || signal_flush.is_some();
+            let to_write =
+                stop.is_some() || change.is_some() || self.asked_to_write > self.answered || signal_flush.is_some();
+            let asked = to_write || due > self.answered;
+            self.to_be_told = due;
             if self.exiting && asked {
                 self.shut_out();
             } else if asked {
@@ -148,7 +161,7 @@ impl Writer {
                 self.wait_to_be_asked();
                 continue;
             }
-            let bytes = self.pass(asked);
+            let bytes = self.pass(to_write);
             if bytes > 0 {
                 idle_passes = 0;
             }
@@ -210,7 +223,30 @@ impl Writer {
         let mut requests = self.engine.requests();
         requests.answered = due;
         requests.result = self.problem();
+        drop(requests);
+        // If the pass had no memory for that.
+        self.answer_told(due);
         self.engine.tell_waiting();
+    }
+
+    /// Has the sinks know that calls wait for, and answers these calls, before anything else is written.
+    fn tell(&mut self) {
+        if self.to_be_told > self.told {
+            let ledger = &mut self.ledger;
+            let time = ledger.last_time;
+            ledger.sinks.tell(&mut Turn { registry: &mut ledger.registry, now: false, time, announce: &|_, _| {} });
+            self.answer_told(self.to_be_told);
+            self.engine.tell_waiting();
+        }
+    }
+
+    fn answer_told(&mut self, due: u64) {
+        if due > self.told {
+            self.told = due;
+            let mut requests = self.engine.requests();
+            requests.told = due;
+            requests.not_told = if self.short { Some(Error::NoMemory) } else { self.ledger.sinks.not_told() };
+        }
     }
 
     /// Why not everything is written.
@@ -289,6 +325,9 @@ impl Writer {
             }
         }
         self.engine.set_short(self.short);
+        if !self.short {
+            self.tell();
+        }
         self.commit(&mut merge, now, cutoff);
         bytes += uncommitted;
         if (bytes > 0 || now) && self.spool_seen.is_none_or(|seen| now || seen.elapsed() >= LOOK_AT_SPOOL) {

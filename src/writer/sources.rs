@@ -22,10 +22,11 @@ pub(super) struct Source {
 }
 
 impl Writer {
-    /// Finds out which chunks there are to read, and what was asked for.
-    pub(super) fn collect(&mut self) {
+    /// Finds out what was asked for.
+    pub(super) fn look_at_requests(&mut self) {
         if let Some(mut requests) = self.requests() {
             self.asked = requests.asked;
+            self.asked_to_write = requests.asked_to_write;
             self.asked_at = requests.asked_at;
             self.exiting = requests.exiting.is_some();
             self.stop = requests.stop.take().or(self.stop.take());
@@ -33,6 +34,11 @@ impl Writer {
                 self.change = requests.change.take();
             }
         }
+    }
+
+    /// Finds out which chunks there are to read, and what was asked for.
+    pub(super) fn collect(&mut self) {
+        self.look_at_requests();
         for source in &mut self.sources {
             // Before the channel is emptied: what an ended thread has sent is then in the channel, and its last chunk in the slot.
             source.ended = source.slot.is_detached();

@@ -32,14 +32,15 @@ impl Engine {
     /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
     /// written, except after an error: see `last_answer`.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        self.await_answer(self.ask(false)?, timeout)
+        self.await_answer(self.ask(true, false)?, timeout)
     }
 
-    /// As `flush`, with one question that may wait for long: `goes_on` is asked after each `step` without an answer.
-    pub fn flush_while(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
-        let mine = self.ask(false)?;
+    /// Waits until the sinks that calls wait for know of everything committed before the call. They are told before anything is
+    /// written to a file. `goes_on` is asked after each `step` without an answer.
+    pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
+        let mine = self.ask(false, false)?;
         loop {
-            match self.await_answer(mine, step) {
+            match self.wait(step, |requests| requests.told >= mine, |requests| requests.not_told) {
                 Err(Error::Timeout) if !self.requests().exit_is_elsewhere() && goes_on() => {}
                 answer => return answer,
             }
@@ -58,11 +59,11 @@ impl Engine {
 
     /// As `flush`, when the process exits.
     pub fn flush_at_exit(&self, timeout: Duration) -> Result<()> {
-        self.await_answer(self.ask(true)?, timeout)
+        self.await_answer(self.ask(true, true)?, timeout)
     }
 
     /// Puts a question, and returns its number.
-    fn ask(&self, exiting: bool) -> Result<u64> {
+    fn ask(&self, to_write: bool, exiting: bool) -> Result<u64> {
         let mut requests = self.requests();
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
@@ -76,6 +77,9 @@ impl Engine {
         }
         requests.asked += 1;
         let mine = requests.asked;
+        if to_write {
+            requests.asked_to_write = mine;
+        }
         self.date(&mut requests);
         drop(requests);
         self.wake();
@@ -83,15 +87,24 @@ impl Engine {
     }
 
     fn await_answer(&self, mine: u64, timeout: Duration) -> Result<()> {
-        let unanswered = |requests: &mut Requests| requests.open && requests.answered < mine;
+        self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
+    }
+
+    fn wait(
+        &self,
+        timeout: Duration,
+        is_answered: impl Fn(&Requests) -> bool,
+        problem: impl Fn(&Requests) -> Option<Error>,
+    ) -> Result<()> {
+        let unanswered = |requests: &mut Requests| requests.open && !is_answered(requests);
         let (requests, waited) = self
             .answered
             .wait_timeout_while(self.requests(), timeout, unanswered)
             .unwrap_or_else(PoisonError::into_inner);
-        match requests.result {
+        match problem(&requests) {
             _ if waited.timed_out() => Err(Error::Timeout),
             // The writer ended before it came to this: what ends it writes everything.
-            _ if requests.answered < mine => Err(Error::Closed),
+            _ if !is_answered(&requests) => Err(Error::Closed),
             Some(error) => Err(error),
             None => Ok(()),
         }
