@@ -351,6 +351,19 @@ fn a_call_waits_until_it_is_known() {
     assert_eq!(profile.sum("jit_late"), 3 * LOOP, "{}", profile.text);
 }
 
+/// Where the file of some code cannot be made, the call says so, and valgrind is told of the code as soon as that is possible.
+#[test]
+fn code_of_which_valgrind_could_not_be_told() {
+    let mut guest = Guest::new(Some((installed(), "callgrind")), "failing", &["failing"]);
+    guest.command.env("JITSYM", "valgrind");
+    let said = stdout(&guest.run());
+    assert!(said.contains(&format!("sinks {VALGRIND} failed 0\nerror cannot tell valgrind of code: ")), "{said}");
+    let profile = Profile::read(&guest.dir.join("out"));
+    for number in 0..2 {
+        assert_eq!(profile.sum(&format!("failing_{number}")), 5 * LOOP, "{}", profile.text);
+    }
+}
+
 /// Natively pages are never exchanged: the threads would run into nothing. The sink does not run, even if it is asked for.
 #[test]
 fn natively_the_sink_does_not_run() {

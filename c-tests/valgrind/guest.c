@@ -5,11 +5,13 @@
  * and each call of the loop is 2 * ROUNDS + 3. Each piece has lines of DIR/chain.toy. Prints what it has run, and "ok".
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +26,8 @@ static char source[600];
 static const char *const names[PIECES] = {"jit_outer", "jit_middle", "jit_inner"};
 static unsigned more;
 static _Thread_local int bytes_are_given, is_stable;
+/* What a registration answers. */
+static enum jitsym_status expected = JITSYM_OK;
 
 static unsigned char *map(int protection, int flags, int file, size_t size) {
   unsigned char *at = mmap(NULL, size, protection, flags, file, 0);
@@ -49,7 +53,8 @@ static jitsym_id announce_at(const unsigned char *at, size_t size, const char *n
   code.flags = more | (is_stable ? JITSYM_CODE_STABLE : 0);
   code.bytes = bytes_are_given ? at : NULL;
   jitsym_id id = 0;
-  CHECK_OK(jitsym_register(session, &code, &id));
+  CHECK_STATUS(expected, jitsym_register(session, &code, &id));
+  CHECK(expected == JITSYM_OK || id != 0);
   return id;
 }
 
@@ -347,6 +352,38 @@ static void run_late(void) {
   call_often(memory, 3);
 }
 
+/* Directories stand where the file of the code is to be made. The call says so, and valgrind knows the code when they are gone: after a
+ * while, or after a flush. */
+static void run_failing(const char *dir) {
+  enum { PLANTED = 100 };
+  for (unsigned i = 0; i < 2; i++) {
+    unsigned char *at = memory + 64 * PAGE * i;
+    char name[100], file[700];
+    for (unsigned number = 1; number <= PLANTED; number++) {
+      snprintf(file, sizeof file, "%s/jit-%d-v%u.so", dir, (int)getpid(), number);
+      CHECK(mkdir(file, 0700) == 0 || errno == EEXIST);
+    }
+    snprintf(name, sizeof name, "failing_%u", i);
+    expected = JITSYM_ERR_SINK_FAILED;
+    announce_at(at, emit_loop(at), name, 40, 0);
+    jitsym_stats stats = test_stats_now(session);
+    CHECK(stats.sinks_failed == JITSYM_SINK_VALGRIND && stats.write_errors > 0);
+    for (unsigned number = 1; number <= PLANTED; number++) {
+      snprintf(file, sizeof file, "%s/jit-%d-v%u.so", dir, (int)getpid(), number);
+      CHECK(rmdir(file) == 0 || errno == ENOTDIR || errno == ENOENT);
+    }
+    expected = JITSYM_OK;
+    if (i == 0) {
+      while (test_stats_now(session).sinks_failed != 0) {
+        usleep(1000);
+      }
+    } else {
+      CHECK_OK(test_flush(session));
+    }
+    call_often(at, 5);
+  }
+}
+
 static int unlocked, is_planted;
 static pthread_mutex_t planting = PTHREAD_MUTEX_INITIALIZER;
 
@@ -496,6 +533,8 @@ int main(int argc, char **argv) {
     run_threads(number);
   } else if (strcmp(what, "late") == 0) {
     run_late();
+  } else if (strcmp(what, "failing") == 0) {
+    run_failing(argv[1]);
   } else if (strcmp(what, "races") == 0) {
     run_races(number);
   } else if (strcmp(what, "regions") == 0) {

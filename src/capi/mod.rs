@@ -80,8 +80,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// Returns `JITSYM_OK`, also without a look at `code` if the id is 0; a status that names what is wrong with `code`;
 /// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
 /// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`. With the sinks for the unwinder and for valgrind also `JITSYM_ERR_TIMEOUT`, if the library's
-/// thread has told no sink of anything for a second (under valgrind: a minute). The code is registered then and `out_id` is written, and
-/// `jitsym_flush` waits until they know of it.
+/// thread has told no sink of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` if valgrind could not be
+/// told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it.
 ///
 /// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
 /// the steady state.

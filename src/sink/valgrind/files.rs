@@ -17,6 +17,9 @@ use crate::sys::page_exchange::{exchange, Origin};
 use crate::sys::valgrind::{self, Tool};
 use crate::sys::{code_memory, delegate, loader, maps};
 
+/// The error about pages that valgrind is never told of.
+pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
+
 /// The files of a process.
 pub struct Files {
     pid: u32,
@@ -53,7 +56,8 @@ impl Files {
             let shown = self.show_here(due, executable, code.clone(), data);
             let is_noexec = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
             if !shown.as_ref().is_err_and(is_noexec) || self.dirs.len() < 2 {
-                return shown;
+                // A file that valgrind has not read says nothing to anybody.
+                return shown.inspect_err(|_| self.remove_one(due.number));
             }
             self.remove();
             self.dirs.pop();
@@ -136,7 +140,8 @@ impl Files {
             |map: &maps::Mapping| !map.special && !is_heap(map) && !loader::has_loaded(map.start.max(pages.start));
         let mapped: u64 = maps.iter().map(|map| map.len_within(pages.start, pages.end)).sum();
         if mapped != pages.end - pages.start || !maps.iter().all(is_code) {
-            return Err(io::Error::other(
+            return Err(io::Error::new(
+                NOT_FOR_CODE,
                 "it lies in memory that is not mapped, or part of a program, a heap or a stack",
             ));
         }

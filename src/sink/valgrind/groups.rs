@@ -82,6 +82,8 @@ pub struct Groups {
     stale: BTreeSet<u64>,
     /// Those of them that may have a page without code.
     emptied: BTreeSet<u64>,
+    /// Groups of which valgrind could not be told. It may know them as they were before.
+    failed: BTreeSet<u64>,
     /// Numbers of groups that are no more: those that valgrind may still know, and those to be used again.
     left: Vec<u32>,
     free: Vec<u32>,
@@ -103,6 +105,7 @@ impl Groups {
             fresh: Vec::new(),
             stale: BTreeSet::new(),
             emptied: BTreeSet::new(),
+            failed: BTreeSet::new(),
             left: Vec::new(),
             free: Vec::new(),
             next_number: 0,
@@ -196,6 +199,24 @@ impl Groups {
         !self.stale.is_empty()
     }
 
+    /// Whether valgrind could not be told of some code.
+    pub fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Valgrind could not be told of these pages. They are a group all the same, of which it is to be told another time. By the old
+    /// number it may still know some of them.
+    pub fn fail(&mut self, pages: &Range<u64>) {
+        self.next_number += 1;
+        self.groups.insert(pages.start, Group { end: pages.end, number: self.next_number, content: None });
+        self.failed.insert(pages.start);
+    }
+
+    /// Whatever has failed is due again. Code may have ended since.
+    pub fn try_again(&mut self) {
+        self.emptied.append(&mut self.failed);
+    }
+
     fn pages_of(&self, addr: u64, size: u64) -> Range<u64> {
         let page = self.page_size;
         addr / page * page..(addr + size).checked_next_multiple_of(page).unwrap_or(u64::MAX / page * page)
@@ -277,6 +298,7 @@ impl Groups {
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>) -> Option<Due> {
         let group = self.groups.remove(&start)?;
         self.stale.remove(&start);
+        self.failed.remove(&start);
         let mut number = Some(group.number);
         let mut run: Option<Range<u64>> = None;
         for page in (start..=group.end).step_by(self.page_size as usize) {
@@ -314,6 +336,7 @@ impl Groups {
 
     /// valgrind was told of a group, in this way.
     pub fn told(&mut self, pages: &Range<u64>, content: Content) {
+        self.failed.remove(&pages.start);
         if let Some(group) = self.groups.get_mut(&pages.start) {
             group.content = Some(content);
         }
@@ -379,6 +402,7 @@ impl Groups {
         let is_one = joined.len() == 1;
         for start in joined {
             self.stale.remove(&start);
+            self.failed.remove(&start);
             due.remove(&start);
             let Some(group) = self.groups.remove(&start) else { continue };
             if group.number != number {
@@ -399,6 +423,7 @@ impl Groups {
 
     /// These pages are no longer a group: valgrind knows nothing of them.
     pub fn forget(&mut self, pages: &Range<u64>) {
+        self.failed.remove(&pages.start);
         self.groups.remove(&pages.start);
     }
 }

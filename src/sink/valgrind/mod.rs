@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::files::Files;
+use self::files::{Files, NOT_FOR_CODE};
 use self::groups::{Due, Function, Groups};
 use crate::api::options::{Config, Sinks};
 use crate::format::elf::executable::Content;
@@ -22,6 +22,7 @@ use crate::format::jitdump::{id, shadow};
 use crate::queue::record::CodeBytes;
 use crate::queue::status::Status;
 use crate::registry::Registry;
+use crate::sink::again::Again;
 use crate::sink::region::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
 use crate::sys::mapping::page_size;
@@ -50,12 +51,14 @@ struct Valgrind {
     files: Files,
     /// When the first code ended of which valgrind still has the name.
     stale_since: Option<Instant>,
+    /// When valgrind is told again of code of which it could not be told.
+    again: Option<Again>,
 }
 
 impl Valgrind {
     fn new(status: Arc<Status>) -> Valgrind {
         let files = Files::new(status.pid);
-        Valgrind { status, groups: Groups::new(page_size() as u64), files, stale_since: None }
+        Valgrind { status, groups: Groups::new(page_size() as u64), files, stale_since: None, again: None }
     }
 
     fn add(&mut self, id: u64, (addr, size): (u64, u64), name: &[u8], info_records: Option<&[u8]>) {
@@ -75,8 +78,11 @@ impl Valgrind {
         Some(function)
     }
 
-    /// Has valgrind know what is known.
-    fn bring_up_to_date(&mut self) {
+    /// Has valgrind know what is known. `now`: somebody waits for that.
+    fn bring_up_to_date(&mut self, now: bool) {
+        if now || self.again.as_ref().is_some_and(Again::is_due) {
+            self.groups.try_again();
+        }
         self.stale_since = self.stale_since.filter(|_| self.groups.has_stale());
         if self.groups.has_stale() && self.stale_since.is_none() {
             self.stale_since = Some(Instant::now());
@@ -86,7 +92,7 @@ impl Valgrind {
             return;
         }
         let (due, fresh) = self.groups.take_due(with_stale);
-        let (mut is_all, mut has_ended) = (true, false);
+        let (mut is_all, mut has_ended, mut has_failed) = (true, false, false);
         for mut due in due {
             match self.tell(&mut due, &fresh) {
                 Ok(Some(content)) => self.groups.told(&due.pages, content),
@@ -99,13 +105,23 @@ impl Valgrind {
                         has_ended = true;
                         continue;
                     }
+                    if error.kind() != NOT_FOR_CODE {
+                        self.groups.fail(&due.pages);
+                        has_failed = true;
+                    }
                     self.status.last_error.set(format!("cannot tell valgrind of code: {error}"));
                 }
             }
         }
         self.groups.all_told(is_all);
+        if has_failed {
+            self.status.counters.write_errors.add(1);
+            self.status.sink_stalled(Sinks::VALGRIND);
+            self.again = Some(Again::after(self.again.as_ref()));
+        }
+        self.again = self.again.take().filter(|_| self.groups.has_failed());
         if has_ended {
-            self.bring_up_to_date();
+            self.bring_up_to_date(false);
         }
     }
 
@@ -200,10 +216,18 @@ impl Sink for Valgrind {
         self.end(id);
     }
 
-    fn write(&mut self, _: &mut Turn<'_>) -> io::Result<()> {
+    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
         // helgrind and DRD know nothing of the way in which two threads of ours wait for each other.
-        valgrind::unreported(|| self.bring_up_to_date());
+        valgrind::unreported(|| self.bring_up_to_date(turn.now));
         Ok(())
+    }
+
+    fn is_well(&self) -> bool {
+        !self.groups.has_failed()
+    }
+
+    fn wake_in(&self) -> Option<Duration> {
+        self.again.as_ref().map(Again::remaining)
     }
 
     fn has_work(&self) -> bool {
@@ -213,6 +237,7 @@ impl Sink for Valgrind {
     fn close(&mut self, how: Close) -> io::Result<()> {
         // valgrind keeps what it knows: the code may still run.
         self.groups.begin();
+        self.again = None;
         if how == Close::Remove {
             self.files.remove();
         }
