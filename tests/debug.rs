@@ -107,6 +107,25 @@ fn attached_beyond_the_limit() {
     }
 }
 
+/// A thread stands below code while another one registers more. Whenever gdb hears of a change, and so wherever else it stops the
+/// process, that thread's stack is whole: from the moment that gdb comes, and while small objects become large ones.
+#[test]
+fn whole_stacks_all_the_time() {
+    let debuggee = Debuggee::new("beside");
+    // Sixteen small objects become one.
+    const STOPS: usize = 60;
+    let stop = ["continue", "echo STOP\\n", "thread apply 1 -q bt"];
+    let mut commands = vec!["bt", "break __jit_debug_register_code"];
+    commands.extend(std::iter::repeat_n(stop, STOPS).flatten());
+    for gdb in gdbs() {
+        let waiting = debuggee.waiting(&["beside"]);
+        let text = gdb.attached(&waiting, &commands);
+        let stops: Vec<&str> = text.split("STOP\n").collect();
+        assert_eq!(stops.len(), 1 + STOPS, "{text}");
+        stops.iter().for_each(|stop| assert_stack(stop, 0, ""));
+    }
+}
+
 /// One after the other, with gdb's eyes on them.
 #[test]
 fn many_in_gdb() {

@@ -5,6 +5,7 @@
  * reached. Each piece has lines of DIR/chain.toy.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -25,7 +26,7 @@ static const char *const names[PIECES] = {"jit_outer", "jit_middle", "jit_inner"
 __attribute__((noinline)) int reached(int value) {
   if (strcmp(what, "crash") == 0) {
     raise(SIGSEGV);
-  } else if (strcmp(what, "wait") == 0) {
+  } else if (strcmp(what, "wait") == 0 || strcmp(what, "beside") == 0) {
     printf("waiting\n");
     fflush(stdout);
     pause();
@@ -71,8 +72,8 @@ __attribute__((noinline)) int call_through(const void *at) {
   return result;
 }
 
-static void register_many(unsigned count) {
-  for (unsigned i = 0; i < count; i++) {
+static void register_some(unsigned from, unsigned to) {
+  for (unsigned i = from; i < to; i++) {
     unsigned char *at = memory + 4096 + (size_t)PIECE_ROOM * i;
     char name[100];
     snprintf(name, sizeof name, "many_%u", i);
@@ -85,6 +86,19 @@ static void register_many(unsigned count) {
     code.unwind = &unwind;
     CHECK_OK(jitsym_register(session, &code, NULL));
   }
+}
+
+static void register_many(unsigned count) {
+  register_some(0, count);
+}
+
+/* Until the process is ended. */
+static void *registers_on(void *nothing) {
+  for (unsigned i = 0;; i = (i + 1) % 1000) {
+    register_some(i, i + 1);
+    test_sleep_ms(1);
+  }
+  return nothing;
 }
 
 int main(int argc, char **argv) {
@@ -166,6 +180,10 @@ int main(int argc, char **argv) {
       register_many(1);
       CHECK(call_through(memory) == 42);
     }
+  }
+  if (strcmp(what, "beside") == 0) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, registers_on, NULL) == 0);
   }
   CHECK(call_through(memory) == 42);
   CHECK_OK(jitsym_close(session));

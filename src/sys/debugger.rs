@@ -151,8 +151,20 @@ pub fn is_alone() -> bool {
 
 /// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
 fn is_traced() -> bool {
-    let status = std::fs::read_to_string("/proc/thread-self/status");
-    !status.is_ok_and(|status| status.lines().any(|line| line == "TracerPid:\t0"))
+    tracer() != Some(0)
+}
+
+/// The process that traces this one; 0 for none. `None` if nobody says.
+fn tracer() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:\t")?.parse().ok())
+}
+
+/// Whether two objects may speak of one address for a moment. gdb takes either. lldb forgets where the section of the new object is
+/// when an old one goes whose section begins there (SectionLoadList::SetSectionUnloaded).
+fn takes_both() -> bool {
+    let is_gdb = |pid| std::fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with(b"gdb"));
+    !has_breakpoint() || tracer().is_some_and(|pid| pid == 0 || is_gdb(pid))
 }
 
 /// Whether a breakpoint is in the place of the function's first instruction.
@@ -199,9 +211,10 @@ pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// An object in the list. It stays there until it is taken out.
+/// An object for the list.
 #[derive(Debug)]
 pub struct Listed {
+    /// It has neighbours while it is in the list.
     entry: NonNull<Entry>,
     image: Table<u8>,
 }
@@ -209,52 +222,71 @@ pub struct Listed {
 // SAFETY: nobody else has the entry but who walks the list.
 unsafe impl Send for Listed {}
 
-#[cfg(test)]
 impl Listed {
+    /// One that is not in the list yet. `None` without memory.
+    pub fn new(bytes: &[u8]) -> Option<Listed> {
+        let mut image = Table::default();
+        image.try_reserve(bytes.len()).ok()?;
+        image.extend_from_slice(bytes);
+        Some(Listed { entry: new_entry(&image)?, image })
+    }
+
+    #[cfg(test)]
     pub fn image(&self) -> &[u8] {
         &self.image
     }
 }
 
-/// Puts an object into the list, and tells a debugger. `empty`: an object that says nothing. `None` without memory, or if another
-/// thread is in here, which happens only in a child that was forked in the middle of it.
-pub fn list(bytes: &[u8], empty: fn() -> Vec<u8>) -> Option<Listed> {
-    let mut image = Table::default();
-    image.try_reserve(bytes.len()).ok()?;
-    image.extend_from_slice(bytes);
-    changing(|| {
+/// Puts objects into the list, in the place of others that speak of the same code, and tells a debugger. One that stops the process
+/// in the middle finds the old ones, the new ones or both, if it can take both. `empty`: an object that says nothing. Returns whether the
+/// debugger has heard of a new one last.
+///
+/// Nothing happens if another thread is in here, which is so only in a child that was forked in the middle of it.
+pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
+    let done = changing(|| {
         let ends = match ENDS.get() {
             Some(ends) => ends,
             None => put_ends(empty().leak())?,
         };
-        let entry = new_entry(&image)?;
-        // SAFETY: both ends and what is between them belong to this library.
-        unsafe { link(ends.first, entry, ends.first.as_ref().next.load(Ordering::Relaxed)) };
-        tell(REGISTER, entry);
-        Some(Listed { entry, image })
-    })
+        let is_new_first = old.is_empty() || takes_both();
+        for puts_new in [is_new_first, !is_new_first] {
+            if puts_new {
+                for listed in new.clone() {
+                    // SAFETY: both ends and what is between them belong to this library.
+                    unsafe { link(ends.first, listed.entry, ends.first.as_ref().next.load(Ordering::Relaxed)) };
+                    tell(REGISTER, listed.entry);
+                }
+            } else {
+                old.iter().for_each(|listed| unlink(listed.entry));
+            }
+        }
+        Some(old.is_empty() || !is_new_first && new.clone().next().is_some())
+    });
+    for listed in old {
+        match done {
+            // SAFETY: it came from a box, and nobody finds it any more.
+            Some(_) => drop(unsafe { Box::from_raw(listed.entry.as_ptr()) }),
+            // It is in the list still.
+            None => std::mem::forget(listed.image),
+        }
+    }
+    done.unwrap_or_default()
 }
 
-/// Takes an object out of the list.
-pub fn unlist(listed: Listed) {
-    let done = changing(|| {
-        // SAFETY: it is in the list, between two entries of this library.
-        let entry = unsafe { listed.entry.as_ref() };
-        let (next, prev) = (entry.next.load(Ordering::Relaxed), entry.prev.load(Ordering::Relaxed));
-        // SAFETY: as above.
-        unsafe {
-            (*prev).next.store(next, Ordering::Release);
-            (*next).prev.store(prev, Ordering::Release);
-        }
-        tell(UNREGISTER, listed.entry);
-        Some(())
-    });
-    match done {
-        // SAFETY: it came from a box, and nobody finds it any more.
-        Some(()) => drop(unsafe { Box::from_raw(listed.entry.as_ptr()) }),
-        // It is in the list still.
-        None => std::mem::forget(listed.image),
+/// Takes an entry out of the list, if it is there, and tells a debugger.
+fn unlink(listed: NonNull<Entry>) {
+    // SAFETY: it is between two entries of this library, or in no list.
+    let entry = unsafe { listed.as_ref() };
+    let (next, prev) = (entry.next.load(Ordering::Relaxed), entry.prev.load(Ordering::Relaxed));
+    if next.is_null() {
+        return;
     }
+    // SAFETY: as above.
+    unsafe {
+        (*prev).next.store(next, Ordering::Release);
+        (*next).prev.store(prev, Ordering::Release);
+    }
+    tell(UNREGISTER, listed);
 }
 
 /// Takes everything out that this library has in the list: in a forked child, what its parent had. That memory is lost.

@@ -24,7 +24,8 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, the sink for it starts by itself, where any other one runs. It begins anew where it has a limit.
+    /// If a debugger listens, the sink for it starts by itself, where any other one runs. Where it runs with a limit it goes on without
+    /// one, and has all the time what the debugger looks at.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.engine.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
@@ -64,10 +65,13 @@ impl Writer {
         let status = ledger.status.clone();
         // That one may have started since this was asked for.
         let unasked = status.sinks_unasked();
-        let fresh = on.without(status.sinks().without(unasked));
-        let left = status.sinks().without(unasked).without(off).with(fresh);
-        // With the last one that wants the same records the one that nobody has asked for ends, and with who asks for it.
-        let ends = if left.has(unasked) || !with_wants(left).has(Sinks::GROUPS) { unasked } else { Sinks::NONE };
+        // It goes on, and is one of those that are asked for.
+        let raised = Sinks(unasked.0 & on.0);
+        let fresh = on.without(status.sinks());
+        let left = status.sinks().without(unasked).without(off).with(on);
+        // With the last one that wants the same records the one that nobody has asked for ends.
+        let unwanted = unasked.without(raised);
+        let ends = if with_wants(left).has(Sinks::GROUPS) { Sinks::NONE } else { unwanted };
         if config.remember {
             status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
         }
@@ -76,7 +80,7 @@ impl Writer {
         let more = self.unasked(&config, left.with(status.sinks()));
         let ledger = &mut self.ledger;
         let started = ledger.sinks.start(&config, fresh.with(more));
-        status.set_unasked(Sinks(unasked.without(ends.with(off)).0 | started.0 & more.0));
+        status.set_unasked(Sinks(unwanted.without(ends.with(off)).0 | started.0 & more.0));
         let memory = self.engine.pool.memory();
         memory.header().set_files(&ledger.sinks.files(&config));
         if started != Sinks::NONE {
@@ -94,7 +98,7 @@ impl Writer {
         // Not with the time at which the code was registered: of a perf that has watched the process since before, the mappings that
         // it saw before the marker would hide it.
         let time = self.cutoff.max(ledger.last_time);
-        let has_all = ledger.sinks.load_live(started, &mut ledger.registry, time);
+        let has_all = ledger.sinks.load_live(started.with(raised), &mut ledger.registry, time);
         if started.has(Sinks::JITDUMP) {
             // Code that was published late may overlap some of this code.
             ledger.last_time = time + 1;

@@ -55,8 +55,6 @@ pub fn end_inherited() {
 struct Gdb {
     status: Arc<Status>,
     objects: Objects,
-    /// How much code it may know.
-    most: usize,
     /// When code that has ended is taken out again, if no debugger listens.
     not_before: Instant,
     /// When the first of the code has come that no object speaks of yet.
@@ -72,7 +70,6 @@ impl Gdb {
         Gdb {
             status,
             objects: Objects::default(),
-            most: 0,
             not_before: Instant::now(),
             fresh_since: None,
             ended: 0,
@@ -82,11 +79,20 @@ impl Gdb {
 
     fn add(&mut self, code: &Code<'_>) {
         let is_taken = match code.info_records {
-            Some(_) => self.objects.live_count() < self.most,
+            Some(_) => self.objects.live_count() < self.most(),
             None => self.objects.addr_of(code.id).is_some(),
         };
         if is_taken {
             self.objects.add(code);
+        }
+    }
+
+    /// How much code it may know. That it has a limit can change while it runs.
+    fn most(&self) -> usize {
+        if self.status.sinks_unasked().has(Sinks::GDB) {
+            UNASKED_MOST
+        } else {
+            usize::MAX
         }
     }
 
@@ -126,8 +132,7 @@ impl Gdb {
 }
 
 impl Sink for Gdb {
-    fn open(&mut self, config: &Config) -> Result<(), String> {
-        self.most = if config.sinks.has(Sinks::GDB) || debugger::is_watched() { usize::MAX } else { UNASKED_MOST };
+    fn open(&mut self, _: &Config) -> Result<(), String> {
         (self.fresh_since, self.ended, self.batch_time) = (None, 0, BATCH_TIME);
         if let Some(inherited) = take_inherited() {
             self.objects = inherited;

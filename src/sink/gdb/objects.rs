@@ -140,8 +140,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.listed.take().into_iter().for_each(debugger::unlist);
+        if let Some(listed) = self.listed.take() {
+            exchange(vec![listed], [].iter());
+        }
     }
+}
+
+fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone) -> bool {
+    debugger::exchange(old, new, object::empty)
 }
 
 impl Objects {
@@ -333,7 +339,10 @@ impl Objects {
     /// gdb takes breakpoints out of the code of an object that has gone when another one comes, and not before.
     pub fn settle_breakpoints(&mut self) {
         if std::mem::take(&mut self.has_lost) {
-            debugger::list(&object::empty(), object::empty).into_iter().for_each(debugger::unlist);
+            if let Some(listed) = Listed::new(&object::empty()) {
+                exchange(Vec::new(), std::iter::once(&listed));
+                exchange(vec![listed], [].iter());
+            }
         }
     }
 
@@ -356,31 +365,44 @@ impl Objects {
             let mut group = Group::of(part.iter().filter_map(|(number, entry)| Some((of(*number)?, entry))))?;
             group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
             let image = group.object().ok_or(io::ErrorKind::OutOfMemory)?;
-            made.push((group, image));
+            group.listed = Some(Listed::new(&image).ok_or(io::ErrorKind::OutOfMemory)?);
+            made.try_reserve(1)?;
+            made.push(group);
         }
-        // Debuggers forget the old ones first: they have no rule for two objects that speak of one address.
+        let mut old = Vec::new();
+        old.try_reserve_exact(numbers.len())?;
+        self.groups.try_reserve(made.len())?;
+        // From here on nothing can fail.
         for &number in numbers {
-            if let Some(group) = self.groups[number].take() {
+            if let Some(mut group) = self.groups[number].take() {
                 self.dead -= group.dead;
-                self.has_lost = true;
+                old.extend(group.listed.take());
             }
         }
-        made.into_iter().try_for_each(|(group, image)| self.settle(group, image))
+        let heard_of_new = exchange(old, made.iter().filter_map(|group| group.listed.as_ref()));
+        self.has_lost = !heard_of_new;
+        made.into_iter().for_each(|group| self.settle(group));
+        Ok(())
     }
 
-    fn put(&mut self, group: Group) -> io::Result<()> {
+    fn put(&mut self, mut group: Group) -> io::Result<()> {
         let Some(image) = group.object() else {
             // There is no memory, or the code is larger than an object can be. It has no name.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };
-        self.settle(group, image)
+        group.listed = Some(Listed::new(&image).ok_or(io::ErrorKind::OutOfMemory)?);
+        self.groups.try_reserve(1)?;
+        exchange(Vec::new(), group.listed.iter());
+        self.has_lost = false;
+        self.settle(group);
+        Ok(())
     }
 
-    fn settle(&mut self, mut group: Group, image: Vec<u8>) -> io::Result<()> {
+    /// Takes note of a group. There is room for it.
+    fn settle(&mut self, group: Group) {
         let number = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
         if number == self.groups.len() {
-            self.groups.try_reserve(1)?;
             self.groups.push(None);
         }
         for (at, entry) in group.entries.iter().enumerate() {
@@ -389,9 +411,6 @@ impl Objects {
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }
-        group.listed = debugger::list(&image, object::empty);
-        self.has_lost = false;
         self.groups[number] = Some(group);
-        Ok(())
     }
 }

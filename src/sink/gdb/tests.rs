@@ -174,7 +174,7 @@ fn code_at_random() {
 fn what_ends_soon_is_listed_later() {
     let _alone = alone();
     let status = Status::new(std::process::id(), Clock::Monotonic, Arc::default());
-    let mut gdb = Gdb { most: usize::MAX, ..Gdb::new(Arc::new(status)) };
+    let mut gdb = Gdb::new(Arc::new(status));
     let mut next = 1 << 32;
     // Adds pieces, of which so many end at once.
     let mut add_some = |gdb: &mut Gdb, count: u64, ended: u64| {
