@@ -6,24 +6,68 @@ use std::time::{Duration, Instant};
 
 /// How long it stays. Unwinders need some nanoseconds, but on a busy machine a thread may wait for its processor meanwhile.
 const RETIREMENT: Duration = Duration::from_secs(10);
+/// Time in which nobody looks counts no more than this. The process may have been stopped, by a debugger or SIGSTOP, and with it the
+/// thread that still reads.
+const STEP: Duration = Duration::from_secs(1);
 
-/// What is kept, the oldest first.
-pub(super) struct Retired<T>(Mutex<VecDeque<(Instant, T)>>);
+/// What is kept.
+pub(super) struct Retired<T>(Mutex<Kept<T>>);
+
+struct Kept<T> {
+    /// The oldest first, each with the age at which it came.
+    all: VecDeque<(Duration, T)>,
+    /// How much time has counted, and when somebody looked last.
+    age: Duration,
+    looked: Option<Instant>,
+}
 
 impl<T> Retired<T> {
     pub const fn new() -> Retired<T> {
-        Retired(Mutex::new(VecDeque::new()))
+        Retired(Mutex::new(Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None }))
     }
 
     /// Keeps something, and frees what has been kept for long enough.
     pub fn keep(&self, memory: T) {
-        let mut retired = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while retired.front().is_some_and(|(since, _)| since.elapsed() > RETIREMENT) {
-            retired.pop_front();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(memory, Instant::now());
+    }
+}
+
+impl<T> Kept<T> {
+    fn keep(&mut self, memory: T, now: Instant) {
+        let since = self.looked.map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
+        self.age += since.min(STEP);
+        self.looked = Some(now);
+        while self.all.front().is_some_and(|(came, _)| self.age - *came > RETIREMENT) {
+            self.all.pop_front();
         }
-        match retired.try_reserve(1) {
-            Ok(()) => retired.push_back((Instant::now(), memory)),
+        match self.all.try_reserve(1) {
+            Ok(()) => self.all.push_back((self.age, memory)),
             Err(_) => std::mem::forget(memory),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_the_process_stood_still_does_not_count() {
+        let mut kept = Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None };
+        let mut now = Instant::now();
+        kept.keep(0, now);
+        // Stopped for an hour.
+        now += Duration::from_secs(3600);
+        kept.keep(1, now);
+        assert_eq!(kept.all.front().map(|(_, memory)| *memory), Some(0));
+        for number in 2..11 {
+            now += Duration::from_secs(1);
+            kept.keep(number, now);
+            assert_eq!(kept.all.front().map(|(_, memory)| *memory), Some(0), "{number}");
+        }
+        now += Duration::from_secs(1);
+        kept.keep(11, now);
+        assert_eq!(kept.all.front().map(|(_, memory)| *memory), Some(1));
+        assert_eq!(kept.all.len(), 11);
     }
 }
