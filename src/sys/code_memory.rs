@@ -6,9 +6,9 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-use rustix::fs::{fallocate, memfd_create, seek, FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::fs::{fallocate, seek, FallocateFlags, SeekFrom};
 use rustix::io::{retry_on_intr, Errno};
 
 pub use super::mapping::READ_WRITE;
@@ -103,7 +103,13 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
 
 /// A file that has no name, for memory that is mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    Ok(memfd_create(c"jitsym", MemfdFlags::CLOEXEC)?.into())
+    // By number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // SAFETY: the name ends with a NUL.
+    let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
+    let descriptor = RawFd::try_from(created).ok().filter(|descriptor| *descriptor >= 0);
+    // SAFETY: it was just made, and nobody else has it.
+    descriptor
+        .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
 /// Has the file system provide room for part of a file, so that touching a mapping of it never fails for want of that.

@@ -4,11 +4,11 @@
 use std::ffi::{CString, OsStr};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{linkat, openat, renameat, renameat_with, unlinkat, AtFlags, Mode, OFlags, RenameFlags, CWD};
+use rustix::fs::{linkat, openat, renameat, unlinkat, AtFlags, Mode, OFlags, CWD};
 use rustix::io::retry_on_intr;
 
 use super::descriptors::DescriptorTable;
@@ -96,8 +96,18 @@ impl Dir {
 
     /// Gives two files each other's names.
     pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
-        let dir = self.0.checked()?;
-        Ok(renameat_with(dir, &c_string(one)?, dir, &c_string(other)?, RenameFlags::EXCHANGE)?)
+        let dir = self.0.checked()?.as_raw_fd();
+        let (one, other) = (c_string(one)?, c_string(other)?);
+        // By number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+        // SAFETY: both names end with a NUL.
+        let result = unsafe {
+            libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), libc::RENAME_EXCHANGE)
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 

@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, statx, AtFlags, OFlags, StatxFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, OFlags};
 use rustix::io::fcntl_getfd;
 
 use super::descriptors::DescriptorTable;
@@ -81,11 +82,19 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
 
 /// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
-    let (descriptor, flags) = (numbered(descriptor), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC);
-    match statx(descriptor, c"", flags, StatxFlags::INO) {
-        Ok(data) => Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino)),
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let mut data = MaybeUninit::<libc::statx>::zeroed();
+    // By number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // SAFETY: the path ends with a NUL, and there is room for the answer, for which zero is a valid value.
+    let (result, data) = unsafe {
+        let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
+        let result = libc::syscall(libc::SYS_statx, descriptor, path, flags, mask, data.as_mut_ptr());
+        (result, data.assume_init())
+    };
+    match result {
+        0 => Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino)),
         // A sandbox may allow the older call only.
-        Err(_) => fstat(descriptor).ok().map(|data| (data.st_dev, data.st_ino)),
+        _ => fstat(numbered(descriptor)).ok().map(|data| (data.st_dev, data.st_ino)),
     }
 }
 
