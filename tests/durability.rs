@@ -13,6 +13,7 @@
 
 mod check;
 mod crafted;
+mod dead_disk;
 mod garbage;
 mod kills;
 mod plan;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::perf::{self, Recording};
 use crate::support::{
-    artifacts, compile, describe, is_root, once, root, run, scratch_dir, shared_dir, stdout, try_run, Link,
+    artifacts, compile, describe, fresh_dir, is_root, once, root, run, scratch_dir, shared_dir, stdout, try_run, Link,
 };
 
 /// How programs are compiled that were not written for the loader: whatever they include of the library is that then.
@@ -251,4 +251,41 @@ fn perf_sees_the_functions() {
         names.check(newest == Some(&*sample.sym), || format!("{sample:?}, expected {newest:?}"));
     }
     names.decide(200, 1.0);
+}
+
+/// The object whose constructor and destructor call the program.
+fn holder() -> PathBuf {
+    let out = shared_dir("bin").join("holder.so");
+    once(&out, "", || {
+        let mut compiler = Command::new("gcc");
+        compiler.current_dir(root()).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]);
+        run(compiler.arg("c-tests/loader/holder.c").arg("-o").arg(&out));
+    });
+    out
+}
+
+/// Each call comes back while another thread holds the loader's lock, as it does in the constructor and the destructor of a plugin.
+#[test]
+fn no_call_asks_the_loader() {
+    for (link, name) in [(Link::Shared, "held-shared"), (Link::Static, "held-static")] {
+        let program = compile("gcc", &["c-tests/loader/held.c"], link, &["-O1", "-rdynamic"], name);
+        let dir = fresh_dir(name);
+        succeed(Command::new(program).env_clear().arg(&dir).arg(holder()));
+    }
+}
+
+/// The first session in a plugin with the static library has the loader keep the plugin, and holds no lock meanwhile.
+#[test]
+fn a_plugin_is_kept_before_any_lock() {
+    let plugin = scratch_dir("bin").join("kept.so");
+    crate::support::plugin(&plugin);
+    let program = compile("gcc", &["c-tests/loader/held_plugin.c"], Link::None, &["-O1", "-rdynamic"], "held-plugin");
+    succeed(Command::new(program).env_clear().arg(fresh_dir("held-plugin")).arg(holder()).arg(plugin));
+}
+
+/// Storage of a thread with a destructor is noted under the loader's lock, and so is each function that is looked up by its name.
+#[test]
+fn the_library_has_no_use_for_the_loaders_lock() {
+    let symbols = stdout(&run(Command::new("nm").arg("-D").arg(artifacts().shared_dir.join("libjitsym.so"))));
+    assert!(symbols.contains(" dlsym@") && !symbols.contains("__cxa_thread_atexit_impl"), "{symbols}");
 }

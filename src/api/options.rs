@@ -211,6 +211,11 @@ impl Config {
         self.sinks.without(Sinks::VALGRIND)
     }
 
+    /// Whether there is anything to write, or to remember.
+    pub fn starts_writer(&self) -> bool {
+        self.sinks != Sinks::NONE || self.remember
+    }
+
     /// As it is once these sinks have been started too, as a session with `other` wants them. What only concerns registering
     /// threads stays.
     pub fn with_sinks_of(&self, other: &Config, sinks: Sinks) -> Config {

@@ -44,7 +44,8 @@ use types::*;
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options.
 /// `JITSYM_ERR_CONFLICT` if an open session has other directories, another dialect, or lacks a sink that this one asks for.
-/// `JITSYM_ERR_TIMEOUT` if an earlier close did not finish and still has not. Also `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`,
+/// `JITSYM_ERR_TIMEOUT` after 10 seconds, if files cannot be opened because a disk hangs, or if another thread's call to open, close or
+/// enable waits for that, or an earlier close. Also `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`,
 /// `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
 ///
 /// Any thread; not from a signal handler. Does file I/O. Does not keep `options`.

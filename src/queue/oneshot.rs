@@ -57,8 +57,16 @@ impl<T> Shared<T> {
 }
 
 impl<T> Give<T> {
-    pub fn give(self, value: T) {
-        self.0.end(Value::Given(value));
+    /// False if nobody will take it.
+    pub fn give(self, value: T) -> bool {
+        let mut state = self.0.state();
+        let is_awaited = matches!(*state, Value::Waiting);
+        if is_awaited {
+            *state = Value::Given(value);
+            drop(state);
+            self.0.changed.notify_all();
+        }
+        is_awaited
     }
 }
 
@@ -79,6 +87,14 @@ impl<T> Take<T> {
                 Err(Missing::Never) => return None,
                 Err(Missing::Late) => {}
             }
+        }
+    }
+
+    /// The value, if it has been given. If not, it is not taken any more, and who gives it is told so.
+    pub fn give_up(self) -> Option<T> {
+        match std::mem::replace(&mut *self.0.state(), Value::Over) {
+            Value::Given(value) => Some(value),
+            Value::Waiting | Value::Over => None,
         }
     }
 

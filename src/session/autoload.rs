@@ -19,6 +19,7 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 
 #[ctor::ctor(unsafe)]
 fn at_load() {
+    loader::look_up();
     arm();
     if environment_asks_for_bridge() {
         // Looked up: linkers keep all that is called from here, which is most of the library. A program with the static library in it

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::code::{Code, MoveTarget};
 use crate::api::error::{Error, Result};
@@ -10,14 +10,14 @@ use crate::api::options::{Config, Options, Sinks};
 use crate::api::Id;
 use crate::queue::engine::Engine;
 use crate::queue::status::Stats;
-use crate::session::control::STOP_TIMEOUT;
+use crate::session::control::{Control, STOP_TIMEOUT};
 use crate::session::handle::{forget_off, place_number, set_off};
 use crate::session::open::watch_thread;
 use crate::session::process::Process;
 use crate::session::{fork, register};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
-use crate::sys::{debugger, reserve, thread, valgrind};
+use crate::sys::{debugger, loader, reserve, thread, valgrind};
 
 fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
@@ -197,7 +197,22 @@ impl Ref {
 
     /// Starts sinks for all sessions, with the options of this one.
     pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
-        let mut control = self.process.control();
+        let end = Instant::now() + STOP_TIMEOUT;
+        let config = self.process.with_control(end, |control| self.config_for(control, sinks))?;
+        // Before any lock.
+        loader::keep_this_loaded();
+        self.process.with_control(end, |control| {
+            self.still_open(())?;
+            let enabled = control.enable(self.process, self.engine, config);
+            watch_thread(self.engine, control);
+            set_off(self.engine, control, self.handle);
+            self.forget_if_closed();
+            enabled
+        })
+    }
+
+    /// With which options sinks are started.
+    fn config_for(&self, control: &Control, sinks: Option<Sinks>) -> Result<Config> {
         self.still_open(())?;
         let place = place_number(self.handle);
         let config = match control.configs.iter().find(|&&(known, _)| known == place) {
@@ -214,12 +229,7 @@ impl Ref {
             return Err(Error::NoMemory);
         }
         let default = if config.asked_for() == Sinks::NONE { sink::default() } else { config.sinks };
-        let config = Config { sinks: sinks.unwrap_or(default), ..config.clone() };
-        let enabled = control.enable(self.process, self.engine, config);
-        watch_thread(self.engine, &control);
-        set_off(self.engine, self.handle);
-        self.forget_if_closed();
-        enabled
+        Ok(Config { sinks: sinks.unwrap_or(default), ..config })
     }
 
     /// A session that was closed meanwhile is not the one that is off.
@@ -231,12 +241,13 @@ impl Ref {
 
     /// Stops sinks for all sessions.
     pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
-        let mut control = self.process.control();
-        self.still_open(())?;
-        let disabled = control.disable(self.process, self.engine, sinks.unwrap_or(sink::every()));
-        set_off(self.engine, self.handle);
-        self.forget_if_closed();
-        disabled
+        self.process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
+            self.still_open(())?;
+            let disabled = control.disable(self.process, self.engine, sinks.unwrap_or(sink::every()));
+            set_off(self.engine, control, self.handle);
+            self.forget_if_closed();
+            disabled
+        })
     }
 
     pub fn close(&self) -> Result<()> {
@@ -245,16 +256,23 @@ impl Ref {
         ended.map_err(|_| Error::Closed)?;
         // The one that is off may be a later one.
         forget_off(self.handle);
-        let mut control = self.process.control();
-        control.open = control.open.saturating_sub(1);
-        if control.open == 0 {
-            control.stop(self.engine, false)
-        } else if control.running.is_some() {
-            // Under the lock: the writer does not end before it has answered.
-            self.engine.flush(STOP_TIMEOUT)
-        } else {
-            Ok(())
+        let mut is_noted = false;
+        let closed = self.process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
+            is_noted = true;
+            control.open = control.open.saturating_sub(1);
+            if control.open == 0 {
+                control.stop(self.engine, false)
+            } else if control.running.is_some() {
+                // Under the lock: the writer does not end before it has answered.
+                self.engine.flush(control.left())
+            } else {
+                Ok(())
+            }
+        });
+        if !is_noted {
+            self.process.is_closed_meanwhile();
         }
+        closed
     }
 
     pub fn stats(&self) -> Stats {
@@ -310,15 +328,12 @@ impl Ref {
     }
 
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
-        // A close ends the session first and then takes the lock: while the session is open its sinks are not stopped.
-        let _control = self.process.control();
-        self.still_open(())?;
-        if !self.engine.status.sinks().has(sink) {
-            return Err(Error::NotRunning);
-        }
-        if sink == Sinks::REGION {
-            return self.process.regions.last_path().ok_or(Error::NotRunning);
-        }
-        self.engine.status.path(sink).ok_or(Error::NotRunning)
+        let path = match sink {
+            _ if !self.engine.status.sinks().has(sink) => Err(Error::NotRunning),
+            Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
+            _ => self.engine.status.path(sink).ok_or(Error::NotRunning),
+        };
+        // A close ends the session first, and then its sinks: these ran until now if the session is still open.
+        self.outcome(path)
     }
 }

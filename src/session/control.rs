@@ -1,7 +1,7 @@
 //! The state under the process's lock: open sessions, and the start and the end of the writer and of its sinks.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
@@ -13,8 +13,7 @@ use crate::session::process::Process;
 use crate::session::{bridge, fork};
 use crate::sink;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, debug, delegate, descriptors, guard, loader, rights, thread};
-use crate::writer::recover;
+use crate::sys::{barrier, debug, delegate, descriptors, guard, rights, thread};
 use crate::writer::{self, Inheritance, Writer};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
@@ -25,9 +24,13 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Control {
     /// Number of open sessions.
     pub open: u32,
+    /// When the call that has this gives up waiting.
+    end: Option<Instant>,
     /// What each open session has asked for, by its place.
     pub configs: Vec<(usize, Config)>,
     pub running: Option<Running>,
+    /// A writer that opens its files longer than the call waited that has started it.
+    starting: Option<Starting>,
     /// The writer between two threads.
     writer: Option<Box<Writer>>,
     /// Where it comes back to from the thread that runs it. Kept when it did not stop in time and may still.
@@ -47,7 +50,34 @@ pub struct Running {
     pub config: Config,
 }
 
+/// A writer thread that has not opened its files yet.
+struct Starting {
+    config: Config,
+    /// Whether a sink could be opened.
+    is_open: Take<bool>,
+}
+
 impl Control {
+    /// A call begins that gives up at this time.
+    pub fn begin(&mut self, end: Instant) {
+        self.end = Some(end);
+    }
+
+    /// How long the call may wait still.
+    pub fn left(&self) -> Duration {
+        self.end.map_or(STOP_TIMEOUT, |end| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// Takes note of sessions that have ended while another call had this. If none is left, the writer ends as soon as it can.
+    pub fn note_closed(&mut self, engine: Option<&Engine>, closed: u32) {
+        self.open = self.open.saturating_sub(closed);
+        if let Some(engine) = engine.filter(|_| closed > 0 && self.open == 0) {
+            let end = self.end.replace(Instant::now());
+            let _ = self.stop(engine, false);
+            self.end = end;
+        }
+    }
+
     /// Opens the sinks and starts the writer, if there is anything to write to.
     pub fn start(
         &mut self,
@@ -57,13 +87,12 @@ impl Control {
         inheritance: Option<Inheritance>,
     ) -> Result<()> {
         // A session that writes nothing completes no other process's files, and makes nothing that needs to be cleaned up.
-        if config.sinks == Sinks::NONE && !config.remember {
+        if !config.starts_writer() {
             engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
         fork::watch();
         self.fetch_writer()?;
-        loader::keep_this_loaded();
         engine.configure(&config);
         let no_thread = |error: io::Error| {
             process.host.last_error.set(format!("cannot start a thread: {error}"));
@@ -104,31 +133,63 @@ impl Control {
         }
         hand.give(begin);
         self.home = Some(come_home);
-        match is_open.wait() {
-            Some(true) => {}
-            Some(false) => {
-                self.fetch_writer()?;
-                return Err(Error::NoSink);
-            }
-            None => return Err(Error::Internal),
-        }
+        self.starting = Some(Starting { config, is_open });
+        let started = self.finish_start(engine);
         if let Some(inheritance) = inheritance {
+            if let Err(error) = started {
+                // The child goes on without sinks. Nobody else waits for these.
+                self.starting.take().map(|starting| starting.is_open.give_up());
+                return Err(error);
+            }
             if let Some(regions) = &inheritance.regions {
                 // Here, where the descriptors are that the child has inherited.
                 process.regions.inherit(&engine.status, regions);
             }
             inherit.give(inheritance);
-            is_ready.wait().ok_or(Error::Internal)?;
+            // On a slow disk it goes on by itself.
+            if is_ready.take(self.left()) == Err(Missing::Never) {
+                return Err(Error::Internal);
+            }
         }
-        engine.signal_flush.begin();
-        self.running = Some(Running { config });
-        Ok(())
+        started
+    }
+
+    /// Waits until a writer that was started has opened its files.
+    fn finish_start(&mut self, engine: &Engine) -> Result<()> {
+        let Some(Starting { config, is_open }) = self.starting.take() else { return Ok(()) };
+        match is_open.take(self.left()) {
+            Ok(true) => {
+                engine.signal_flush.begin();
+                self.running = Some(Running { config });
+                Ok(())
+            }
+            Ok(false) => self.fetch_writer().and(Err(Error::NoSink)),
+            Err(Missing::Late) => {
+                self.starting = Some(Starting { config, is_open });
+                Err(Error::Timeout)
+            }
+            Err(Missing::Never) => Err(Error::Internal),
+        }
+    }
+
+    /// The same for a start that an earlier call has given up waiting for.
+    pub fn finish_earlier_start(&mut self, engine: &Engine) -> Result<()> {
+        match self.finish_start(engine) {
+            // That call's concern.
+            Err(Error::NoSink) => Ok(()),
+            finished => finished,
+        }
+    }
+
+    /// Whether sinks may start at any moment, and no call waits for that.
+    pub fn is_starting(&self) -> bool {
+        self.starting.is_some()
     }
 
     /// Takes the writer back from a thread that has run it, or will have.
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = self.home.take() else { return Ok(()) };
-        match home.take(STOP_TIMEOUT) {
+        match home.take(self.left()) {
             Ok(writer) => {
                 self.writer = Some(writer);
                 self.join_threads();
@@ -166,6 +227,7 @@ impl Control {
 
     /// Starts sinks.
     pub fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
+        self.finish_earlier_start(engine)?;
         let (asked, known) = (config.sinks, engine.status.sinks().without(engine.status.sinks_unasked()));
         let Some(running) = &self.running else {
             self.start(process, engine, config, None)?;
@@ -185,6 +247,7 @@ impl Control {
 
     /// Stops sinks.
     pub fn disable(&mut self, process: &Process, engine: &Engine, sinks: Sinks) -> Result<()> {
+        self.finish_earlier_start(engine)?;
         let Some(running) = &self.running else {
             // A sink that could not start is no longer wanted.
             engine.status.remove_sinks(sinks, sink::with_wants);
@@ -208,6 +271,7 @@ impl Control {
 
     /// Has the running writer start or stop sinks.
     fn change(&mut self, engine: &Engine, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
+        let left = self.left();
         let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
         let mut config = running.config.with_sinks_of(wanted, on);
         config.sinks = config.sinks.without(off);
@@ -223,7 +287,7 @@ impl Control {
         drop(requests);
         engine.wake();
         let before = std::mem::replace(&mut running.config, config);
-        match answer.take(STOP_TIMEOUT) {
+        match answer.take(left) {
             Ok(result) => {
                 if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
                     running.config = before;
@@ -239,8 +303,17 @@ impl Control {
     }
 
     /// Removes the files of sinks that were stopped before, if that is asked for.
-    pub fn remove_files(&mut self) {
-        self.writer.iter_mut().for_each(|writer| writer.ledger.sinks.remove_files());
+    pub fn remove_files(&mut self) -> Result<()> {
+        let Some(mut writer) = self.writer.take_if(|writer| writer.ledger.sinks.are_files_removed()) else {
+            return Ok(());
+        };
+        let (home, come_home) = oneshot();
+        self.home = Some(come_home);
+        apart::run_for(self.left(), move || {
+            writer.ledger.sinks.remove_files();
+            home.give(writer)
+        });
+        self.fetch_writer()
     }
 
     /// What each open session has asked for, by its place.
@@ -250,11 +323,16 @@ impl Control {
 
     /// Ends the writer thread once it has written everything. `off`: with sessions open.
     pub fn stop(&mut self, engine: &Engine, off: bool) -> Result<()> {
-        if self.running.is_none() {
-            if !off {
-                self.remove_files();
+        if let Err(error) = self.finish_earlier_start(engine) {
+            match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
+                // Just now.
+                Some((Some(true), config)) => self.running = Some(Running { config }),
+                // The writer ends by itself as soon as it has opened its files.
+                _ => return Err(error),
             }
-            return Ok(());
+        }
+        if self.running.is_none() {
+            return if off { Ok(()) } else { self.remove_files() };
         }
         let (ack, answer) = oneshot();
         let mut requests = engine.requests();
@@ -266,7 +344,7 @@ impl Control {
         drop(requests);
         self.running = None;
         engine.wake();
-        let answer = answer.take(STOP_TIMEOUT);
+        let answer = answer.take(self.left());
         bridge::all_ended();
         match answer {
             Ok(result) => self.fetch_writer().and(result),
@@ -312,11 +390,15 @@ impl Begin {
         match inherited {
             None => {
                 writer.announce();
-                opened.give(true);
+                if !opened.give(true) {
+                    return writer.end_unwanted(home);
+                }
             }
             Some((inherited, ready)) => {
-                opened.give(true);
-                let Some(inheritance) = inherited.wait() else { return };
+                if !opened.give(true) {
+                    return writer.end_unwanted(home);
+                }
+                let Some(inheritance) = inherited.wait() else { return writer.end_unwanted(home) };
                 writer.inherit(inheritance);
                 writer.announce();
                 ready.give(());
@@ -324,11 +406,4 @@ impl Begin {
         }
         writer.run(home);
     }
-}
-
-/// What a session that joins others does about dead processes.
-pub fn tidy(engine: &Engine, config: &Config) {
-    let (dir, recover) = (config.spool_dir.clone(), config.recover);
-    let recovered = apart::run(move || recover::tidy(&dir, recover));
-    engine.status.counters.recovered.add(recovered);
 }

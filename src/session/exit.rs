@@ -1,11 +1,14 @@
 //! The exit of the process with a session open.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::api::error::Error;
 use crate::session::control::STOP_TIMEOUT;
 use crate::session::{explain, process};
 use crate::sys::{guard, thread};
+
+/// The longest that an exit takes: it waits for the writer, and then for files.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 
 /// Writes pending records when the process exits with a session open, for as long as closing would. Unwritten records stay in
 /// the spool. The current write is waited for, so that it is not cut; but a disk that hangs does not hang the exit for ever.
@@ -13,6 +16,7 @@ use crate::sys::{guard, thread};
 pub fn flush_at_exit() {
     let Ok(process) = process::current() else { return };
     let Some(engine) = process.engine() else { return };
+    let end = Instant::now() + EXIT_TIMEOUT;
     if !engine.signal_flush.exit() {
         return wait_for_exit();
     }
@@ -25,9 +29,9 @@ pub fn flush_at_exit() {
         // Unless a thread was stopped in the middle of a call.
         Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
-            process.regions.write_last();
-            process.remove_files_at_exit();
-            if !process.host.is_broken() && !engine.has_left_unread() {
+            let left = end.saturating_duration_since(Instant::now());
+            let is_done = process.regions.write_last(left) && process.remove_files_at_exit(end);
+            if is_done && !process.host.is_broken() && !engine.has_left_unread() {
                 engine.pool.memory().remove_spool();
             }
         }
@@ -44,7 +48,7 @@ pub fn wait_for_exit() {
     if !engine.signal_flush.has_exit_begun() && !guard::is_inside() {
         return flush_at_exit();
     }
-    let end = Instant::now() + 2 * STOP_TIMEOUT;
+    let end = Instant::now() + EXIT_TIMEOUT;
     while engine.signal_flush.is_exit_under_way(thread::id()) && Instant::now() < end {
         thread::sleep_micros(200);
     }

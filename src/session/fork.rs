@@ -21,8 +21,11 @@ use crate::session::bridge;
 use crate::session::process::{self, Process};
 use crate::session::register::is_attached;
 use crate::session::{handle, open};
-use crate::sys::{clock, guard, reserve, thread};
+use crate::sys::{clock, fork_lock, guard, reserve, thread};
 use crate::writer::Writer;
+
+/// How long a fork waits for the library in all.
+const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How long a thread waits for another one that takes over.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,16 +40,13 @@ pub struct Underway {
     depth: u32,
     /// The writer is quiescent for it.
     held: bool,
-    /// Nobody makes or ends regions.
-    regions_held: bool,
-    /// Nobody looks at the lists of debuggers.
-    bridge_held: bool,
+    /// Nobody changes anything else that the child takes over.
+    is_alone: bool,
     found: Found,
 }
 
 impl Underway {
-    pub const NONE: Underway =
-        Underway { depth: 0, held: false, regions_held: false, bridge_held: false, found: Found::NOTHING };
+    pub const NONE: Underway = Underway { depth: 0, held: false, is_alone: false, found: Found::NOTHING };
 }
 
 thread_local! {
@@ -87,17 +87,12 @@ fn prepare() {
         underway.depth += 1;
         // A signal handler that interrupts this library may find its locks held by its own thread.
         if underway.depth == 1 && !guard::is_inside() {
-            bridge::before_fork();
-            underway.bridge_held = true;
+            let end = Instant::now() + PATIENCE;
+            // The writer comes after that, because these threads may wait for it. It has a third of the time for itself.
+            fork_lock::wait(end - PATIENCE / 3);
+            underway.is_alone = true;
             let _ = process::guarded(|| {
-                if let Ok(process) = process::current() {
-                    // Who registers or allocates may be about to make a region.
-                    process.collector.changing.before_fork();
-                    process.allocator.changing.before_fork();
-                    process.regions.changing.before_fork();
-                    underway.regions_held = true;
-                }
-                (underway.found, underway.held) = quiesce();
+                (underway.found, underway.held) = quiesce(end.saturating_duration_since(Instant::now()));
                 Ok(())
             });
         }
@@ -105,7 +100,8 @@ fn prepare() {
     });
 }
 
-fn quiesce() -> (Found, bool) {
+/// Brings the writer to rest, within this time.
+fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words();
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
@@ -114,7 +110,7 @@ fn quiesce() -> (Found, bool) {
         return (Found::inherited(rest, writer), false);
     }
     match process::current_engine() {
-        Some(engine) if engine.fork() != Fork::Alone => (engine.quiesce(is_attached(process)), true),
+        Some(engine) if engine.fork() != Fork::Alone => (engine.quiesce(is_attached(process), patience), true),
         _ => (Found::NOTHING, false),
     }
 }
@@ -128,18 +124,13 @@ fn go_on_in_parent() {
             return;
         }
         of_thread.set(Underway::NONE);
-        if underway.bridge_held {
-            bridge::after_fork();
+        if underway.is_alone {
+            fork_lock::over();
         }
         if let Ok(process) = process::current() {
             let _ = process::guarded(|| {
                 if let Some(engine) = process.engine().filter(|_| underway.held) {
                     engine.status.quiesce.over();
-                }
-                if underway.regions_held {
-                    process.regions.changing.after_fork();
-                    process.allocator.changing.after_fork();
-                    process.collector.changing.after_fork();
                 }
                 let is_due = |engine: &&Engine| engine.has_forked() | process.regions.has_forked();
                 if let Some(engine) = process.engine().filter(is_due) {
@@ -154,7 +145,7 @@ fn go_on_in_parent() {
 fn begin_in_child() {
     let underway = UNDERWAY.replace(Underway::NONE);
     take_note_in_child(underway);
-    if underway.bridge_held {
+    if underway.is_alone {
         let _ = process::guarded(|| {
             bridge::in_child();
             Ok(())
@@ -196,7 +187,9 @@ fn usable(parent: &Process) -> Option<Rest> {
         // There never was a session that writes.
         false => Rest::NoWriter,
     };
-    let is_usable = rest != Rest::Disturbed && !parent.host.is_broken();
+    // Somebody may have been in the middle of a call for longer than a fork waits.
+    let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
+    let is_usable = rest != Rest::Disturbed && is_whole && !parent.host.is_broken();
     is_usable.then_some(rest)
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::api::error::{Error, Result};
 use crate::queue::engine::Engine;
 use crate::session::call::Ref;
+use crate::session::control::Control;
 use crate::session::fork;
 use crate::session::process::{self, Process};
 use crate::sys::valgrind;
@@ -79,10 +80,11 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Notes whether the session is off. The caller holds the process's lock.
-pub fn set_off(engine: &Engine, handle: u64) {
+/// Notes whether the session is off, and stays so until a call changes that. The caller holds the process's lock.
+pub fn set_off(engine: &Engine, control: &Control, handle: u64) {
     valgrind::share(&OFF);
-    OFF.store(if engine.is_off() { handle } else { NO_HANDLE }, Ordering::Relaxed);
+    let is_off = engine.is_off() && !control.is_starting();
+    OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 
 /// Forgets that a session is off, unless a later one is.

@@ -1,20 +1,23 @@
 //! The opening of a session, and the sessions that a forked child inherits.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
+use crate::queue::apart;
 use crate::queue::engine::Engine;
 use crate::session::bridge;
-use crate::session::control::{tidy, Control};
+use crate::session::control::{Control, STOP_TIMEOUT};
 use crate::session::handle::{new_handle, set_off};
 use crate::session::process::{self, Process};
 use crate::session::{autoload, explain, fork, register, Session};
-use crate::sys::{reserve, thread};
-use crate::writer::Inheritance;
+use crate::sys::{loader, reserve, thread};
+use crate::writer::{recover, Inheritance};
 
 /// Opens a session in this process; in a forked child first takes over its parent's.
 pub fn open(options: &Options) -> Result<Session> {
+    loader::look_up();
     autoload::arm();
     if reserve::is_short() {
         return Err(Error::NoMemory);
@@ -42,8 +45,28 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     explain::decided(&config);
     let asks_for_bridge = config.bridge;
-    let mut control = process.control();
+    if config.starts_writer() {
+        // Before any lock.
+        loader::keep_this_loaded();
+    }
+    let end = Instant::now() + STOP_TIMEOUT;
+    let handle = process.with_control(end, |control| open_alone(process, control, config))?;
+    if asks_for_bridge {
+        bridge::start(options.bridge.then_some(options));
+    }
+    Ok(Session(handle))
+}
+
+/// Opens it while no other call opens or closes any.
+fn open_alone(process: &'static Process, control: &mut Control, config: Config) -> Result<u64> {
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.host.last_error)))?;
+    control.finish_earlier_start(engine)?;
+    if control.open == 0 && control.running.is_some() {
+        // The call that has started it did not wait for it.
+        if control.stop(engine, false) == Err(Error::Timeout) {
+            return Err(Error::Timeout);
+        }
+    }
     // The place comes first: nothing else would have to be undone.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
@@ -53,24 +76,22 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
         }
         Some(_) => {
             if config.recover && config.sinks != Sinks::NONE {
-                tidy(engine, &config);
+                let (status, dir) = (engine.status.clone(), config.spool_dir.clone());
+                apart::run_for(control.left(), move || recover::tidy(&status, &dir, true));
             }
             control.join(engine, &config)?;
         }
         None => control.start(process, engine, config.clone(), None)?,
     }
-    watch_thread(engine, &control);
+    watch_thread(engine, control);
     control.open += 1;
     control.configs.retain(|&(known, _)| known != place);
     control.configs.push((place, config));
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = new_handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
-    set_off(engine, handle);
-    if asks_for_bridge {
-        bridge::start(options.bridge.then_some(options));
-    }
-    Ok(Session(handle))
+    set_off(engine, control, handle);
+    Ok(handle)
 }
 
 /// Has the writer told when the calling thread ends. Where there is no writer, a plugin that the library is linked into may be
@@ -89,12 +110,15 @@ pub fn inherit(
     inheritance: Option<Inheritance>,
     configs: Vec<(usize, Config)>,
 ) {
-    let mut control = process.control();
-    control.configs = configs;
-    let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
-    control.open = open as u32;
-    if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
-        engine.status.stop_sinks();
-    }
-    watch_thread(engine, &control);
+    // Nobody else has it yet.
+    let _ = process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
+        control.configs = configs;
+        let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        control.open = open as u32;
+        if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
+            engine.status.stop_sinks();
+        }
+        watch_thread(engine, control);
+        Ok(())
+    });
 }

@@ -6,6 +6,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use once_cell::sync::OnceCell;
 
@@ -19,7 +20,8 @@ use crate::session::control::Control;
 use crate::session::fork;
 use crate::sink::region::Regions;
 use crate::sys::guard::{self, PerThread};
-use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::outside::Arc;
+use crate::sys::timed_lock::TimedLock;
 use crate::sys::{thread, valgrind};
 
 /// How many sessions a process may have open at a time.
@@ -38,7 +40,9 @@ pub struct Process {
     pub sessions: [AtomicU64; SESSIONS],
     /// Number of the next session.
     pub serial: AtomicU32,
-    control: Mutex<Control>,
+    control: TimedLock<Control>,
+    /// Sessions that were closed while another call had `control` for too long.
+    closed_meanwhile: AtomicU32,
     engine: OnceCell<Engine>,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
@@ -134,7 +138,8 @@ impl Process {
             inherited,
             sessions: [const { AtomicU64::new(0) }; SESSIONS],
             serial: AtomicU32::new(1),
-            control: Mutex::default(),
+            control: TimedLock::new(Control::default()),
+            closed_meanwhile: AtomicU32::new(0),
             engine: OnceCell::new(),
             regions: Arc::default(),
             allocator: Allocator::default(),
@@ -158,21 +163,34 @@ impl Process {
         self.host.page.same_process()
     }
 
-    /// Opening and closing exclude each other.
-    pub fn control(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Opening and closing exclude each other. Runs `body`, unless another call takes until `end`, which is also as long as `body` may
+    /// wait for the writer.
+    pub fn with_control<T>(&self, end: Instant, body: impl FnOnce(&mut Control) -> Result<T>) -> Result<T> {
+        let mut control = self.control.lock_until(end).ok_or(Error::Timeout)?;
+        control.begin(end);
+        let closed = || self.closed_meanwhile.swap(0, Ordering::Relaxed);
+        control.note_closed(self.engine(), closed());
+        let result = body(&mut control);
+        control.note_closed(self.engine(), closed());
+        result
     }
 
-    /// Whoever opens or closes a session at this moment does so no more, or has not removed anything.
-    pub fn remove_files_at_exit(&self) {
-        if let Ok(mut control) = self.control.try_lock() {
-            control.remove_files();
-        }
+    /// A session has ended, and the call that ends it does not wait any longer to say so.
+    pub fn is_closed_meanwhile(&self) {
+        self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// If another thread opens or closes a session at this moment, nothing is removed. False if it takes longer than until `end`.
+    pub fn remove_files_at_exit(&self, end: Instant) -> bool {
+        self.control.try_lock().is_none_or(|mut control| {
+            control.begin(end);
+            control.remove_files().is_ok()
+        })
     }
 
     /// In a forked child: what the parent's sessions have asked for, unless one was just being opened or closed.
     pub fn configs(&self) -> Vec<(usize, Config)> {
-        self.control.try_lock().map_or_else(|_| Vec::new(), |control| control.configs())
+        self.control.try_lock().map_or_else(Vec::new, |control| control.configs())
     }
 
     /// The engine, if a session was ever opened.

@@ -396,6 +396,11 @@ impl SinkSet {
         }
     }
 
+    /// Whether files are removed in the end.
+    pub fn are_files_removed(&self) -> bool {
+        self.remove_files
+    }
+
     /// Closes the files at the end of the process, if they are to be removed.
     pub fn close_to_remove(&mut self) {
         if self.remove_files {

@@ -45,19 +45,16 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// The libraries that were loaded since the last time. The loader keeps a lock meanwhile that `fork` does not put in order in a
-    /// child, so nobody may fork.
-    pub fn new_modules(&self) -> Option<NewModules> {
-        let mut search = Search { known: self.changes, changes: None, modules: Vec::new() };
-        // SAFETY: the function is called before this one returns, with `search`.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-        if search.changes == self.changes {
-            return None;
-        }
-        let loaded: HashSet<u64> = search.modules.iter().map(|(addr, _)| *addr).collect();
+    /// How many objects the loader had loaded and unloaded when it was asked last.
+    pub fn changes(&self) -> Option<(u64, u64)> {
+        self.changes
+    }
+
+    /// Of these libraries, those that are not known yet.
+    pub fn new_of(&self, mut modules: NewModules) -> NewModules {
         let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
-        search.modules.retain(|(addr, _)| !known.contains(addr));
-        Some(NewModules { changes: search.changes, loaded, paths: search.modules })
+        modules.paths.retain(|(addr, _)| !known.contains(addr));
+        modules
     }
 
     /// Notes what was found of libraries.
@@ -150,6 +147,19 @@ pub struct FoundModules {
 }
 
 impl NewModules {
+    /// All libraries, if any were loaded or unloaded since the loader said this. It keeps a lock meanwhile that `fork` does not put in
+    /// order in a child, so nobody may fork. A host's function may have called this library under that lock, so nobody may hold one.
+    pub fn since(changes: Option<(u64, u64)>) -> Option<NewModules> {
+        let mut search = Search { known: changes, changes: None, modules: Vec::new() };
+        // SAFETY: the function is called before this one returns, with `search`.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+        if search.changes == changes {
+            return None;
+        }
+        let loaded = search.modules.iter().map(|(addr, _)| *addr).collect();
+        Some(NewModules { changes: search.changes, loaded, paths: search.modules })
+    }
+
     /// Looks for the descriptors in the files of the libraries. `value_of` finds the value of a symbol by way of a function that reads
     /// a number of bytes at an offset.
     pub fn find(self, value_of: ValueOf) -> FoundModules {
@@ -186,7 +196,7 @@ struct Search {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `look` has handed it over, and the loader the other one.
+    // SAFETY: `since` has handed it over, and the loader the other one.
     let (search, info) = unsafe { (&mut *search.cast::<Search>(), &*info) };
     if search.changes.is_none() {
         search.changes = Some((info.dlpi_adds, info.dlpi_subs));

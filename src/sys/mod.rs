@@ -11,6 +11,7 @@ pub mod delegate;
 pub mod descriptors;
 pub mod dir;
 pub mod file;
+pub mod fork_lock;
 pub mod futex;
 pub mod guard;
 pub mod last_thread;
@@ -34,6 +35,7 @@ pub mod sort;
 pub mod spool;
 pub mod sync;
 pub mod thread;
+pub mod timed_lock;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
 pub mod untouched;

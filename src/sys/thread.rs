@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
-use super::{loader, valgrind};
+use super::loader::Optional;
+use super::valgrind;
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -48,8 +49,8 @@ pub fn sleep_micros(_: u64) {
 
 /// Whether the C library knows of no other thread in this process, or does not say.
 pub fn is_alone() -> bool {
-    let known = loader::function(c"__libc_single_threaded").cast::<AtomicU8>();
-    // SAFETY: glibc has a byte of that name, from version 2.32 on.
+    let known = Optional::OneThread.get().cast::<AtomicU8>();
+    // SAFETY: glibc has such a byte, from version 2.32 on.
     unsafe { known.as_ref() }.is_none_or(|known| known.load(Ordering::Relaxed) != 0)
 }
 
@@ -242,7 +243,7 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
         }
         // The part that the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
         // The standard library asks in the same way. Other C libraries have no such function, and no such need.
-        let ask: Option<Ask> = std::mem::transmute(loader::function(c"__pthread_get_minstack"));
+        let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
         let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, argument);

@@ -134,6 +134,13 @@ impl Writer {
         stop.ack.give(result);
     }
 
+    /// Ends a writer that has opened its files when nobody waited for them any more.
+    pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
+        self.pass(true);
+        let _ = self.finish(false);
+        home.give(self);
+    }
+
     fn run_until_stopped(&mut self) -> Stop {
         let mut pause = SHORTEST_PAUSE;
         let mut idle_passes = 0;

@@ -268,7 +268,7 @@ fn fork(world: &World) {
         local
     });
     let before = RETURNED.load(SeqCst);
-    let found = world.engine.quiesce(false);
+    let found = world.engine.quiesce(false, Duration::from_millis(75));
     assert_eq!(found.rest, Rest::Whole);
     let in_child = (world.registered(), world.engine.pool.memory().has_unread());
     assert!(!before || in_child.0 == 1);

@@ -19,10 +19,10 @@ use crate::registry::ids::Ids;
 use crate::registry::Registry;
 use crate::sys::clock::{self, Timekeeper};
 use crate::sys::park::Parker;
-use crate::sys::reserve;
 use crate::sys::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sys::sync::channel::{self, Receiver, Sender};
-use crate::sys::sync::{Arc, Condvar, Mutex};
+use crate::sys::sync::{Arc, Condvar, Instant, Mutex};
+use crate::sys::{reserve, thread};
 
 /// All code indices of this library are at least this.
 pub const INDICES_START: u64 = 1 << 40;
@@ -273,13 +273,13 @@ impl Engine {
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: brings the library to rest. `attached`: the calling thread has a place.
-    pub fn quiesce(&self, attached: bool) -> Found {
+    /// Before a fork: brings the library to rest, within this time. `attached`: the calling thread has a place.
+    pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
         let still = &self.status.quiesce;
         // Most processes that fork have one thread, and have registered nothing for a while.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
-            None => still.prepare(|| self.wake()),
+            None => still.prepare(patience, || self.wake()),
         }
     }
 
@@ -288,11 +288,18 @@ impl Engine {
         if self.messages.0.is_full() {
             self.hurry();
         }
-        let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
-        self.messages.0.send_timeout(message, wait).map_err(|_| {
-            self.status.counters.dropped.add(1);
-            Error::Dropped
-        })
+        let end = Instant::now() + Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
+        let mut message = message;
+        // The channel's own way to wait has thread-local storage with a destructor: see `sys/loader`.
+        while let Err(full) = self.messages.0.try_send(message) {
+            if Instant::now() >= end {
+                self.status.counters.dropped.add(1);
+                return Err(Error::Dropped);
+            }
+            message = full.into_inner();
+            thread::sleep_micros(100);
+        }
+        Ok(())
     }
 
     /// Sends to the writer if there is room.

@@ -21,10 +21,6 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// How long a fork waits for the writer to have everything.
-const WRITER_TIMEOUT: Duration = Duration::from_millis(50);
-/// How much longer it waits for the writer to become quiescent at all.
-const GRACE: Duration = Duration::from_millis(25);
 /// Forks that begin within this time of a quiesce share it. Later ones wait for the next, so that threads which fork all
 /// the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
@@ -305,19 +301,20 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: quiesces the library, as far as that succeeds in time. `wake` wakes the writer. To be followed by `over` in
-    /// the parent.
-    pub fn prepare(&self, wake: impl FnOnce()) -> Found {
-        let end = Instant::now() + WRITER_TIMEOUT;
+    /// Before a fork: quiesces the library, as far as that succeeds within `patience`. Of that, two thirds are for the writer to have
+    /// everything, and the rest is for it to become quiescent at all. `wake` wakes the writer. To be followed by `over` in the parent.
+    pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
+        let begin = Instant::now();
+        let grace = patience / 3;
         let mut state = self.state();
         if state.writer.is_some() {
             state.waiting += 1;
             drop(state);
             wake();
             state = self.state();
-            state = self.wait(state, end, |state| state.writer.is_none() || state.is_ready());
+            state = self.wait(state, begin + (patience - grace), |state| state.writer.is_none() || state.is_ready());
             // It pauses where it writes to a file next.
-            state = self.wait(state, end + GRACE, |state| !state.moving);
+            state = self.wait(state, begin + patience, |state| !state.moving);
             state.waiting -= 1;
         }
         state.since.get_or_insert_with(Instant::now);

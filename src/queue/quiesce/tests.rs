@@ -4,6 +4,9 @@ use std::thread::scope;
 
 use super::*;
 
+/// As a fork has it.
+const PATIENCE: Duration = Duration::from_millis(75);
+
 fn writer() -> *mut () {
     ptr::without_provenance_mut(64)
 }
@@ -42,10 +45,10 @@ fn nobody_waits_without_a_writer() {
     in_time(|| {
         let still = Quiesce::default();
         let begin = Instant::now();
-        assert_eq!(still.prepare(|| panic!("nobody to wake")).rest, Rest::NoWriter);
+        assert_eq!(still.prepare(PATIENCE, || panic!("nobody to wake")).rest, Rest::NoWriter);
         still.over();
         assert!(!still.is_asked() && !still.begin_hold());
-        begin.elapsed() < WRITER_TIMEOUT
+        begin.elapsed() < PATIENCE
     });
 }
 
@@ -64,7 +67,7 @@ fn the_writer_answers_and_stands_still_until_the_fork_is_over() {
                     still.leave();
                 });
                 let begin = Instant::now();
-                let found = of(still.prepare(|| {}));
+                let found = of(still.prepare(PATIENCE, || {}));
                 let too_early = passes.recv_timeout(Duration::from_millis(20)).is_ok();
                 let in_time = found == (rest, writer()) && begin.elapsed() < STILL_FOR;
                 assert!(!in_time || !too_early, "it goes on while the process forks");
@@ -83,13 +86,13 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     still.begin(writer(), shared());
     let begin = Instant::now();
     // It sleeps, or does not come to it.
-    assert_eq!(of(still.prepare(|| {})), (Rest::Partial, writer()));
-    assert!(begin.elapsed() >= WRITER_TIMEOUT);
+    assert_eq!(of(still.prepare(PATIENCE, || {})), (Rest::Partial, writer()));
+    assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");
     still.answer(true);
     still.over();
     still.enter();
-    assert_eq!(of(still.prepare(|| {})), (Rest::Disturbed, ptr::null_mut()));
+    assert_eq!(of(still.prepare(PATIENCE, || {})), (Rest::Disturbed, ptr::null_mut()));
     still.over();
     // During a slow write it is as good as quiescent, and does not return from the write before the fork is over.
     in_time(|| {
@@ -106,9 +109,9 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
             });
             begins.recv().unwrap();
             let begin = Instant::now();
-            assert_eq!(still.prepare(|| {}).rest, Rest::Partial);
+            assert_eq!(still.prepare(PATIENCE, || {}).rest, Rest::Partial);
             wrote.send(()).unwrap();
-            let too_early = writes.recv_timeout(2 * WRITER_TIMEOUT).is_ok();
+            let too_early = writes.recv_timeout(2 * PATIENCE).is_ok();
             let in_time = begin.elapsed() < STILL_FOR;
             assert!(!in_time || !too_early, "it comes back while the process forks");
             still.over();
@@ -117,7 +120,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
         })
     });
     still.end();
-    assert_eq!(still.prepare(|| {}).rest, Rest::NoWriter);
+    assert_eq!(still.prepare(PATIENCE, || {}).rest, Rest::NoWriter);
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn a_writer_at_rest_need_not_answer() {
     let halting = || still.halting.load(Ordering::SeqCst);
     assert_eq!(still.prepare_at_once(halting).map(of), Some((Rest::Whole, writer())));
     assert!(still.prepare_at_once(|| true).is_none(), "another fork is under way");
-    assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
+    assert_eq!(still.prepare(PATIENCE, || {}).rest, Rest::Whole);
     assert!(!still.is_asked() && !still.enter_last());
     still.over();
     still.over();
@@ -175,14 +178,14 @@ fn forks_share_a_standstill_and_the_last_one_ends_it() {
         slot.begin();
         let found = scope(|scope| {
             scope.spawn(|| answer(&still, std::slice::from_ref(&slot), true, &forked));
-            let found = still.prepare(|| {}).rest;
+            let found = still.prepare(PATIENCE, || {}).rest;
             forked.store(true, Ordering::SeqCst);
             found
         });
         if found != Rest::Whole {
             return false;
         }
-        assert_eq!(still.prepare(|| {}).rest, Rest::Whole);
+        assert_eq!(still.prepare(PATIENCE, || {}).rest, Rest::Whole);
         assert!(!slot.is_kept());
         still.over();
         assert!(!slot.is_kept() && still.halting.load(Ordering::SeqCst));

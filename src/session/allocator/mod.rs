@@ -11,9 +11,9 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::session::call::Ref;
 use crate::session::fork;
-use crate::sink::region::{Changing, CodeRegion, RegionOptions, REACH, SIZE_MAX};
+use crate::sink::region::{CodeRegion, RegionOptions, REACH, SIZE_MAX};
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::{reserve, thread};
+use crate::sys::{fork_lock, reserve, thread};
 use arena::{Arena, CHUNK, GRANULE};
 
 /// The largest alignment: no page is smaller.
@@ -29,8 +29,6 @@ const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 /// The regions of this allocator, cut into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    /// Nobody allocates or frees while the process forks.
-    pub changing: Changing,
     arenas: Mutex<Vec<Arena>>,
 }
 
@@ -80,10 +78,14 @@ impl Wanted {
 impl Allocator {
     /// In a child that takes over: the parent's pieces.
     pub fn inherit(&self, parent: &Allocator) {
-        // Nobody holds it, or the fork was made in the middle of a call.
         if let Ok(mut arenas) = parent.arenas.try_lock() {
             *self.lock() = std::mem::take(&mut *arenas);
         }
+    }
+
+    /// In a child: whether the fork was not made in the middle of another thread's call.
+    pub fn is_whole(&self) -> bool {
+        self.arenas.try_lock().is_ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arena>> {
@@ -92,7 +94,7 @@ impl Allocator {
 
     /// Whether a region is this allocator's, which nobody else changes.
     fn has(&self, exec: u64) -> bool {
-        let _changing = self.changing.begin();
+        let _inside = fork_lock::enter();
         self.lock().iter().any(|arena| arena.exec == exec)
     }
 
@@ -100,7 +102,7 @@ impl Allocator {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
-        let _changing = self.changing.begin();
+        let _inside = fork_lock::enter();
         let mut arenas = self.lock();
         if let Some(piece) = found(source, &mut arenas, wanted) {
             return Ok(piece);
@@ -115,7 +117,7 @@ impl Allocator {
         if size == 0 {
             return Err(Error::SizeZero);
         }
-        let _changing = self.changing.begin();
+        let _inside = fork_lock::enter();
         let mut arenas = self.lock();
         let (number, place, len) = find(&arenas, exec)?;
         let new = size.checked_next_multiple_of(GRANULE).filter(|new| *new <= len).ok_or(Error::TooLarge)?;
@@ -125,7 +127,7 @@ impl Allocator {
 
     /// Takes a piece back. Returns the beginning of a region that is to be released, and no longer the allocator's.
     fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
-        let _changing = self.changing.begin();
+        let _inside = fork_lock::enter();
         let mut arenas = self.lock();
         let (number, place, len) = find(&arenas, exec)?;
         source.unregister(exec, len);

@@ -26,11 +26,10 @@ use crate::queue::apart;
 use crate::session::call::Ref;
 use crate::session::process::{current_engine, current_or_inherited, guarded};
 use crate::session::{find, fork, Session};
-use crate::sink::region::Changing;
-use crate::sys::debugger_lists::{Change, Listed, Lists};
+use crate::sys::debugger_lists::{Change, Listed, Lists, NewModules};
 use crate::sys::last_thread::{first_has_ended, LastThread};
 use crate::sys::sync::outside::{Mutex, PoisonError};
-use crate::sys::{debugger, guard, process_memory, thread};
+use crate::sys::{debugger, fork_lock, guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
 /// How often the thread looks: more often just after it has found something.
@@ -49,8 +48,6 @@ const OBJECT_MAX: u64 = 1 << 30;
 /// How many times a list is read that changes meanwhile.
 const READS: u32 = 16;
 
-/// Nobody looks while the process forks.
-static CHANGING: Changing = Changing::new();
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The session that the first object has opened. 0: none yet.
@@ -98,18 +95,8 @@ fn is_off() -> bool {
     process.and_then(|process| process.engine()).is_some_and(|engine| engine.is_off())
 }
 
-/// Nobody is waited for any longer than for regions.
-pub fn before_fork() {
-    CHANGING.before_fork();
-}
-
-pub fn after_fork() {
-    CHANGING.after_fork();
-}
-
 /// The child has a copy of the state, and not the thread.
 pub fn in_child() {
-    CHANGING.after_fork();
     if IS_ON.load(Ordering::Acquire) {
         spawn();
     }
@@ -160,7 +147,7 @@ fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
 
 /// Runs `body` with the state, unless the process forks.
 fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>> {
-    let Some(_changing) = CHANGING.begin_unless_forking() else { return Ok(None) };
+    let Some(_inside) = fork_lock::try_enter() else { return Ok(None) };
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     body(state.get_or_insert_default()).map(Some)
 }
@@ -168,7 +155,7 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
 /// Compares the lists with what is known, as this function does it. Whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     // Files are read while others may fork, and are opened where the host does not see their descriptors.
-    if let Some(modules) = with_state(|state| Ok(state.lists.new_modules()))?.flatten() {
+    if let Some(modules) = new_modules()? {
         let found = apart::run(move || modules.find(find_symbol));
         with_state(|state| {
             state.lists.add(found);
@@ -176,6 +163,16 @@ fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
         })?;
     }
     Ok(with_state(compare)?.unwrap_or(false))
+}
+
+/// The libraries that were loaded since the last look, unless the process forks.
+fn new_modules() -> Result<Option<NewModules>> {
+    let Some(known) = with_state(|state| Ok(state.lists.changes()))? else { return Ok(None) };
+    let Some(inside) = fork_lock::try_enter() else { return Ok(None) };
+    let found = NewModules::since(known);
+    drop(inside);
+    let Some(modules) = found else { return Ok(None) };
+    with_state(|state| Ok(state.lists.new_of(modules)))
 }
 
 fn no_memory<E>(_: E) -> Error {

@@ -14,9 +14,8 @@ use crate::api::Id;
 use crate::format::arch;
 use crate::session::call::Ref;
 use crate::session::{find, Session};
-use crate::sink::region::Changing;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
-use crate::sys::{loader, process_memory, rights};
+use crate::sys::{fork_lock, loader, process_memory, rights};
 pub use lines::Row;
 
 /// The session that the collector has opened, for the life of the process and its forked children. 0: none.
@@ -39,9 +38,9 @@ const CALLERS_MAX: usize = 2048;
 /// What the runtimes of a process have told.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// Nobody changes anything while the process forks.
-    pub changing: Changing,
     state: Mutex<State>,
+    /// The object that each caller's code lies in.
+    modules: Mutex<HashMap<u64, u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +51,6 @@ struct State {
     unsettled: Option<u64>,
     /// Methods with live code.
     methods: HashMap<Owner, Symbol>,
-    /// The object that each caller's code lies in.
-    modules: HashMap<u64, u64>,
 }
 
 /// A method of a runtime, which is known by the address of its object, and the method's number there.
@@ -129,14 +126,34 @@ impl Region {
 impl Collector {
     /// In a child that takes over: what the parent was told.
     pub fn inherit(&self, parent: &Collector) {
-        // Nobody holds it, or the fork was made in the middle of a call.
         if let Ok(mut state) = parent.state.try_lock() {
             *self.lock() = std::mem::take(&mut *state);
         }
     }
 
+    /// In a child: whether the fork was not made in the middle of another thread's call.
+    pub fn is_whole(&self) -> bool {
+        self.state.try_lock().is_ok()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The object that code at this address lies in; 0 for code that is in none. The loader is asked while no lock is held.
+    fn module(&self, caller: u64) -> u64 {
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&known) = modules().get(&caller) {
+            return known;
+        }
+        let module = loader::object_at(caller).unwrap_or_default();
+        let mut modules = modules();
+        if modules.len() > CALLERS_MAX {
+            // Calls come from a few places, unless compiled code makes them.
+            modules.clear();
+        }
+        modules.insert(caller, module);
+        module
     }
 }
 
@@ -166,7 +183,7 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
         return session.still_open(false);
     }
     let collector = &session.process.collector;
-    let _changing = collector.changing.begin();
+    let _inside = fork_lock::enter();
     let mut state = collector.lock();
     body(&session, &mut state)
 }
@@ -179,12 +196,22 @@ fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<b
     })
 }
 
+/// The same, for a runtime whose code calls from an address: `body` gets the object that this lies in.
+fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<bool>) -> Result<bool> {
+    let session = session()?;
+    if session.is_idle() {
+        return session.still_open(false);
+    }
+    let module = session.process.collector.module(caller);
+    with_settled(|session, state| body(session, state, module))
+}
+
 /// Code of a method is there. `caller`: an address in the runtime that says it.
 pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || method.addr == 0 || method.size == 0 {
         return Ok(false);
     }
-    with_settled(|session, state| state.load(session, caller, method))
+    with_caller(caller, |session, state, module| state.load(session, module, method))
 }
 
 /// A function was inlined into the method with the number `parent`, or into a function that was inlined there.
@@ -197,8 +224,8 @@ pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
 
 /// A method is gone, with all its code.
 pub fn unload(caller: u64, id: u32) -> Result<bool> {
-    with_settled(|session, state| {
-        let owner = (state.module(caller), id);
+    with_caller(caller, |session, state, module| {
+        let owner = (module, id);
         let Some(symbol) = state.methods.remove(&owner) else { return Ok(false) };
         let mut ended = Ok(());
         for addr in symbol.addrs {
@@ -230,17 +257,8 @@ pub fn flush() -> Result<bool> {
 }
 
 impl State {
-    /// The object that code at this address lies in; 0 for code that is in none.
-    fn module(&mut self, caller: u64) -> u64 {
-        if self.modules.len() > CALLERS_MAX {
-            // Calls come from a few places, unless compiled code makes them.
-            self.modules.clear();
-        }
-        *self.modules.entry(caller).or_insert_with(|| loader::object_at(caller).unwrap_or_default())
-    }
-
-    fn load(&mut self, session: &Ref, caller: u64, method: &Method<'_>) -> Result<bool> {
-        let owner = (self.module(caller), method.id);
+    fn load(&mut self, session: &Ref, module: u64, method: &Method<'_>) -> Result<bool> {
+        let owner = (module, method.id);
         self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
         let known = self.methods.get(&owner);
         let name = method.name.or(known.map(|known| &*known.name)).ok_or(Error::Null)?;

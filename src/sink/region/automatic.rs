@@ -31,7 +31,7 @@ impl Regions {
             }
         }
         // The forking thread may wait for a lock that the caller holds. Later registrations try again.
-        let _changing = self.changing.begin_unless_forking()?;
+        let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread was faster.
             return Some(region);
@@ -127,7 +127,7 @@ impl Regions {
     }
 
     fn look_again_at(&self, status: &Status, now: u64) {
-        let Some(_changing) = self.changing.begin_unless_forking() else { return };
+        let Some(_changing) = self.begin_change_unless_forking() else { return };
         if self.due.is_at(now) {
             let maps = self.all_mapped(status).unwrap_or_default();
             self.adopt_waiting(status, &maps, now, now);

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -80,7 +81,7 @@ impl Regions {
         let (len, max_len) = (whole(wanted.size)?, whole(max_len)?);
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
-        let _changing = self.changing.begin();
+        let _changing = self.begin_change();
         if self.is_full(status) || reserve::is_short() {
             return Err(Error::NoMemory);
         }
@@ -132,21 +133,34 @@ impl Regions {
         .ok()
     }
 
+    /// The directory, which regions share as long as it is the same one: a host has few descriptors.
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<Dir>> {
+        let now = Dir::open(path)?;
+        let last = lock(&self.settings).last_dir.clone();
+        match last {
+            Some(last) if last.is(&now) => Ok(last),
+            _ => Ok(lock(&self.settings).last_dir.insert(Arc::new(now)).clone()),
+        }
+    }
+
     /// A new file for a region, under an unused name. `at_code`: one of a file whose loaded segment begins at the code.
     pub(super) fn new_file(&self, status: &Status, at_code: bool) -> std::result::Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         if rights::are_more() {
             return Err(format!("a region has no file: {}", rights::WHY_NO_FILE));
         }
-        let mut settings = lock(&self.settings);
-        let dir = settings.open_dir().map_err(|error| describe("open", &settings.dir, &error))?;
+        let (dir_path, mode) = {
+            let settings = lock(&self.settings);
+            (settings.dir.clone(), settings.mode)
+        };
+        // Nobody who needs the settings waits for the disk.
+        let dir = self.open_dir(&dir_path).map_err(|error| describe("open", &dir_path, &error))?;
         let mut attempt = 0;
         loop {
-            let number = settings.next_number;
-            settings.next_number += 1;
+            let number = lock(&self.settings).take_number();
             let name = file_name((status.pid, number), "", at_code);
-            let path = settings.dir.join(&name);
-            match file::claim(&dir, &name, settings.mode, file::ANYWHERE) {
+            let path = dir_path.join(&name);
+            match file::claim(&dir, &name, mode, file::ANYWHERE) {
                 Ok(file) => {
                     let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
                     let file = Arc::new(file);
@@ -167,13 +181,11 @@ pub(super) struct New {
 }
 
 impl Settings {
-    /// The directory, which regions share as long as it is the same one: a host has few descriptors.
-    fn open_dir(&mut self) -> io::Result<Arc<Dir>> {
-        let now = Dir::open(&self.dir)?;
-        match &self.last_dir {
-            Some(last) if last.is(&now) => Ok(last.clone()),
-            _ => Ok(self.last_dir.insert(Arc::new(now)).clone()),
-        }
+    /// The number of the next file.
+    fn take_number(&mut self) -> u32 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
     }
 }
 

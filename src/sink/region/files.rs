@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::{lock, Region, Regions};
 use crate::queue::apart;
@@ -107,16 +108,16 @@ impl Regions {
         }
     }
 
-    /// The process exits: the files of private memory get the bytes of its code.
-    pub fn write_last(&self) {
+    /// The process exits: the files of private memory get the bytes of its code. False if that takes longer than this.
+    pub fn write_last(&self, timeout: Duration) -> bool {
         let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
-        if !regions.is_empty() {
-            apart::run(move || {
-                for region in regions {
-                    let _ = region.opened().as_mut().map(|file| region.replace_by_copy(file, mode));
-                }
-            });
-        }
+        let has_any = !regions.is_empty();
+        let write = move || {
+            for region in regions {
+                let _ = region.opened().as_mut().map(|file| region.replace_by_copy(file, mode));
+            }
+        };
+        !has_any || apart::run_for(timeout, write).is_some()
     }
 
     /// Removes all files that regions have and have had. Code in the present ones goes to the other sinks after this.

@@ -6,7 +6,6 @@
 
 mod adopt;
 mod automatic;
-mod changing;
 mod children;
 mod create;
 mod declined;
@@ -33,15 +32,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::api::error::{Error, Result};
 use crate::queue::status::Status;
 use crate::sys::dir::Dir;
 use crate::sys::file::Held;
+use crate::sys::fork_lock::{self, Inside};
 use crate::sys::maps::Mapping;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
-pub use changing::Changing;
 pub use create::{CodeRegion, RegionOptions, SIZE_MAX};
 use declined::{Declined, Shown};
 use marks::Marks;
@@ -73,7 +73,7 @@ pub struct Regions {
     some_gone: AtomicBool,
     places: Places,
     settings: Mutex<Settings>,
-    pub changing: Changing,
+    changing: Mutex<()>,
     children: children::Children,
 }
 
@@ -117,7 +117,7 @@ impl Default for Regions {
             some_gone: AtomicBool::new(false),
             places: Places::default(),
             settings: Mutex::default(),
-            changing: Changing::default(),
+            changing: Mutex::default(),
             children: children::Children::default(),
         }
     }
@@ -133,7 +133,25 @@ fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     thread::uncancelled(|| quietly(body))
 }
 
+/// As long as this is there, its thread may make and end regions, and the process does not fork.
+struct Changer<'r> {
+    _one: MutexGuard<'r, ()>,
+    _inside: Inside,
+}
+
 impl Regions {
+    /// Waits until no other thread makes or ends regions, and while the process forks.
+    fn begin_change(&self) -> Changer<'_> {
+        let inside = fork_lock::enter();
+        Changer { _one: lock(&self.changing), _inside: inside }
+    }
+
+    /// As `begin_change`, for what need not be now: nothing while the process forks.
+    fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
+        let inside = fork_lock::try_enter()?;
+        Some(Changer { _one: lock(&self.changing), _inside: inside })
+    }
+
     /// Whether a registration has to be looked at.
     #[inline(always)]
     pub fn are_watching(&self) -> bool {
@@ -229,12 +247,18 @@ impl Regions {
         lock(&self.settings).mode
     }
 
-    /// The path of the file of the last region.
-    pub fn last_path(&self) -> Option<PathBuf> {
-        let last = lock(&self.settings).last?;
-        // With another generation it has another one.
-        let path = lock(&last.naming).path.clone();
-        Some(path)
+    /// The path of the file of the last region. Waits no longer than this if the file is given another name on a disk that hangs.
+    pub fn last_path(&self, timeout: Duration) -> Result<PathBuf> {
+        let last = lock(&self.settings).last.ok_or(Error::NotRunning)?;
+        let end = Instant::now() + timeout;
+        loop {
+            // With another generation it has another one.
+            match last.naming.try_lock() {
+                Ok(naming) => return Ok(naming.path.clone()),
+                Err(_) if Instant::now() > end => return Err(Error::Timeout),
+                Err(_) => thread::sleep_micros(500),
+            }
+        }
     }
 
     /// Whether something of a range belongs to a region.

@@ -179,7 +179,7 @@ impl Regions {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page).min(region.end()));
         undisturbed(|| {
-            let Some(_changing) = self.changing.begin_unless_forking() else { return };
+            let Some(_changing) = self.begin_change_unless_forking() else { return };
             let Ok(maps) = maps::within(start, end) else { return };
             let own = region.mapped_in(&maps);
             let inside = own.map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..it });

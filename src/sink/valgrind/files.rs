@@ -136,8 +136,9 @@ impl Files {
         // valgrind has a separate heap for the program, without the kernel's name for it.
         let heap_end = code_memory::heap_end();
         let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
-        let is_code =
-            |map: &maps::Mapping| !map.special && !is_heap(map) && !loader::has_loaded(map.start.max(pages.start));
+        let is_code = |map: &maps::Mapping| {
+            !map.special && !is_heap(map) && loader::object_at(map.start.max(pages.start)).is_none()
+        };
         let mapped: u64 = maps.iter().map(|map| map.len_within(pages.start, pages.end)).sum();
         if mapped != pages.end - pages.start || !maps.iter().all(is_code) {
             return Err(io::Error::new(

@@ -103,7 +103,7 @@ pub fn wake(_: &AtomicU32, _: u32) {}
 /// A bounded channel; crossbeam's own is not made for loom. Behind one lock, and so with more order between threads that send
 /// and receive than crossbeam's: what only that order would guarantee is not found.
 pub mod channel {
-    use super::{Duration, Mutex, VecDeque};
+    use super::{Mutex, VecDeque};
     use std::fmt;
     use std::sync::Arc;
 
@@ -113,6 +113,16 @@ pub mod channel {
     pub fn bounded<T>(_: usize) -> (Sender<T>, Receiver<T>) {
         let queue = Arc::new(Mutex::new(VecDeque::new()));
         (Sender(queue.clone()), Receiver(queue))
+    }
+
+    /// A value that there was no room for.
+    #[derive(Debug)]
+    pub struct TrySendError<T>(T);
+
+    impl<T> TrySendError<T> {
+        pub fn into_inner(self) -> T {
+            self.0
+        }
     }
 
     impl<T> fmt::Debug for Sender<T> {
@@ -128,17 +138,14 @@ pub mod channel {
     }
 
     impl<T> Sender<T> {
-        pub fn try_send(&self, value: T) -> Result<(), T> {
+        /// It is never full.
+        pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
             self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push_back(value);
             Ok(())
         }
 
         pub fn is_full(&self) -> bool {
             false
-        }
-
-        pub fn send_timeout(&self, value: T, _: Duration) -> Result<(), T> {
-            self.try_send(value)
         }
     }
 

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::queue::apart;
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::record::EventKind;
 use crate::queue::spool::layout::{header_len, next_map_cell, HeaderCopy, INSIDE};
@@ -54,6 +55,9 @@ const ROOM: u64 = 32 << 20;
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a session that opens waits for other processes' files, which may lie on a disk that hangs.
+const TIDY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
 pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
     let mut reports = Vec::new();
@@ -73,17 +77,18 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. It removes empty
-/// spools. It also removes those of the programs that this process was before, whose files its own are about to replace. Returns
-/// the number of records recovered.
-pub fn tidy(dir: &Path, all: bool) -> u64 {
-    let (mut full, mut elsewhere, mut records) = (Vec::new(), Vec::new(), 0);
+/// spools. It also removes those of the programs that this process was before, whose files its own are about to replace. What takes
+/// longer than a session may wait goes on by itself.
+pub fn tidy(status: &Arc<Status>, dir: &Path, all: bool) {
+    let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
     for listed in list(dir).unwrap_or_default() {
         if !all && listed.is_fresh() {
             continue;
         }
         match Dead::open(&listed.path) {
             Opened::Dead(dead) if listed.is_own && !all => dead.file.remove(),
-            Opened::Dead(dead) if listed.is_own || dead.is_empty() => records += dead.recover().records,
+            Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
+            Opened::Dead(_) if listed.is_own => own.push(listed.path),
             // Not held on to: somebody else may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
@@ -94,12 +99,22 @@ pub fn tidy(dir: &Path, all: bool) -> u64 {
     let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
-    for path in &full[..count] {
-        if let Opened::Dead(dead) = Dead::open(path) {
-            records += dead.recover().records;
-        }
+    full.truncate(count);
+    let paths = [own, full].concat();
+    if paths.is_empty() {
+        return;
     }
-    records
+    let for_thread = status.clone();
+    let recovered = apart::run_for(TIDY_TIMEOUT, move || {
+        for path in paths {
+            if let Opened::Dead(dead) = Dead::open(&path) {
+                for_thread.counters.recovered.add(dead.recover().records);
+            }
+        }
+    });
+    if recovered.is_none() {
+        status.last_error.set("the files of other processes are still being recovered: their disk is slow".into());
+    }
 }
 
 /// Removes the spools of dead processes that have nothing in them to be written, such as those of forked children that have flushed and

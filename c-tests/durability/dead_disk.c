@@ -1,0 +1,366 @@
+/*
+ * A disk that does not answer any more: files cannot be made on it, or directories on it cannot be opened. Whoever tries waits until
+ * the disk is back. The calls of the library end all the same, each in its time, and go on when the disk is back.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include "../sources/runtime.h"
+#include "testing.h"
+
+/* Not in the header, and hidden in the static library. */
+__attribute__((weak)) unsigned Initialize(void);
+__attribute__((weak)) unsigned NotifyEvent(unsigned event, void *data);
+
+/* ------------------------------------------------------------------------------------------------ the disk */
+
+/* What hangs, and in which process; and how many have come to that. */
+static const char *dead_dir;
+static int no_new_files, no_writes;
+static pid_t dead_for;
+static unsigned waiting;
+
+static int is_dead(void) {
+  return __atomic_load_n(&dead_for, __ATOMIC_SEQ_CST) == getpid();
+}
+
+static void wait_for_disk(void) {
+  __atomic_add_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
+  while (is_dead()) {
+    usleep(1000);
+  }
+}
+
+static int has_name_of_ours(const char *path) {
+  const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
+  return strncmp(name, "perf-", 5) == 0 || strncmp(name, "jit", 3) == 0;
+}
+
+static int open_at(int dir, const char *path, int flags, va_list more) {
+  mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(more, mode_t) : 0;
+  int is_new = no_new_files && (flags & O_CREAT) != 0 && has_name_of_ours(path);
+  if (is_dead() && (is_new || (dead_dir != NULL && strstr(path, dead_dir) != NULL))) {
+    wait_for_disk();
+  }
+  return (int)syscall(SYS_openat, dir, path, flags, mode);
+}
+
+#define OPEN(name, parameters, dir)                \
+  int name parameters {                            \
+    va_list more;                                  \
+    va_start(more, flags);                         \
+    int file = open_at(dir, path, flags, more);    \
+    va_end(more);                                  \
+    return file;                                   \
+  }
+
+OPEN(open, (const char *path, int flags, ...), AT_FDCWD)
+OPEN(open64, (const char *path, int flags, ...), AT_FDCWD)
+OPEN(openat, (int dir, const char *path, int flags, ...), dir)
+OPEN(openat64, (int dir, const char *path, int flags, ...), dir)
+
+ssize_t writev(int file, const struct iovec *parts, int count) {
+  if (is_dead() && no_writes) {
+    wait_for_disk();
+  }
+  return syscall(SYS_writev, file, parts, count);
+}
+
+static void disk_dies(void) {
+  waiting = 0;
+  __atomic_store_n(&dead_for, getpid(), __ATOMIC_SEQ_CST);
+}
+
+static void disk_is_back(void) {
+  __atomic_store_n(&dead_for, 0, __ATOMIC_SEQ_CST);
+}
+
+static void await_waiting(void) {
+  TEST_AWAIT(__atomic_load_n(&waiting, __ATOMIC_SEQ_CST) > 0);
+}
+
+/* ------------------------------------------------------------------------------------------------ a call on another thread */
+
+static struct {
+  jitsym *session;
+  jitsym_status status;
+  int done;
+  pthread_t thread;
+} call;
+
+static void *begin_to(void *function) {
+  call.status = ((jitsym_status(*)(void))function)();
+  __atomic_store_n(&call.done, 1, __ATOMIC_SEQ_CST);
+  return NULL;
+}
+
+static void call_elsewhere(jitsym_status (*function)(void)) {
+  call.done = 0;
+  CHECK(pthread_create(&call.thread, NULL, begin_to, (void *)function) == 0);
+}
+
+/* The call comes back by itself, or when the disk does. */
+static jitsym_status await_call(void) {
+  TEST_AWAIT(__atomic_load_n(&call.done, __ATOMIC_SEQ_CST));
+  CHECK(pthread_join(call.thread, NULL) == 0);
+  return call.status;
+}
+
+static void works(jitsym *session) {
+  test_register(session, 0x7000000000, 64, "registered when the disk is back");
+  CHECK_OK(test_flush(session));
+  CHECK(test_stats_now(session).map_entries == 1);
+}
+
+/* ------------------------------------------------------------------------------------------------ opening and closing */
+
+static jitsym_status opens(void) {
+  jitsym_options options = test_options();
+  options.sinks = JITSYM_SINK_MAP;
+  return jitsym_init(&options, &call.session);
+}
+
+/* The first session opens its files, and another one waits for that. */
+static void first_session(void) {
+  jitsym_options options = test_options();
+  jitsym *session = NULL;
+  options.sinks = JITSYM_SINK_MAP;
+  no_new_files = 1;
+  disk_dies();
+  call_elsewhere(opens);
+  await_waiting();
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_init(&options, &session));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, await_call());
+  CHECK(call.session == NULL && session == NULL);
+  disk_is_back();
+  CHECK_OK(jitsym_init(&options, &session));
+  works(session);
+  CHECK_OK(jitsym_close(session));
+}
+
+static jitsym_status enables(void) {
+  return jitsym_enable(call.session, JITSYM_SINK_MAP);
+}
+
+/* Sinks start later, while other sessions end. They start when the disk is back, although nobody waits for them any more. */
+static void late_sinks(void) {
+  char text[TEST_PATH_MAX];
+  jitsym_id id = 0;
+  call.session = test_open_flags(0, JITSYM_INIT_OFF_BY_DEFAULT);
+  jitsym *other = test_open_flags(0, JITSYM_INIT_OFF_BY_DEFAULT);
+  no_new_files = 1;
+  disk_dies();
+  call_elsewhere(enables);
+  await_waiting();
+  CHECK_STATUS(JITSYM_ERR_NOT_RUNNING, jitsym_path(call.session, JITSYM_SINK_MAP, text, sizeof text));
+  /* It may come to its turn in the last moment, and has written nothing. */
+  jitsym_status closed = jitsym_close(other);
+  CHECK(closed == JITSYM_ERR_TIMEOUT || closed == JITSYM_OK);
+  CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_flush(other, 1));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, await_call());
+  jitsym_code code = test_code(0x7000000000, 64, "before");
+  CHECK_OK(jitsym_register(call.session, &code, &id));
+  CHECK(id == 0);
+  disk_is_back();
+  TEST_AWAIT(test_stats_now(call.session).sinks_running == JITSYM_SINK_MAP);
+  works(call.session);
+  CHECK_OK(jitsym_close(call.session));
+}
+
+/* The last session is closed while its sinks start. They end as soon as they have started. */
+static void closed_meanwhile(void) {
+  call.session = test_open_flags(0, JITSYM_INIT_OFF_BY_DEFAULT);
+  int threads = test_threads();
+  no_new_files = 1;
+  disk_dies();
+  call_elsewhere(enables);
+  await_waiting();
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_close(call.session));
+  jitsym_status enabled = await_call();
+  CHECK(enabled == JITSYM_ERR_TIMEOUT || enabled == JITSYM_ERR_CLOSED);
+  disk_is_back();
+  TEST_AWAIT(test_threads() == threads);
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP, 0);
+  works(session);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* ------------------------------------------------------------------------------------------------ the end */
+
+/* Files of adopted memory are made anew at the exit. */
+static void exits(void) {
+  void *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  jitsym *session = test_open_flags(JITSYM_SINK_REGION, 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, 1 << 16));
+  test_register(session, (uintptr_t)memory, 64, "adopted");
+  CHECK_OK(test_flush(session));
+  no_new_files = 1;
+  disk_dies();
+  exit(0);
+}
+
+/* Files are removed at the exit. */
+static void exits_and_removes(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP, JITSYM_INIT_REMOVE_FILES);
+  test_register(session, 0x7000000000, 64, "removed");
+  CHECK_OK(test_flush(session));
+  CHECK_OK(jitsym_disable(session, 0));
+  dead_dir = test_dir;
+  disk_dies();
+  exit(0);
+}
+
+/* ------------------------------------------------------------------------------------------------ forks */
+
+/* How long a fork may wait for the library, in nanoseconds; and how often a busy machine may be too slow for that. */
+enum { PATIENCE = 75000000, FORKS = 50 };
+
+/* A child makes its files elsewhere, so to speak. */
+static void forks_in_time(jitsym *session, jitsym_status expected) {
+  int in_time = 0;
+  for (int i = 0; i < FORKS && !in_time; i++) {
+    uint64_t begin = test_now();
+    pid_t child = fork();
+    in_time = test_now() - begin <= PATIENCE;
+    CHECK(child >= 0);
+    if (child == 0) {
+      test_inherits_threads = 1;
+      jitsym_code code = test_code(0x7000001000, 64, "of a child");
+      jitsym_status status = jitsym_register(session, &code, NULL);
+      /* The writer may not have come to rest. */
+      CHECK(status == expected || status == JITSYM_ERR_FORKED);
+      _exit(status == expected ? 0 : 3);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
+    in_time &= WEXITSTATUS(status) == 0;
+  }
+  CHECK(in_time);
+}
+
+static jitsym_status creates(void) {
+  jitsym_region_options options;
+  jitsym_region region;
+  memset(&options, 0, sizeof options);
+  memset(&region, 0, sizeof region);
+  options.struct_size = sizeof options;
+  region.struct_size = sizeof region;
+  options.size = 1 << 16;
+  return jitsym_region_create(call.session, &options, &region);
+}
+
+static jitsym_status allocates(void) {
+  jitsym_region piece;
+  memset(&piece, 0, sizeof piece);
+  piece.struct_size = sizeof piece;
+  return jitsym_alloc(call.session, 100, 0, 0, &piece);
+}
+
+static void *method_memory;
+
+static jitsym_status tells(void) {
+  struct method_load load = {7, "method", method_memory, 64, 0, NULL, 0, NULL, NULL};
+  return NotifyEvent(LOAD, &load) == 1 ? JITSYM_OK : JITSYM_ERR_INTERNAL;
+}
+
+/* A fork beside a call that hangs. In the middle of some calls, there is nothing whole for the child to go on with. */
+static void forks_beside(jitsym_status (*function)(void), jitsym_status expected) {
+  no_new_files = 1;
+  call_elsewhere(function);
+  await_waiting();
+  forks_in_time(call.session, expected);
+  disk_is_back();
+  CHECK_OK(await_call());
+  CHECK_OK(jitsym_close(call.session));
+}
+
+static void forks_beside_create(void) {
+  call.session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  disk_dies();
+  forks_beside(creates, JITSYM_OK);
+}
+
+static void forks_beside_alloc(void) {
+  call.session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  disk_dies();
+  forks_beside(allocates, JITSYM_ERR_FORKED);
+}
+
+static void forks_beside_collector(void) {
+  if (Initialize == NULL) {
+    return;
+  }
+  setenv("JITSYM_DIR", test_dir, 1);
+  setenv("JITSYM_ADOPT", "1", 1);
+  CHECK(Initialize() == 1);
+  call.session = test_open_flags(JITSYM_SINK_MAP, 0);
+  method_memory = mmap(NULL, 1 << 16, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(method_memory != MAP_FAILED);
+  disk_dies();
+  forks_beside(tells, JITSYM_ERR_FORKED);
+}
+
+/* ------------------------------------------------------------------------------------------------ others' files */
+
+static void is_killed(void) {
+  jitsym_options options = test_options();
+  jitsym *session = NULL;
+  options.map_dir = test_subdir("of_the_killed", 1).text;
+  options.jitdump_dir = options.map_dir;
+  CHECK_OK(jitsym_init(&options, &session));
+  no_writes = 1;
+  disk_dies();
+  test_register(session, 0x7000000000, 64, "left in the spool");
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
+  kill(getpid(), SIGKILL);
+}
+
+/* A session that recovers a dead process's files does not wait for that process's disk. */
+static void recovers(void) {
+  pid_t dead = fork();
+  CHECK(dead >= 0);
+  if (dead == 0) {
+    is_killed();
+  }
+  int status;
+  CHECK(waitpid(dead, &status, 0) == dead && WIFSIGNALED(status));
+  dead_dir = "/of_the_killed";
+  disk_dies();
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP, JITSYM_INIT_RECOVER);
+  CHECK(__atomic_load_n(&waiting, __ATOMIC_SEQ_CST) > 0);
+  works(session);
+  CHECK(test_stats_now(session).recovered == 0);
+  disk_is_back();
+  TEST_AWAIT(test_stats_now(session).recovered == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
+int main(int argc, char **argv) {
+  static void (*const scenes[])(void) = {
+      first_session,      late_sinks,         closed_meanwhile,       exits,    exits_and_removes,
+      forks_beside_create, forks_beside_alloc, forks_beside_collector, recovers,
+  };
+  enum { SCENES = sizeof scenes / sizeof scenes[0] };
+  pid_t running[SCENES];
+  test_begin(argc, argv);
+  /* At once: most of them only wait. */
+  for (int i = 0; i < SCENES; i++) {
+    running[i] = fork();
+    CHECK(running[i] >= 0);
+    if (running[i] == 0) {
+      scenes[i]();
+      exit(0);
+    }
+  }
+  for (int i = 0; i < SCENES; i++) {
+    test_wait_ok(running[i]);
+  }
+  return test_end();
+}

@@ -1,0 +1,148 @@
+//! The lock between forks and threads that change what a child takes over: regions, pieces of memory, what the collector and the
+//! bridge know. Any number of threads may be inside at a time, and none while the process forks.
+//!
+//! Nobody waits for ever. A fork goes on after a while, because somebody who is inside may wait for a disk. So does a thread that waits
+//! for a fork: the host's own handlers run between ours and the fork itself, and may wait for a lock that this thread holds.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::thread;
+
+/// How long a thread waits for a fork. Copying the page tables of a very large process takes its time.
+const FORK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Threads that are inside, and threads that fork. There is one of each in a process.
+static INSIDE: Count = Count(AtomicU64::new(0));
+static FORKS: Count = Count(AtomicU64::new(0));
+
+thread_local! {
+    /// How many times the thread is inside: who is need not wait for a fork, which waits for it.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A number of threads, with the process whose threads they are: a forked child begins with none, however it was made.
+struct Count(AtomicU64);
+
+impl Count {
+    fn get(&self) -> u32 {
+        of_process(self.0.load(Ordering::SeqCst), std::process::id())
+    }
+
+    fn change(&self, change: impl Fn(u32) -> u32) {
+        let process = std::process::id();
+        let changed = |word| Some(u64::from(process) << 32 | u64::from(change(of_process(word, process))));
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
+    }
+
+    fn add(&self) {
+        self.change(|count| count + 1);
+    }
+
+    fn subtract(&self) {
+        self.change(|count| count.saturating_sub(1));
+    }
+}
+
+fn of_process(word: u64, process: u32) -> u32 {
+    if word >> 32 == u64::from(process) {
+        word as u32
+    } else {
+        0
+    }
+}
+
+/// As long as this is there, its thread is inside.
+#[derive(Debug)]
+pub struct Inside(());
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+        INSIDE.subtract();
+    }
+}
+
+/// Waits while the process forks.
+pub fn enter() -> Inside {
+    let end = Instant::now() + FORK_TIMEOUT;
+    loop {
+        match try_enter() {
+            Some(inside) => return inside,
+            None if Instant::now() < end => thread::sleep_micros(50),
+            None => return inside(),
+        }
+    }
+}
+
+/// `None` while the process forks.
+pub fn try_enter() -> Option<Inside> {
+    let is_nested = DEPTH.get() > 0;
+    // First: a fork that begins now sees it.
+    let inside = inside();
+    (is_nested || FORKS.get() == 0).then_some(inside)
+}
+
+fn inside() -> Inside {
+    INSIDE.add();
+    DEPTH.set(DEPTH.get() + 1);
+    Inside(())
+}
+
+/// Before a fork: keeps others from going inside, and waits until nobody is, or until `end`. To be followed by `over` in the parent.
+pub fn wait(end: Instant) {
+    FORKS.add();
+    while INSIDE.get() > 0 && Instant::now() < end {
+        thread::sleep_micros(50);
+    }
+}
+
+/// After a fork, in the parent.
+pub fn over() {
+    FORKS.subtract();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// In one test, because there is one lock.
+    #[test]
+    fn forks_and_changes_exclude_each_other() {
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let outer = enter();
+            let fork = scope.spawn(move || {
+                wait(Instant::now() + Duration::from_secs(60));
+                tell.send(()).unwrap();
+            });
+            while FORKS.get() == 0 {
+                std::thread::yield_now();
+            }
+            // The fork waits for this thread, which has not come to its end.
+            let inner = try_enter().unwrap();
+            assert!(scope.spawn(|| try_enter().is_none()).join().unwrap());
+            assert!(told.try_recv().is_err());
+            drop(inner);
+            assert!(told.try_recv().is_err());
+            drop(outer);
+            fork.join().unwrap();
+            assert!(told.try_recv().is_ok() && try_enter().is_none());
+            over();
+            assert!(try_enter().is_some() && (INSIDE.get(), FORKS.get()) == (0, 0));
+        });
+        // Somebody who hangs keeps no fork.
+        let hangs = enter();
+        wait(Instant::now() + Duration::from_millis(1));
+        over();
+        drop(hangs);
+        // What another process has counted is nothing here.
+        INSIDE.0.store(u64::from(std::process::id() + 1) << 32 | 7, Ordering::SeqCst);
+        assert_eq!(INSIDE.get(), 0);
+        INSIDE.subtract();
+        assert_eq!(INSIDE.get(), 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! A lock for which nobody waits without a limit: whoever has it may wait for a disk.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::Instant;
+
+use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// See the module's description.
+pub struct TimedLock<T> {
+    is_taken: Mutex<bool>,
+    came_back: Condvar,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: whoever has the guard has the lock, so there is one at a time.
+unsafe impl<T: Send> Sync for TimedLock<T> {}
+
+/// As long as this is there, nobody else has the value.
+pub struct Locked<'l, T>(&'l TimedLock<T>);
+
+impl<T> TimedLock<T> {
+    pub fn new(value: T) -> TimedLock<T> {
+        TimedLock { is_taken: Mutex::new(false), came_back: Condvar::new(), value: UnsafeCell::new(value) }
+    }
+
+    /// `None` if others have it until `end`.
+    pub fn lock_until(&self, end: Instant) -> Option<Locked<'_, T>> {
+        let left = end.saturating_duration_since(Instant::now());
+        let waited = self.came_back.wait_timeout_while(self.is_taken(), left, |is_taken| *is_taken);
+        self.take(waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// `None` if somebody has it, or takes it just now: in a forked child nobody is there who would go on.
+    pub fn try_lock(&self) -> Option<Locked<'_, T>> {
+        self.take(self.is_taken.try_lock().ok()?)
+    }
+
+    fn take(&self, mut is_taken: MutexGuard<'_, bool>) -> Option<Locked<'_, T>> {
+        let was_taken = std::mem::replace(&mut *is_taken, true);
+        (!was_taken).then(|| Locked(self))
+    }
+
+    fn is_taken(&self) -> MutexGuard<'_, bool> {
+        self.is_taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> fmt::Debug for TimedLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedLock").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: this thread has the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this thread has the lock, and the guard once.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Locked<'_, T> {
+    fn drop(&mut self) {
+        *self.0.is_taken() = false;
+        self.0.came_back.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn one_has_it_at_a_time_and_nobody_waits_for_ever() {
+        let lock = TimedLock::new(0);
+        let soon = || Instant::now() + Duration::from_secs(60);
+        let mut locked = lock.try_lock().unwrap();
+        assert!(lock.try_lock().is_none() && lock.lock_until(Instant::now() + Duration::from_millis(1)).is_none());
+        std::thread::scope(|scope| {
+            let threads =
+                [(); 4].map(|()| scope.spawn(|| (0..100).for_each(|_| *lock.lock_until(soon()).unwrap() += 1)));
+            *locked += 1;
+            drop(locked);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(*lock.try_lock().unwrap(), 401);
+    }
+}
