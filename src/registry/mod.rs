@@ -74,7 +74,12 @@ pub struct Registry {
     starts: Ordered,
     names: Names,
     info_records: Heap,
+    /// For how many registrations there is room in the pieces and their starts, which never become smaller.
+    room: u32,
 }
+
+/// For how many registrations room is made at once.
+const ROOM: u32 = 16;
 
 impl Registry {
     /// Number of live registrations.
@@ -141,13 +146,27 @@ impl Registry {
 
     /// Reserves the large pieces of memory that a registration with this id may need, with a name and info records of these lengths.
     /// False if there is no memory.
+    #[inline]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
+        if self.room == 0 && !self.make_more_room() {
+            return false;
+        }
+        self.room -= 1;
         let more = (id as u32 as usize + 1).saturating_sub(self.entries.len());
-        self.entries.try_reserve(more).is_ok()
-            && self.pieces.make_room()
-            && self.starts.make_room(2)
+        (more == 0 || self.entries.try_reserve(more).is_ok())
             && self.names.make_room(name_len)
             && (info_len == 0 || self.info_records.make_room(info_len))
+    }
+
+    /// A registration may split a piece in two, and so adds two at most.
+    #[cold]
+    fn make_more_room(&mut self) -> bool {
+        let made = [ROOM, 1].into_iter().find(|&count| {
+            let more = 2 * count as usize;
+            self.pieces.make_room(more) && self.starts.make_room(more)
+        });
+        self.room = made.unwrap_or(0);
+        made.is_some()
     }
 
     fn set_entry(&mut self, id: u64, live: &Live, piece: u32) {

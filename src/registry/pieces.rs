@@ -71,9 +71,9 @@ impl Pieces {
         self.dead
     }
 
-    /// Makes room for two more. False if there is no memory.
-    pub fn make_room(&mut self) -> bool {
-        self.all.try_reserve(2).is_ok()
+    /// Makes room for that many more. False if there is no memory.
+    pub fn make_room(&mut self, more: usize) -> bool {
+        self.all.try_reserve(more).is_ok()
     }
 
     /// Adds a piece, dead but not in the list of the dead. The caller then assigns or retires it.

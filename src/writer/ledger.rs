@@ -67,17 +67,19 @@ impl Ledger {
     /// Makes room for what a record adds to the registries. False if there is no memory for it.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
+        let (keep, watch) = (self.sinks.keep_info_records(), self.regions.are_watching());
         let (name_len, info_len) = match event.kind {
-            EventKind::Load => {
+            EventKind::Load if keep || watch => {
                 let code_len = if event.has(flag::HAS_CODE) { event.size as usize } else { 0 };
                 (event.name_len.into(), (event.body_len as usize).saturating_sub(code_len))
             }
+            EventKind::Load => (event.name_len.into(), 0),
             EventKind::Move => self.lens_of(event.id),
             EventKind::Unregister | EventKind::UnregisterRange => return true,
         };
-        let kept_len = if self.sinks.keep_info_records() { info_len } else { 0 };
+        let kept_len = if keep { info_len } else { 0 };
         self.registry.make_room(event.id, name_len, kept_len)
-            && (!self.regions.are_watching() || self.sinks.region.registry.make_room(event.id, name_len, info_len))
+            && (!watch || self.sinks.region.registry.make_room(event.id, name_len, info_len))
     }
 
     /// How long the name of live code is, and at most the records before its LOAD.
