@@ -23,6 +23,7 @@ impl Heap {
     }
 
     /// Makes room for that many bytes. False without memory.
+    #[inline]
     pub fn make_room(&mut self, len: usize) -> bool {
         self.bytes.try_reserve(len).is_ok()
     }

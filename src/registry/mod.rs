@@ -74,7 +74,7 @@ pub struct Registry {
     starts: Ordered,
     names: Names,
     info_records: Heap,
-    /// For how many registrations there is room in the pieces and their starts, which never become smaller.
+    /// For how many registrations there is room in the pieces, their starts and names.
     room: u32,
 }
 
@@ -146,24 +146,27 @@ impl Registry {
 
     /// Reserves the large pieces of memory that a registration with this id may need, with a name and info records of these lengths.
     /// False if there is no memory.
-    #[inline]
+    #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
-        if self.room == 0 && !self.make_more_room() {
+        if (self.room == 0 || name_len > names::USUAL_MAX) && !self.make_more_room(name_len) {
             return false;
         }
         self.room -= 1;
         let more = (id as u32 as usize + 1).saturating_sub(self.entries.len());
         (more == 0 || self.entries.try_reserve(more).is_ok())
-            && self.names.make_room(name_len)
             && (info_len == 0 || self.info_records.make_room(info_len))
     }
 
-    /// A registration may split a piece in two, and so adds two at most.
+    /// A registration may split a piece in two: it adds two pieces and two names at most.
     #[cold]
-    fn make_more_room(&mut self) -> bool {
+    #[inline(never)]
+    fn make_more_room(&mut self, name_len: usize) -> bool {
+        let name_len = name_len.max(names::USUAL_MAX);
         let made = [ROOM, 1].into_iter().find(|&count| {
-            let more = 2 * count as usize;
-            self.pieces.make_room(more) && self.starts.make_room(more)
+            let count = count as usize;
+            self.pieces.make_room(2 * count)
+                && self.starts.make_room(2 * count)
+                && self.names.make_room(2 * count * name_len)
         });
         self.room = made.unwrap_or(0);
         made.is_some()
@@ -292,6 +295,7 @@ impl Registry {
     #[inline(never)]
     fn compact_names(&mut self) {
         self.names.compact(self.pieces.names_mut());
+        self.room = 0;
     }
 
     /// Ends all registrations, and hands out their ids.

@@ -2,8 +2,8 @@
 
 use super::heap::Heap;
 
-/// More than the longest name that there is.
-const PIECE_MAX: usize = 1024;
+/// No name is longer, unless it comes from the spool of another process.
+pub const USUAL_MAX: usize = crate::api::limits::NAME_MAX;
 
 /// Where a name lies: the offset above 16 bits of length.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,9 +34,9 @@ impl Names {
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
     }
 
-    /// Makes room for a name of this length, and for another piece of one. False if there is no memory.
+    /// Makes room for names of this length in all. False if there is no memory.
     pub fn make_room(&mut self, len: usize) -> bool {
-        self.0.make_room(len + PIECE_MAX)
+        self.0.make_room(len)
     }
 
     /// The same name for another owner; an empty one if there is no memory.

@@ -46,6 +46,7 @@ impl Ordered {
     }
 
     /// Makes room for more entries. False if there is no memory.
+    #[inline]
     pub fn make_room(&mut self, more: usize) -> bool {
         self.heads.try_reserve(more).is_ok() && self.blocks.try_reserve(more).is_ok()
     }

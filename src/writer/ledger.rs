@@ -30,6 +30,8 @@ pub struct Ledger {
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
+    /// Whether the code of the record may lie in a region: there is room for it in the registry of the region sink, too.
+    pub(super) watching: bool,
     /// For ids that a registration pushes out; empty in between.
     pub(super) overwritten: Vec<u64>,
 }
@@ -49,7 +51,7 @@ impl Ledger {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Ledger {
         let sinks = SinkSet::new(status.clone(), &regions);
         let registry = Registry::default();
-        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, regions, overwritten: Vec::new() }
+        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, regions, watching: false, overwritten: Vec::new() }
     }
 
     /// How far everything is written.
@@ -67,19 +69,28 @@ impl Ledger {
     /// Makes room for what a record adds to the registries. False if there is no memory for it.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
-        let (keep, watch) = (self.sinks.keep_info_records(), self.regions.are_watching());
-        let (name_len, info_len) = match event.kind {
-            EventKind::Load if keep || watch => {
-                let code_len = if event.has(flag::HAS_CODE) { event.size as usize } else { 0 };
-                (event.name_len.into(), (event.body_len as usize).saturating_sub(code_len))
-            }
-            EventKind::Load => (event.name_len.into(), 0),
-            EventKind::Move => self.lens_of(event.id),
-            EventKind::Unregister | EventKind::UnregisterRange => return true,
-        };
-        let kept_len = if keep { info_len } else { 0 };
-        self.registry.make_room(event.id, name_len, kept_len)
-            && (!watch || self.sinks.region.registry.make_room(event.id, name_len, info_len))
+        if event.kind != EventKind::Load {
+            return self.make_room_for_move(event);
+        }
+        let code_len = if event.has(flag::HAS_CODE) { event.size as usize } else { 0 };
+        self.make_room_for(event.id, event.name_len.into(), (event.body_len as usize).saturating_sub(code_len))
+    }
+
+    #[inline]
+    pub(super) fn make_room_for(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
+        let kept_len = if self.sinks.keep_info_records() { info_len } else { 0 };
+        self.watching = self.regions.are_watching();
+        self.registry.make_room(id, name_len, kept_len)
+            && (!self.watching || self.sinks.region.registry.make_room(id, name_len, info_len))
+    }
+
+    #[cold]
+    fn make_room_for_move(&mut self, event: &Event) -> bool {
+        if event.kind != EventKind::Move {
+            return true;
+        }
+        let (name_len, info_len) = self.lens_of(event.id);
+        self.make_room_for(event.id, name_len, info_len)
     }
 
     /// How long the name of live code is, and at most the records before its LOAD.

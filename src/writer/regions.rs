@@ -15,7 +15,7 @@ use crate::sys::reserve;
 impl Ledger {
     /// The region that code goes to that was registered at a time.
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
-        if !self.alive || !self.regions.are_watching() || !self.status.sinks().has(Sinks::REGION) {
+        if !self.alive || !self.watching || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
         self.sinks.region.end_gone(time);
@@ -193,6 +193,10 @@ impl Ledger {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
             let info_records = code.info_records_of(id);
+            if !self.make_room_for(id, name.len(), info_records.len()) {
+                self.status.counters.dropped.add(1);
+                continue;
+            }
             match self.region_of(live.addr, live.size, time) {
                 Some(region) => {
                     region.count_live(live.addr, live.size);
@@ -200,8 +204,7 @@ impl Ledger {
                     self.enter(region, &NewCode { id, time, live, name, info_records, bytes: &[], is_told: false });
                 }
                 None => {
-                    let refused = self.registry.insert(id, &live, name, &mut Vec::new()).was_refused;
-                    self.status.counters.dropped.add(refused.into());
+                    self.registry.insert_into_room(id, &live, name, &mut Vec::new());
                     self.registry.keep_info_records(id, info_records);
                 }
             }

@@ -82,7 +82,7 @@ impl RegionSink {
         RegionSink { status, regions, registry: Registry::default(), have_work: false, again: None, last_cost: 0 }
     }
 
-    /// Code begins to live. Returns the ids of live code in whose place it is.
+    /// Code begins to live, for which the registry has room. Returns the ids of live code in whose place it is.
     pub fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
         let NewCode { id, time, live, name, info_records, bytes, is_told } = *code;
         self.close_all(region, || region.next_split(time));
@@ -100,10 +100,7 @@ impl RegionSink {
                 self.close_generations(region, &split);
             }
         }
-        if self.registry.insert(id, live, name, &mut Vec::new()).was_refused {
-            self.status.counters.dropped.add(1);
-            return retired;
-        }
+        self.registry.insert_into_room(id, live, name, &mut Vec::new());
         self.status.counters.region_code.add(1);
         self.registry.keep_info_records(id, info_records);
         if let Some(file) = region.opened().as_mut() {
