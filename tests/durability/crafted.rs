@@ -29,9 +29,10 @@ const MAP: usize = 24;
 const DUMP: usize = 56;
 const NEXT_MAP: usize = 240 + PUBLISHED;
 const NEXT_DUMP: usize = 264 + PUBLISHED;
-const MAP_PATH: usize = 304 + PUBLISHED;
+/// Its lowest bit says which of the two `FILES` is valid.
+const FILES_SET: usize = 296 + PUBLISHED;
+const FILES: [usize; 2] = [304 + PUBLISHED, 304 + PUBLISHED + 8 + 2 * (8 + PATH_ROOM)];
 const PATH_ROOM: usize = 1088;
-const DUMP_PATH: usize = MAP_PATH + 8 + PATH_ROOM;
 
 /// Says that a file is the library's.
 pub const MARK: u32 = 0o1000;
@@ -98,7 +99,8 @@ impl Template {
         let name = path.file_name().and_then(|name| name.to_str()).expect("name");
         let prefix = name.rsplit_once('-').expect("three numbers").0.to_string();
         let template = Template { run, bytes, prefix };
-        for (at, path) in [(MAP_PATH, template.run.map()), (DUMP_PATH, template.run.dump())] {
+        for (which, path) in [(MAP, template.run.map()), (DUMP, template.run.dump())] {
+            let at = template.path_at(which);
             let path = path.as_os_str().as_bytes();
             assert_eq!(template.word(at), path.len() as u64, "the layout of spools has changed");
             assert_eq!(&template.bytes[at + 8..at + 8 + path.len()], path, "the layout of spools has changed");
@@ -108,6 +110,16 @@ impl Template {
 
     fn word(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    /// Where the length of the path of a file lies, before the path itself.
+    fn path_at(&self, which: usize) -> usize {
+        let files = FILES[(self.word(FILES_SET) & 1) as usize] + 8;
+        if which == MAP {
+            files
+        } else {
+            files + 8 + PATH_ROOM
+        }
     }
 
     /// The names that the files of the process have.
@@ -149,7 +161,7 @@ impl Template {
             set(PID_NAMESPACE, &[namespace]);
         }
         let path = case.path.as_os_str().as_bytes();
-        let at = if case.which == MAP { MAP_PATH } else { DUMP_PATH };
+        let at = self.path_at(case.which);
         set(at, &[path.len() as u64]);
         bytes[at + 8..at + 8 + PATH_ROOM].fill(0);
         bytes[at + 8..at + 8 + path.len()].copy_from_slice(path);
@@ -413,7 +425,7 @@ fn larger_than_it_is() {
     let (unit, page) = (256 << 10, 4096);
     // Where chunks begin, and the head of the one that the process had.
     let begin = template.bytes.len() - units * unit;
-    let directory = DUMP_PATH + 8 + PATH_ROOM;
+    let directory = FILES[1] + 8 + 2 * (8 + PATH_ROOM);
     // The number of records comes first, then the size.
     let mut chunks = (begin..template.bytes.len()).step_by(unit).map(|at| &template.bytes[at..at + page]);
     let mut head = chunks.rfind(|head| head[..4] != [0; 4]).expect("a chunk with records").to_vec();
