@@ -20,6 +20,7 @@ use crate::queue::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::spool::Memory;
 use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sys::valgrind;
 
 /// What the pool grows to while the writer keeps up, unless its bound is lower.
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
@@ -61,7 +62,9 @@ impl Pool {
     /// A pool that is going to hold at most `max_memory` bytes, and holds nothing before it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
-        let units = if whole < USUAL { whole } else { whole.max(THREADS) };
+        // helgrind takes a second for the address space of some 300 units, and valgrind runs 500 threads at most.
+        let has_few = whole < USUAL || valgrind::is_running();
+        let units = if has_few { whole } else { whole.max(THREADS) };
         // Where address space is short there are as many as can be full.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();

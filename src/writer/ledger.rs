@@ -51,7 +51,17 @@ impl Ledger {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Ledger {
         let sinks = SinkSet::new(status.clone(), &regions);
         let registry = Registry::default();
-        Ledger { status, registry, sinks, notices: Vec::new(), alive, last_time: 0, regions, watching: false, overwritten: Vec::new() }
+        Ledger {
+            status,
+            registry,
+            sinks,
+            notices: Vec::new(),
+            alive,
+            last_time: 0,
+            regions,
+            watching: false,
+            overwritten: Vec::new(),
+        }
     }
 
     /// How far everything is written.

@@ -18,7 +18,7 @@ use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Sink, Turn};
-use crate::sys::debugger;
+use crate::sys::{debugger, valgrind};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -172,7 +172,8 @@ impl Sink for Gdb {
 
     fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
         // What there was no memory for waits. That is no failure of what was asked for.
-        let _ = self.bring_up_to_date(turn.now);
+        // A debugger that is connected to valgrind has its breakpoints where this process does not see them.
+        let _ = self.bring_up_to_date(turn.now || valgrind::is_running());
         Ok(())
     }
 

@@ -214,7 +214,7 @@ impl Groups {
 
     /// Whatever has failed is due again. Code may have ended since.
     pub fn try_again(&mut self) {
-        self.emptied.append(&mut self.failed);
+        self.emptied.extend(&self.failed);
     }
 
     fn pages_of(&self, addr: u64, size: u64) -> Range<u64> {
@@ -260,7 +260,7 @@ impl Groups {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut gone = Vec::new();
         for start in std::mem::take(&mut self.emptied) {
-            gone.extend(self.shrink(start, &mut due));
+            self.shrink(start, &mut due, &mut gone);
         }
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.sort_unstable();
@@ -294,29 +294,33 @@ impl Groups {
         (gone, fresh)
     }
 
-    /// Makes a group those of its pages that have code, one for each run of them. Returns the group if there is none.
-    fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>) -> Option<Due> {
-        let group = self.groups.remove(&start)?;
+    /// Makes groups of those of its pages that have code, one for each run of them. `gone`: the pages without code that valgrind may still
+    /// know. It forgets a file with each page of it, so of a group that it was told of the new files suffice, if there are any.
+    fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
+        let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);
-        self.failed.remove(&start);
+        let has_failed = self.failed.remove(&start);
         let mut number = Some(group.number);
-        let mut run: Option<Range<u64>> = None;
-        for page in (start..=group.end).step_by(self.page_size as usize) {
-            let is_inside = page < group.end && self.has_code(page);
-            match &mut run {
-                Some(run) if is_inside => run.end = page + self.page_size,
-                None if is_inside => run = Some(page..page + self.page_size),
-                _ => {}
+        let (mut first, mut has_code) = (start, self.has_code(start));
+        let mut empty = Vec::new();
+        for page in (start + self.page_size..=group.end).step_by(self.page_size as usize) {
+            let has_more = self.has_code(page);
+            if page < group.end && has_more == has_code {
+                continue;
             }
-            if let Some(run) = run.take_if(|run| run.end == page) {
+            if has_code {
                 let number = number.take().unwrap_or_else(|| self.new_number());
-                self.groups.insert(run.start, Group { end: run.end, number, content: None });
-                due.insert(run.start);
+                self.groups.insert(first, Group { end: page, number, content: None });
+                due.insert(first);
+            } else {
+                empty.push(first..page);
             }
+            (first, has_code) = (page, has_more);
         }
-        let number = number?;
-        self.left.push(number);
-        Some(Due { pages: start..group.end, number, content: None })
+        self.left.extend(number);
+        if has_failed || number.is_some() {
+            gone.extend(empty.into_iter().map(|pages| Due { pages, number: group.number, content: None }));
+        }
     }
 
     fn new_number(&mut self) -> u32 {
