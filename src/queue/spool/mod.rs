@@ -93,9 +93,25 @@ impl Memory {
         let is_empty = |&unit: &usize| directory[unit].load(Ordering::Relaxed) == 0;
         (0..self.units).filter(is_empty).for_each(|unit| self.set_private(unit..unit + 1));
         let is_left = (0..self.units).all(|unit| self.is_private(unit));
-        if is_left && self.region.copy_to_private(0..self.start).is_ok() {
+        if is_left && self.close_between_chunks().is_ok() && self.region.copy_to_private(0..self.start).is_ok() {
             *self.spool() = None;
         }
+    }
+
+    /// Takes the rest of the spool out of the address space: earlier chunks may have left pages of it that are open.
+    fn close_between_chunks(&self) -> io::Result<()> {
+        let directory = self.header().directory(self.units);
+        let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
+        let mut end = self.start;
+        for unit in 0..self.units {
+            if !matches!(directory[unit].load(Ordering::Relaxed), 0 | INSIDE) {
+                // SAFETY: a chunk begins there, and nobody takes it away.
+                let chunk = self.bytes(unit, unsafe { self.chunk_of(unit) }.size());
+                close(end..chunk.start)?;
+                end = chunk.end;
+            }
+        }
+        close(end..self.start + self.units * CHUNK_SIZE)
     }
 
     fn set_private(&self, units: Range<usize>) {

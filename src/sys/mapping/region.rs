@@ -128,6 +128,15 @@ impl Region {
         Ok(())
     }
 
+    /// Puts private memory in the place of a range that nobody uses, to be made anew before it is touched.
+    pub fn close(&self, range: Range<usize>) -> io::Result<()> {
+        let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
+        // SAFETY: the range lies in the region, and by contract nobody uses it.
+        checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) })?;
+        self.mapping.advise(range, libc::MADV_DONTFORK);
+        Ok(())
+    }
+
     /// Puts another region that is as long in the place of this one, of which nobody uses more than to look at its first `head` bytes;
     /// they are open in the other one.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
