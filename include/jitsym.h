@@ -594,7 +594,8 @@ typedef struct jitsym_options {
    * Bound in bytes of the memory that holds records on their way to the writer, from 1 MiB to 16 GiB (other values are moved
    * into that range). 0: 64 MiB. It starts with 16 KiB, takes 4 MiB (or half of the bound, if that is less) when many are
    * registered, and grows beyond that when the writer cannot keep up. Code whose record does not fit into the bound less these
-   * 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The first session of a process decides.
+   * 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. It takes 256 MiB of address space at least, if there is as much. The first session
+   * of a process decides.
    */
   uint64_t max_memory;
   /**
