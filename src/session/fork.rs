@@ -24,7 +24,7 @@ use crate::session::{handle, open};
 use crate::sys::{clock, fork_lock, guard, reserve, thread};
 use crate::writer::Writer;
 
-/// How long a fork waits for the library in all.
+/// How long a fork waits for the library in all, but for memory that is parted from a file (`fork_lock`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How long a thread waits for another one that takes over.
@@ -42,11 +42,14 @@ pub struct Underway {
     held: bool,
     /// Nobody changes anything else that the child takes over.
     is_alone: bool,
+    /// `fork_lock` knows of it.
+    is_counted: bool,
     found: Found,
 }
 
 impl Underway {
-    pub const NONE: Underway = Underway { depth: 0, held: false, is_alone: false, found: Found::NOTHING };
+    pub const NONE: Underway =
+        Underway { depth: 0, held: false, is_alone: false, is_counted: false, found: Found::NOTHING };
 }
 
 thread_local! {
@@ -90,11 +93,15 @@ fn prepare() {
             let end = Instant::now() + PATIENCE;
             // The writer comes after that, because these threads may wait for it. It has a third of the time for itself.
             fork_lock::wait(end - PATIENCE / 3);
-            underway.is_alone = true;
+            (underway.is_alone, underway.is_counted) = (true, true);
             let _ = process::guarded(|| {
-                (underway.found, underway.held) = quiesce(end.saturating_duration_since(Instant::now()));
+                (underway.found, underway.held) =
+                    quiesce(end.saturating_duration_since(Instant::now()).max(PATIENCE / 3));
                 Ok(())
             });
+        } else if !underway.is_counted {
+            fork_lock::hurry();
+            underway.is_counted = true;
         }
         of_thread.set(underway);
     });
@@ -124,7 +131,7 @@ fn go_on_in_parent() {
             return;
         }
         of_thread.set(Underway::NONE);
-        if underway.is_alone {
+        if underway.is_counted {
             fork_lock::over();
         }
         if let Ok(process) = process::current() {

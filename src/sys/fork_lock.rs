@@ -3,6 +3,9 @@
 //!
 //! Nobody waits for ever. A fork goes on after a while, because somebody who is inside may wait for a disk. So does a thread that waits
 //! for a fork: the host's own handlers run between ours and the fork itself, and may wait for a lock that this thread holds.
+//!
+//! While memory shows a file that is about to change (`Parting`), a child would execute what the file has later. This takes no disk, so
+//! forks wait longer for it. If one does not, the thread is told, and leaves the file as the child needs it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +19,10 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Threads that are inside, and threads that fork. There is one of each in a process.
 static INSIDE: Count = Count(AtomicU64::new(0));
 static FORKS: Count = Count(AtomicU64::new(0));
+/// Threads that part memory from a file.
+static PARTINGS: Count = Count(AtomicU64::new(0));
+/// How many forks did not wait for these.
+static HASTY: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// How many times the thread is inside: who is need not wait for a fork, which waits for it.
@@ -90,12 +97,60 @@ fn inside() -> Inside {
     Inside(())
 }
 
+/// As long as this is there, its thread parts memory from a file that children of the process must not share.
+#[derive(Debug)]
+pub struct Parting {
+    hasty: u64,
+}
+
+impl Parting {
+    /// `None` if forks leave no time for it.
+    pub fn begin() -> Option<Parting> {
+        let end = Instant::now() + FORK_TIMEOUT;
+        loop {
+            let hasty = HASTY.load(Ordering::SeqCst);
+            PARTINGS.add();
+            let parting = Parting { hasty };
+            // A fork that has waited for this thread before does not wait again.
+            if FORKS.get() == 0 {
+                return Some(parting);
+            }
+            drop(parting);
+            if Instant::now() > end {
+                return None;
+            }
+            thread::sleep_micros(50);
+        }
+    }
+
+    /// Whether no child has the memory as it was meanwhile. A fork that has not come so far yet has it as it is now.
+    pub fn is_undisturbed(&self) -> bool {
+        HASTY.load(Ordering::SeqCst) == self.hasty
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        PARTINGS.subtract();
+    }
+}
+
 /// Before a fork: keeps others from going inside, and waits until nobody is, or until `end`. To be followed by `over` in the parent.
 pub fn wait(end: Instant) {
     FORKS.add();
-    while INSIDE.get() > 0 && Instant::now() < end {
+    let is_before = |end| Instant::now() < end;
+    while INSIDE.get() > 0 && is_before(end) || PARTINGS.get() > 0 && is_before(end + FORK_TIMEOUT) {
         thread::sleep_micros(50);
     }
+    if PARTINGS.get() > 0 {
+        HASTY.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Before a fork that can wait for nobody, because its own thread may be inside. To be followed by `over` in the parent.
+pub fn hurry() {
+    FORKS.add();
+    HASTY.fetch_add(1, Ordering::SeqCst);
 }
 
 /// After a fork, in the parent.
@@ -134,6 +189,25 @@ mod tests {
             over();
             assert!(try_enter().is_some() && (INSIDE.get(), FORKS.get()) == (0, 0));
         });
+        // A fork waits longer for memory that is parted from a file. One that cannot wait is noticed.
+        let inside = enter();
+        let parting = Parting::begin().unwrap();
+        std::thread::scope(|scope| {
+            let fork = scope.spawn(|| wait(Instant::now()));
+            while FORKS.get() == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!fork.is_finished() && parting.is_undisturbed());
+            drop(parting);
+            fork.join().unwrap();
+            over();
+        });
+        let parting = Parting::begin().unwrap();
+        hurry();
+        assert!(!parting.is_undisturbed());
+        over();
+        drop((parting, inside));
         // Somebody who hangs keeps no fork.
         let hangs = enter();
         wait(Instant::now() + Duration::from_millis(1));

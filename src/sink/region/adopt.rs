@@ -32,6 +32,8 @@ const ARENA_LEAST: u64 = 64 << 10;
 const GROWTH_NEAR: u64 = 32 << 20;
 /// For so many regions the host has a descriptor all the time.
 const OPEN_MOST: usize = 256;
+/// So often memory is swapped if forks come in between.
+const ATTEMPTS: u32 = 4;
 
 impl Regions {
     /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its
@@ -175,12 +177,19 @@ impl Regions {
         let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
         // If it can, the object does not begin in the memory below.
         let at_code = header == (range.start - page_size() as u64, 0) && matches!(pieces, [one] if one.is_executable());
-        let new = self.new_file(status, at_code).map_err(|text| refused(status, text))?;
-        let path = new.naming.path.clone();
         let begins_below = |above: &Region| above.head == 0 && above.base < above.start;
         let has_object_above = self.all().any(|above| above.start == range.end && begins_below(above));
-        let swapped = swap(new, range, pieces, header, tables, has_object_above);
-        let parts = swapped.map_err(|error| refused(status, describe("map", &path, &error)))?;
+        let mut attempts = 1;
+        let (parts, path) = loop {
+            let new = self.new_file(status, at_code).map_err(|text| refused(status, text))?;
+            let path = new.naming.path.clone();
+            match swap(new, range.clone(), pieces, header, tables.clone(), has_object_above) {
+                Ok(parts) => break (parts, path),
+                // A child may have the file, which stays as it is. The next one is another file.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts < ATTEMPTS => attempts += 1,
+                Err(error) => return Err(refused(status, describe("map", &path, &error))),
+            }
+        };
         let region = self.make_known(status, pieces, parts, &path, |_| true)?;
         if self.all().count() > OPEN_MOST {
             lock(&region.naming).let_go();

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use super::create::provide_if_possible;
 use crate::sys::code_memory::{self, Sharing};
+use crate::sys::fork_lock::Parting;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
 use crate::sys::{file, process_memory};
@@ -15,10 +16,14 @@ use crate::sys::{file, process_memory};
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Puts a file in the place of a piece of memory, with the same bytes and protection. After an error it is as it was.
+///
+/// `WouldBlock` if the process was forked meanwhile. Then the child may execute the file, which has to stay as it is.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
     let pages = copy_to_file(piece, file, offset)?;
+    // From here until the pages are the process's own, a child would see in them what the file has later.
+    let parting = Parting::begin().ok_or_else(forked)?;
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
     code_memory::advise_random(addr, len);
@@ -27,10 +32,18 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
         // The header page will lie there.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
+    if !parting.is_undisturbed() {
+        exchanged = exchanged.and(Err(forked()));
+    }
+    drop(parting);
     // Such memory is taken for what is not used again, and swapped out first.
     code_memory::advise_normal(addr, len);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
+}
+
+fn forked() -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, "the process was forked meanwhile")
 }
 
 /// Puts plain memory in the place of what has been swapped.

@@ -9,6 +9,7 @@
 //! no generations, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
 //! to be that of the header page.
 
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -196,7 +197,15 @@ impl Region {
     /// A mapping in a window joins it: puts its file in the place of the memory. `None` if it cannot.
     fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
         let file = lock(&self.naming).file().ok()?;
-        exchange(it, &file, self.base).ok()?;
+        if let Err(error) = exchange(it, &file, self.base) {
+            if let (io::ErrorKind::WouldBlock, Some(window)) = (error.kind(), &self.window) {
+                // A child may execute this part of the file. Nobody writes to it again: the next try joins another window.
+                let now = status.clock.now();
+                window.join(it.start, it.end, now);
+                window.leave(it.start, it.end, now, |_| true);
+            }
+            return None;
+        }
         let naming = lock(&self.naming);
         // Whoever finds that nothing of the window is mapped any more ends it.
         if self.gone() != NEVER || naming.identity().is_none() {
