@@ -103,8 +103,8 @@ impl Memory {
         let directory = self.header().directory(self.units);
         let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
         let mut end = self.start;
-        for unit in 0..self.units {
-            if !matches!(directory[unit].load(Ordering::Relaxed), 0 | INSIDE) {
+        for (unit, word) in directory.iter().enumerate() {
+            if !matches!(word.load(Ordering::Relaxed), 0 | INSIDE) {
                 // SAFETY: a chunk begins there, and nobody takes it away.
                 let chunk = self.bytes(unit, unsafe { self.chunk_of(unit) }.size());
                 close(end..chunk.start)?;
