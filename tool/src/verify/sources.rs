@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::{id, shadow};
 use jitsym_step::{Mapping, Tid};
+use memmap2::MmapMut;
 
 use super::code::{Book, Piece};
 use super::pattern::Patterns;
@@ -70,11 +71,10 @@ pub fn is_region(mapping: &Mapping) -> bool {
     generation(file_name(&mapping.path)).is_some()
 }
 
-/// Reads a file, of which no more than what was written takes time: a region's is as long as the memory.
-fn read_sparse(file: &File, len: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    bytes.resize(len as usize, 0);
+/// Reads a file, of which no more than what was written takes time and memory: a region's is as long as the memory, and begins with a
+/// hole.
+fn read_sparse(file: &File, len: u64) -> io::Result<MmapMut> {
+    let mut bytes = MmapMut::map_anon(len as usize)?;
     let seek = |from: u64, whence| {
         // SAFETY: a system call with an open descriptor.
         let at = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) };
