@@ -68,8 +68,13 @@ impl Tiers {
 /// Whether a text is what a pattern says, in which `*` stands for anything.
 pub fn fits(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
-    text.strip_prefix(start)
-        .is_some_and(|text| (0..=text.len()).filter(|&at| text.is_char_boundary(at)).any(|at| fits(rest, &text[at..])))
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    // Of each part the first place leaves the most for those that follow.
+    let mut left = text.strip_prefix(start);
+    for part in middle.split('*') {
+        left = left.and_then(|text| text.split_once(part)).map(|(_, rest)| rest);
+    }
+    left.is_some_and(|text| text.ends_with(end))
 }
 
 #[cfg(test)]
@@ -84,6 +89,11 @@ mod tests {
         assert_eq!(names.map(|name| tiers.of(name)), expected);
         let all = names.map(str::to_string);
         assert!(tiers.check(&all).is_ok() && tiers.check(&all[1..]).is_err(), "a pattern without a test");
+        let fitting = ["a*b*c*d", "*", "*c*", "abxbcd*", "*abxbcd", "a**d"];
+        assert!(fitting.iter().all(|pattern| fits(pattern, "abxbcd")));
+        assert!(!["a*d*d", "abc*", "b*", "*bxbc", "ab*bxbcd", "a*b*b*b*d", ""]
+            .iter()
+            .any(|pattern| fits(pattern, "abxbcd")));
         assert!(Tiers::parse("a\n").is_err() && Tiers::parse("[some]\n").is_err());
     }
 }
