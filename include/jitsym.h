@@ -21,6 +21,9 @@
  * SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS). They make the process one with threads: a signal handler that has interrupted the
  * allocator must not call fork, which glibc has wait for the allocator's locks then.
  *
+ * Stack. A call that registers, moves, unregisters, flushes or asks needs up to 24 KiB of its thread's stack. Each other call needs up
+ * to 32 KiB. The loader may need more for the first call of a function, unless the program is linked with `-z now`.
+ *
  * Processes. After fork the parent goes on undisturbed. The child goes on with its parent's sessions and ids: its first call
  * with a session other than jitsym_close (or jitsym_init) makes files of the child's own, in which all code is that was live
  * at the fork, and a background thread; with JITSYM_INIT_FORK_NOW fork does that itself. A child that makes no

@@ -166,3 +166,13 @@ fn instructions_of_the_writer() {
         );
     }
 }
+
+#[test]
+fn stack_of_each_call() {
+    let program = compile("gcc", &["c-tests/cost/stack.c"], Link::Shared, &["-std=gnu11", "-O1"], "stack");
+    // The loader looks functions up before.
+    let output = run(Command::new(program).arg(scratch_dir("stack")).env("LD_BIND_NOW", "1"));
+    assert!(stdout(&output).ends_with("ok\n"), "{output:?}");
+    // What each call has needed.
+    println!("{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -190,6 +190,37 @@ static void closed_meanwhile(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Sinks end later, one of two or both. Nobody can start them before. Then they have their files again. */
+static void late_ends(uint32_t off) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 0);
+  no_writes = 1;
+  disk_dies();
+  test_register(session, 0x7000001000, 64, "on its way");
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
+  await_waiting();
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, off));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_enable(session, JITSYM_SINK_MAP));
+  disk_is_back();
+  CHECK_OK(jitsym_enable(session, JITSYM_SINK_MAP));
+  test_register(session, 0x7000000000, 64, "in a map again");
+  CHECK_OK(test_flush(session));
+  char path[TEST_PATH_MAX];
+  size_t size;
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
+  unsigned char *map = file_read(path, &size);
+  CHECK(memmem(map, size, "in a map again", 14) != NULL);
+  free(map);
+  CHECK_OK(jitsym_close(session));
+}
+
+static void late_end_of_one(void) {
+  late_ends(JITSYM_SINK_MAP);
+}
+
+static void late_end_of_all(void) {
+  late_ends(0);
+}
+
 /* ------------------------------------------------------------------------------------------------ the end */
 
 /* Files of adopted memory are made anew at the exit. */
@@ -344,7 +375,7 @@ static void recovers(void) {
 
 int main(int argc, char **argv) {
   static void (*const scenes[])(void) = {
-      first_session,      late_sinks,         closed_meanwhile,       exits,    exits_and_removes,
+      first_session,       late_sinks,         closed_meanwhile,       late_end_of_one, late_end_of_all, exits, exits_and_removes,
       forks_beside_create, forks_beside_alloc, forks_beside_collector, recovers,
   };
   enum { SCENES = sizeof scenes / sizeof scenes[0] };

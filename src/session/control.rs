@@ -48,6 +48,20 @@ impl std::fmt::Debug for Control {
 /// A writer thread at work.
 pub struct Running {
     pub config: Config,
+    changing: Option<Changing>,
+}
+
+impl Running {
+    fn new(config: Config) -> Running {
+        Running { config, changing: None }
+    }
+}
+
+/// Sinks that the writer starts and stops.
+struct Changing {
+    /// What the sessions wanted before.
+    before: Config,
+    answer: Take<Result<()>>,
 }
 
 /// A writer thread that has not opened its files yet.
@@ -160,7 +174,7 @@ impl Control {
         match is_open.take(self.left()) {
             Ok(true) => {
                 engine.signal_flush.begin();
-                self.running = Some(Running { config });
+                self.running = Some(Running::new(config));
                 Ok(())
             }
             Ok(false) => self.fetch_writer().and(Err(Error::NoSink)),
@@ -173,11 +187,18 @@ impl Control {
     }
 
     /// The same for a start that an earlier call has given up waiting for.
-    pub fn finish_earlier_start(&mut self, engine: &Engine) -> Result<()> {
-        match self.finish_start(engine) {
+    fn finish_earlier_start(&mut self, engine: &Engine) -> Result<()> {
+        // That call's concern.
+        self.finish_start(engine).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
+    }
+
+    /// Waits until the writer has done what an earlier call has given up waiting for.
+    pub fn finish_earlier(&mut self, engine: &Engine) -> Result<()> {
+        self.finish_earlier_start(engine)?;
+        match self.finish_change(engine) {
+            Err(Error::Timeout) => Err(Error::Timeout),
             // That call's concern.
-            Err(Error::NoSink) => Ok(()),
-            finished => finished,
+            _ => Ok(()),
         }
     }
 
@@ -227,7 +248,7 @@ impl Control {
 
     /// Starts sinks.
     pub fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
-        self.finish_earlier_start(engine)?;
+        self.finish_earlier(engine)?;
         let (asked, known) = (config.sinks, engine.status.sinks().without(engine.status.sinks_unasked()));
         let Some(running) = &self.running else {
             self.start(process, engine, config, None)?;
@@ -247,7 +268,7 @@ impl Control {
 
     /// Stops sinks.
     pub fn disable(&mut self, process: &Process, engine: &Engine, sinks: Sinks) -> Result<()> {
-        self.finish_earlier_start(engine)?;
+        self.finish_earlier(engine)?;
         let Some(running) = &self.running else {
             // A sink that could not start is no longer wanted.
             engine.status.remove_sinks(sinks, sink::with_wants);
@@ -271,14 +292,12 @@ impl Control {
 
     /// Has the running writer start or stop sinks.
     fn change(&mut self, engine: &Engine, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
-        let left = self.left();
         let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
         let mut config = running.config.with_sinks_of(wanted, on);
         config.sinks = config.sinks.without(off);
         config.remember |= wanted.remember;
         let (ack, answer) = oneshot();
         let mut requests = engine.requests();
-        // One that was given up may still be waiting for the disk.
         if requests.exit_is_elsewhere() || requests.change.is_some() {
             return Err(Error::Timeout);
         }
@@ -287,6 +306,15 @@ impl Control {
         drop(requests);
         engine.wake();
         let before = std::mem::replace(&mut running.config, config);
+        running.changing = Some(Changing { before, answer });
+        self.finish_change(engine)
+    }
+
+    /// Waits until the writer has done so.
+    fn finish_change(&mut self, engine: &Engine) -> Result<()> {
+        let left = self.left();
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let Some(Changing { before, answer }) = running.changing.take() else { return Ok(()) };
         match answer.take(left) {
             Ok(result) => {
                 if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
@@ -297,7 +325,10 @@ impl Control {
                 running.config.sinks = engine.status.sinks().without(by_itself);
                 result
             }
-            Err(Missing::Late) => Err(Error::Timeout),
+            Err(Missing::Late) => {
+                running.changing = Some(Changing { before, answer });
+                Err(Error::Timeout)
+            }
             Err(Missing::Never) => Err(Error::Internal),
         }
     }
@@ -326,7 +357,7 @@ impl Control {
         if let Err(error) = self.finish_earlier_start(engine) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
                 // Just now.
-                Some((Some(true), config)) => self.running = Some(Running { config }),
+                Some((Some(true), config)) => self.running = Some(Running::new(config)),
                 // The writer ends by itself as soon as it has opened its files.
                 _ => return Err(error),
             }

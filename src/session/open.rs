@@ -60,7 +60,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
 /// Opens it while no other call opens or closes any.
 fn open_alone(process: &'static Process, control: &mut Control, config: Config) -> Result<u64> {
     let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.host.last_error)))?;
-    control.finish_earlier_start(engine)?;
+    control.finish_earlier(engine)?;
     if control.open == 0 && control.running.is_some() {
         // The call that has started it did not wait for it.
         if control.stop(engine, false) == Err(Error::Timeout) {
