@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -497,6 +498,46 @@ static void thread_ends(void) {
   CHECK_OK(jitsym_close(late_session));
 }
 
+static pthread_key_t all_rounds;
+
+/* In each round of the destructors, the last one too, after which nobody is told any more that the thread ends. */
+static void calls_in_a_round(void *round) {
+  CHECK(pthread_setspecific(all_rounds, (char *)round + 1) == 0);
+  jitsym_id id = test_register(late_session, ADDR, 0x40, "late");
+  CHECK_OK(jitsym_unregister(late_session, id));
+}
+
+static void *calls_until_the_end(void *unused) {
+  (void)unused;
+  jitsym_id id = test_register(late_session, ADDR, 0x40, "early");
+  CHECK_OK(jitsym_unregister(late_session, id));
+  CHECK(pthread_setspecific(all_rounds, &all_rounds) == 0);
+  return NULL;
+}
+
+/* What the library keeps for a thread goes with it: some 990 bytes of the heap. */
+static void ended_threads_leave_nothing(void) {
+  enum { THREADS = 100, KEPT = 990 };
+  size_t used[3];
+  /* AddressSanitizer has an allocator of its own. */
+  CHECK(mallopt(M_ARENA_MAX, 1) == 1 || test_light);
+  late_session = test_open_flags(JITSYM_SINK_MAP, 0);
+  /* The library's own key comes first, and so does its destructor in each round. */
+  test_register(late_session, ADDR + 0x1000, 0x40, "first");
+  CHECK(pthread_key_create(&all_rounds, calls_in_a_round) == 0);
+  for (int times = 0; times < 3; times++) {
+    for (int i = 0; i < THREADS; i++) {
+      pthread_t thread;
+      CHECK(pthread_create(&thread, NULL, calls_until_the_end, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    }
+    CHECK_OK(test_flush(late_session));
+    used[times] = mallinfo2().uordblks;
+  }
+  /* The control is what a leak would be. */
+  CHECK(used[2] < used[1] + THREADS * KEPT / 2);
+  CHECK_OK(jitsym_close(late_session));
+}
+
 /*
  * A thread that hardly gets any time opens a session, or one with a real-time priority: the library's threads are ordinary ones, on
  * the processors of the process's first thread.
@@ -577,6 +618,7 @@ int main(int argc, char **argv) {
     test_child(blocked_signals);
   }
   test_child(thread_ends);
+  test_child(ended_threads_leave_nothing);
   if (!test_light && geteuid() == 0) {
     /* Without tools, which have threads and processors of their own. Only root can take these back. */
     schedules();

@@ -16,6 +16,8 @@ pub struct PerThread {
     pub local: Cell<Option<NonNull<c_void>>>,
     /// Such a call is under way.
     pub in_use: Cell<bool>,
+    /// The thread ends: what it still calls leaves no state behind.
+    pub is_ending: Cell<bool>,
 }
 
 const INSIDE: u8 = 1;
@@ -28,6 +30,7 @@ thread_local! {
             is_beside_host: Cell::new(false),
             local: Cell::new(None),
             in_use: Cell::new(false),
+            is_ending: Cell::new(false),
         }
     };
 }

@@ -11,14 +11,15 @@ use crate::sys::guard::PER_THREAD;
 use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
-/// Ends the thread's state with the thread. A thread that calls again after that has a new one, which is ended too.
+/// Ends the thread's state with the thread. A thread that calls again after that has a new one for each call: the C library calls this
+/// four times at most.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
     let _ = blocking_guarded(|| {
-        if let Some(local) = PER_THREAD.with(|thread| thread.local.take()) {
-            // SAFETY: `with_local` has made it, and only the cell had it.
-            drop(unsafe { Box::from_raw(local.cast::<Local>().as_ptr()) });
-        }
+        PER_THREAD.with(|thread| {
+            thread.is_ending.set(true);
+            thread.local.take().into_iter().for_each(|local| drop_local(local.cast()));
+        });
         // It may have been the last one of the host's.
         if let Some(engine) = process::current_engine() {
             engine.set_first_tells(false);
@@ -56,7 +57,11 @@ pub fn with_local<T>(
             Ok(mut local) => {
                 // SAFETY: as above.
                 let result = body(unsafe { local.as_mut() });
-                thread.local.set(Some(local.cast()));
+                if thread.is_ending.get() {
+                    drop_local(local);
+                } else {
+                    thread.local.set(Some(local.cast()));
+                }
                 result
             }
             Err(error) => Err(error),
@@ -64,6 +69,13 @@ pub fn with_local<T>(
         thread.in_use.set(false);
         result
     })
+}
+
+/// To be called by who has taken it out of the cell.
+#[cold]
+fn drop_local(local: NonNull<Local>) {
+    // SAFETY: `new_local` has made it, and nobody else has it.
+    drop(unsafe { Box::from_raw(local.as_ptr()) });
 }
 
 /// Whether the calling thread, which is not in a call, has registered anything in this process.
@@ -83,10 +95,7 @@ fn new_local(
     process: &'static Process,
     engine: &'static Engine,
 ) -> Result<NonNull<Local>> {
-    if let Some(old) = old {
-        // SAFETY: nobody else has it.
-        drop(unsafe { Box::from_raw(old.as_ptr()) });
-    }
+    old.into_iter().for_each(drop_local);
     if reserve::is_short() || !watch_thread(engine) {
         return Err(Error::NoMemory);
     }
