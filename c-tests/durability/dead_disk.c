@@ -199,6 +199,8 @@ static void late_ends(uint32_t off) {
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
   await_waiting();
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, off));
+  /* Nor has it ended for another call. */
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, off));
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_enable(session, JITSYM_SINK_MAP));
   disk_is_back();
   CHECK_OK(jitsym_enable(session, JITSYM_SINK_MAP));

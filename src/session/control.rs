@@ -198,7 +198,9 @@ impl Control {
         match self.finish_change(engine) {
             Err(Error::Timeout) => Err(Error::Timeout),
             // That call's concern.
-            _ => Ok(()),
+            _ if self.running.is_some() => Ok(()),
+            // A writer that is to end has records yet. Nobody may say meanwhile that there is nothing to write.
+            _ => self.fetch_writer(),
         }
     }
 
@@ -333,8 +335,11 @@ impl Control {
         }
     }
 
-    /// Removes the files of sinks that were stopped before, if that is asked for.
+    /// Removes the files of sinks that were stopped before, if that is asked for. Waits for a writer that is to end.
     pub fn remove_files(&mut self) -> Result<()> {
+        if self.running.is_none() {
+            self.fetch_writer()?;
+        }
         let Some(mut writer) = self.writer.take_if(|writer| writer.ledger.sinks.are_files_removed()) else {
             return Ok(());
         };
@@ -363,7 +368,7 @@ impl Control {
             }
         }
         if self.running.is_none() {
-            return if off { Ok(()) } else { self.remove_files() };
+            return if off { self.fetch_writer() } else { self.remove_files() };
         }
         let (ack, answer) = oneshot();
         let mut requests = engine.requests();
