@@ -340,6 +340,32 @@ static void forks_beside_collector(void) {
   forks_beside(tells, JITSYM_ERR_FORKED);
 }
 
+/* A child whose files cannot be made in time: it is told so, and goes on without them until they are asked for again. */
+static void child_without_files(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP, 0);
+  test_register(session, 0x7000001000, 64, "of the parent");
+  CHECK_OK(test_flush(session));
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    test_inherits_threads = 1;
+    no_new_files = 1;
+    disk_dies();
+    jitsym_code code = test_code(0x7000002000, 64, "of the child");
+    (void)jitsym_register(session, &code, NULL);
+    CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(session, 0));
+    CHECK(test_stats_now(session).sinks_failed == JITSYM_SINK_MAP);
+    disk_is_back();
+    CHECK_OK(jitsym_enable(session, JITSYM_SINK_MAP));
+    test_register(session, 0x7000000000, 64, "registered when the disk is back");
+    CHECK_OK(test_flush(session));
+    CHECK_OK(jitsym_close(session));
+    exit(0);
+  }
+  test_wait_ok(child);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* ------------------------------------------------------------------------------------------------ others' files */
 
 static void is_killed(void) {
@@ -378,7 +404,7 @@ static void recovers(void) {
 int main(int argc, char **argv) {
   static void (*const scenes[])(void) = {
       first_session,       late_sinks,         closed_meanwhile,       late_end_of_one, late_end_of_all, exits, exits_and_removes,
-      forks_beside_create, forks_beside_alloc, forks_beside_collector, recovers,
+      forks_beside_create, forks_beside_alloc, forks_beside_collector, child_without_files, recovers,
   };
   enum { SCENES = sizeof scenes / sizeof scenes[0] };
   pid_t running[SCENES];

@@ -115,8 +115,9 @@ pub fn inherit(
         control.configs = configs;
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         control.open = open as u32;
+        let sinks = config.sinks;
         if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
-            engine.status.stop_sinks();
+            engine.status.set_sinks(Sinks::NONE, sinks);
         }
         watch_thread(engine, control);
         Ok(())
