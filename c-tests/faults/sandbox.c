@@ -86,7 +86,8 @@ static const struct call calls[] = {
     CALL(openat, ALL, MAP),
     /* What the C library needs for a thread. */
     CALL(clone, ALL, 0),
-    CALL(clone3, ALL, 0),
+    /* A child cannot start its writer. */
+    CALL(clone3, ALL, ALL),
     CALL(rseq, ALL, 0),
     CALL(set_robust_list, ALL, 0),
 };
