@@ -58,10 +58,7 @@ static void register_all(void) {
   static jitsym_inline inlines[COUNT];
   jitsym_saved_register saved = {3, -24};
   jitsym_unwind_row rows[] = {{0, 7, 8, 0, NULL}, {2, 6, 16, 1, &saved}};
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_ROWS;
+  jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
   unwind.rows = rows;
   unwind.row_count = 2;
   unwind.row_size = sizeof rows[0];
@@ -140,9 +137,7 @@ static void adopt(void) {
 }
 
 static void allocate(void) {
-  jitsym_region piece;
-  memset(&piece, 0, sizeof piece);
-  piece.struct_size = sizeof piece;
+  jitsym_region piece = JITSYM_REGION;
   CHECK_OK(jitsym_alloc(session, 100, 0, 0, &piece));
   CHECK_OK(jitsym_free(session, piece.exec));
 }

@@ -279,20 +279,13 @@ static void forks_in_time(jitsym *session, jitsym_status expected) {
 }
 
 static jitsym_status creates(void) {
-  jitsym_region_options options;
-  jitsym_region region;
-  memset(&options, 0, sizeof options);
-  memset(&region, 0, sizeof region);
-  options.struct_size = sizeof options;
-  region.struct_size = sizeof region;
-  options.size = 1 << 16;
+  jitsym_region_options options = JITSYM_REGION_OPTIONS(1 << 16);
+  jitsym_region region = JITSYM_REGION;
   return jitsym_region_create(call.session, &options, &region);
 }
 
 static jitsym_status allocates(void) {
-  jitsym_region piece;
-  memset(&piece, 0, sizeof piece);
-  piece.struct_size = sizeof piece;
+  jitsym_region piece = JITSYM_REGION;
   return jitsym_alloc(call.session, 100, 0, 0, &piece);
 }
 

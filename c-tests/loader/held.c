@@ -38,13 +38,8 @@ static void code(jitsym *session, uint64_t addr) {
 }
 
 static void regions(jitsym *session) {
-  jitsym_region_options options;
-  jitsym_region region;
-  memset(&options, 0, sizeof options);
-  memset(&region, 0, sizeof region);
-  options.struct_size = sizeof options;
-  region.struct_size = sizeof region;
-  options.size = SIZE;
+  jitsym_region_options options = JITSYM_REGION_OPTIONS(SIZE);
+  jitsym_region region = JITSYM_REGION;
   options.max_size = 2 * SIZE;
   OK(jitsym_region_create(session, &options, &region));
   OK(jitsym_region_grow(session, region.exec, 2 * SIZE));

@@ -135,14 +135,9 @@ static inline jitsym_id test_register(jitsym *session, uint64_t addr, uint64_t s
 }
 
 static inline jitsym_region test_region(jitsym *session, uint64_t size, uint32_t flags) {
-  jitsym_region_options options;
-  memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  options.size = size;
+  jitsym_region_options options = JITSYM_REGION_OPTIONS(size);
   options.flags = flags;
-  jitsym_region region;
-  memset(&region, 0, sizeof region);
-  region.struct_size = sizeof region;
+  jitsym_region region = JITSYM_REGION;
   CHECK_OK(jitsym_region_create(session, &options, &region));
   return region;
 }

@@ -25,6 +25,7 @@ use names::Names;
 use ordered::Ordered;
 use pieces::Pieces;
 
+use crate::api::limits::NAME_MAX;
 use crate::sys::mapping::Table;
 
 /// A live registration.
@@ -59,8 +60,6 @@ pub struct Inserted {
     pub change: MapChange,
     /// The live code before was declared to have free bytes that reach into the new code.
     pub was_claimed: bool,
-    /// There is no memory for it: nothing is known of it.
-    pub was_refused: bool,
 }
 
 /// See the module's description.
@@ -87,23 +86,15 @@ impl Registry {
         self.live
     }
 
-    /// Adds a registration, if there is memory for it.
-    pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
-        if !self.make_room(id, name.len(), 0) {
-            return Inserted { change: MapChange::None, was_claimed: false, was_refused: true };
-        }
-        self.insert_into_room(id, live, name, overwritten)
-    }
-
     /// Adds a registration, for which there is room; the newest wins. Live code that it overlaps is retired and its ids are pushed to
     /// `overwritten`.
-    pub fn insert_into_room(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
+    pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // No effect for ids from `Ids`: their slot is free.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
         let (start, end) = (live.addr, live.addr + live.size);
-        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false, was_refused: false };
+        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false };
         let place = self.starts.place(end);
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
@@ -148,7 +139,7 @@ impl Registry {
     /// False if there is no memory.
     #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
-        if (self.room == 0 || name_len > names::USUAL_MAX) && !self.make_more_room(name_len) {
+        if (self.room == 0 || name_len > NAME_MAX) && !self.make_more_room(name_len) {
             return false;
         }
         self.room -= 1;
@@ -157,11 +148,12 @@ impl Registry {
             && (info_len == 0 || self.info_records.make_room(info_len))
     }
 
-    /// A registration may split a piece in two: it adds two pieces and two names at most.
+    /// A registration may split a piece in two: it adds two pieces and two names at most. No name is longer than `NAME_MAX`, unless it comes
+    /// from the spool of another process.
     #[cold]
     #[inline(never)]
     fn make_more_room(&mut self, name_len: usize) -> bool {
-        let name_len = name_len.max(names::USUAL_MAX);
+        let name_len = name_len.max(NAME_MAX);
         let made = [ROOM, 1].into_iter().find(|&count| {
             let count = count as usize;
             self.pieces.make_room(2 * count)

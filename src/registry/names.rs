@@ -2,9 +2,6 @@
 
 use super::heap::Heap;
 
-/// No name is longer, unless it comes from the spool of another process.
-pub const USUAL_MAX: usize = crate::api::limits::NAME_MAX;
-
 /// Where a name lies: the offset above 16 bits of length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name(u64);

@@ -14,9 +14,14 @@ fn ids(slots: impl IntoIterator<Item = u64>) -> Vec<u64> {
     slots.into_iter().map(id).collect()
 }
 
+fn insert(registry: &mut Registry, id: u64, live: &Live, name: &[u8], gone: &mut Vec<u64>) -> Inserted {
+    assert!(registry.make_room(id, name.len(), 0));
+    registry.insert(id, live, name, gone)
+}
+
 /// Adds code, and returns what became of the map.
 fn add(registry: &mut Registry, id: u64, live: Live, name: &str, gone: &mut Vec<u64>) -> MapChange {
-    registry.insert(id, &live, name.as_bytes(), gone).change
+    insert(registry, id, &live, name.as_bytes(), gone).change
 }
 
 /// Ends all, and returns the ids.
@@ -92,7 +97,7 @@ fn claims_of_free_bytes_are_checked() {
         if !is_live {
             registry.remove(id(1));
         }
-        registry.insert(id(2), &code(addr, 10), b"b", &mut gone).was_claimed
+        insert(&mut registry, id(2), &code(addr, 10), b"b", &mut gone).was_claimed
     };
     assert!(claimed_at(150, true) && claimed_at(199, true) && !claimed_at(200, true));
     assert!(!claimed_at(150, false) && !claimed_at(90, true));
@@ -234,7 +239,7 @@ fn moved_code_keeps_everything_but_its_place() {
     assert!(registry.name_of(id(1)).is_none() && registry.id_at(100).is_none());
     // Onto a part of itself.
     let moved = Live { addr: 120, reach: 170, ..live };
-    assert_eq!(registry.insert(id(1), &moved, &name, &mut gone).change, MapChange::Rewrite);
+    assert_eq!(insert(&mut registry, id(1), &moved, &name, &mut gone).change, MapChange::Rewrite);
     assert_eq!((lines(&registry).as_str(), registry.id_at(120)), ("100+20 a, 120+50 a", Some(id(1))));
     assert_eq!((registry.remove(id(1)), gone), (Some(moved), vec![]));
 }

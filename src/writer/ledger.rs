@@ -253,7 +253,7 @@ impl Ledger {
     /// Adds code to the registry, where there is room for it, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         self.retire_in_regions(live.addr, live.addr + live.size);
-        let inserted = self.registry.insert_into_room(id, live, name, &mut self.overwritten);
+        let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         let code = Loaded { id, live, name, change: inserted.change, origin };
         if inserted.was_claimed {
             // Too late to take the older code's claim back, but not to say it.

@@ -204,7 +204,7 @@ impl Ledger {
                     self.enter(region, &NewCode { id, time, live, name, info_records, bytes: &[], is_told: false });
                 }
                 None => {
-                    self.registry.insert_into_room(id, &live, name, &mut Vec::new());
+                    self.registry.insert(id, &live, name, &mut Vec::new());
                     self.registry.keep_info_records(id, info_records);
                 }
             }

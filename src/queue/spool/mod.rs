@@ -100,16 +100,12 @@ impl Memory {
 
     /// Takes the rest of the spool out of the address space: earlier chunks may have left pages of it that are open.
     fn close_between_chunks(&self) -> io::Result<()> {
-        let directory = self.header().directory(self.units);
         let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
         let mut end = self.start;
-        for (unit, word) in directory.iter().enumerate() {
-            if !matches!(word.load(Ordering::Relaxed), 0 | INSIDE) {
-                // SAFETY: a chunk begins there, and nobody takes it away.
-                let chunk = self.bytes(unit, unsafe { self.chunk_of(unit) }.size());
-                close(end..chunk.start)?;
-                end = chunk.end;
-            }
+        for (unit, chunk) in self.chunks() {
+            let bytes = self.bytes(unit, chunk.size());
+            close(end..bytes.start)?;
+            end = bytes.end;
         }
         close(end..self.start + self.units * CHUNK_SIZE)
     }
@@ -223,13 +219,15 @@ impl Memory {
     /// Whether something is published in it that the writer is not done with. What the writer is making or taking away may be
     /// missed.
     pub fn has_unread(&self) -> bool {
-        let directory = self.header().directory(self.units).iter().enumerate();
+        self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
+    }
+
+    /// All chunks, each with its first unit.
+    fn chunks(&self) -> impl Iterator<Item = (usize, Chunk)> + '_ {
         let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
-        directory.filter(|(_, word)| begins(word)).any(|(unit, _)| {
-            // SAFETY: a chunk begins there. If it is taken away just now, its memory is still there and reads as an empty one.
-            let chunk = unsafe { self.chunk_of(unit) };
-            chunk.consumed() < chunk.committed()
-        })
+        let directory = self.header().directory(self.units).iter().enumerate();
+        // SAFETY: a chunk begins there. If it is taken away just now, its memory is still there and reads as an empty one.
+        directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 
     /// The units of a chunk that was made here.

@@ -100,7 +100,7 @@ impl RegionSink {
                 self.close_generations(region, &split);
             }
         }
-        self.registry.insert_into_room(id, live, name, &mut Vec::new());
+        self.registry.insert(id, live, name, &mut Vec::new());
         self.status.counters.region_code.add(1);
         self.registry.keep_info_records(id, info_records);
         if let Some(file) = region.opened().as_mut() {

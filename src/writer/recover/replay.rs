@@ -78,7 +78,12 @@ impl Replay {
     /// Takes note of code that is in a file.
     fn know(&mut self, live: &Live, name: &[u8]) {
         let id = self.new_id();
-        self.is_short |= self.ledger.registry.insert(id, live, name, &mut Vec::new()).was_refused;
+        let registry = &mut self.ledger.registry;
+        if registry.make_room(id, name.len(), 0) {
+            registry.insert(id, live, name, &mut Vec::new());
+        } else {
+            self.is_short = true;
+        }
     }
 
     /// An id with the next slot.
