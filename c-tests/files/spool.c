@@ -79,16 +79,40 @@ static void executes_itself(void) {
 
 /* ------------------------------------------------------------------------------------------------ cleaners */
 
-/* A cleaner removes it: that is said, and there is another one as soon as that can be. */
+/* No file can be opened or made. */
+static void set_openable(int is_openable) {
+  struct rlimit limit;
+  CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = is_openable ? limit.rlim_max : 0;
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+/* Whether the library has tried in vain to make a spool. */
+static int has_failed(jitsym *session) {
+  char error[TEST_PATH_MAX];
+  put(session, 1, "another");
+  /* Without descriptors it may be said that something is left to be written. */
+  (void)test_flush(session);
+  CHECK_OK(jitsym_last_error(session, error, sizeof error));
+  return strstr(error, "cannot make a spool") != NULL;
+}
+
+/* A cleaner removes it: that is said, and there is another one as soon as that can be, each time. Every other time there can be none
+   at first. */
 static void removed(void) {
   spools_apart("removed");
   jitsym *session = test_open();
   put(session, CODES, "first");
   CHECK_OK(test_flush(session));
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 4; i++) {
     struct test_path path;
     CHECK(own_spools(&path) == 1 && test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
     CHECK(unlink(path.text) == 0 && test_stats_now(session).spool == JITSYM_SPOOL_NONE);
+    if (i % 2 == 1) {
+      set_openable(0);
+      TEST_AWAIT(has_failed(session));
+      set_openable(1);
+    }
     for (unsigned turns = 0; test_stats_now(session).spool != JITSYM_SPOOL_SHARED;) {
       CHECK(test_turn_of(&turns, TEST_TURNS));
       put(session, 1, "another");

@@ -30,6 +30,7 @@ use crate::queue::record::Event;
 use crate::queue::requests::{Change, Requests, Stop};
 use crate::queue::spool::layout::Progress;
 use crate::queue::status::Stats;
+use crate::sink::again::Again;
 use crate::sink::region::Regions;
 use crate::sink::Turn;
 use crate::sys::last_thread::LastThread;
@@ -95,6 +96,8 @@ pub struct Writer {
     no_debugger: bool,
     /// When the spool was seen to be there.
     spool_seen: Option<Instant>,
+    /// Somebody has removed the spool, and the last attempt to make another one has failed.
+    spool_again: Option<Again>,
     last_thread: LastThread,
 }
 
@@ -121,6 +124,7 @@ impl Writer {
             short: false,
             no_debugger: false,
             spool_seen: None,
+            spool_again: None,
             last_thread: LastThread::default(),
         }
     }
@@ -391,16 +395,24 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// If somebody has removed the spool, as cleaners of shared memory do, makes another one as soon as no record is on its way.
+    /// If somebody has removed the spool, as cleaners of shared memory do, makes another one as soon as no record is on its way and
+    /// there can be one.
     fn renew_spool(&mut self) {
         let pool = &self.engine.pool;
-        let Some(config) = self.config.as_ref().filter(|_| pool.memory().is_spool_lost()) else { return };
-        self.host.last_error.set("somebody has removed the spool".into());
+        let is_due = self.spool_again.as_ref().is_some_and(Again::is_due);
+        // A pool that was shut since gets a spool when it is opened.
+        let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
+        let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
+        if !is_due {
+            self.host.last_error.set("somebody has removed the spool".into());
+        }
         self.take_back();
         if self.sources.iter().any(Source::has_unread) || !pool.shut() {
             return;
         }
-        if let Some(why) = pool.open(Some(&config.spool_dir)) {
+        let why = pool.open(Some(&config.spool_dir));
+        self.spool_again = why.is_some().then(|| Again::after(self.spool_again.as_ref()));
+        if let Some(why) = why {
             self.host.last_error.set(why);
         }
         let memory = pool.memory();
