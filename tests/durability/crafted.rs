@@ -146,17 +146,19 @@ impl Template {
             bytes[at..at + new.len()].copy_from_slice(&new);
         };
         let [device, inode, born] = case.identity;
-        let next = self.word(COMMITTED) + 1;
+        let last = self.word(COMMITTED);
         for (at, state) in STATES.into_iter().enumerate() {
-            // A dump is that of a pass which is committed by giving it the name.
-            let is_other = case.is_next && (case.which == MAP || at as u64 != next & 1);
+            // A dump is that of the last pass, which was committed by giving it the name.
+            let is_other = case.is_next && (case.which == MAP || at as u64 != last & 1);
             set(state + MAP_IS_SHARED, &[case.shared.into()]);
             set(state + (MAP + DUMP - case.which), &[0; 4]);
             set(state + case.which, &[device, inode + u64::from(is_other), born, case.len]);
         }
         let is_next_map = case.is_next && case.which == MAP;
         set(NEXT_MAP, &if is_next_map { case.identity } else { [0; 3] });
-        set(AWAITED, &[if case.is_next && !is_next_map { next } else { 0 }]);
+        let is_next_dump = case.is_next && case.which == DUMP;
+        set(AWAITED, &[if is_next_dump { last } else { 0 }]);
+        set(COMMITTED, &[last - u64::from(is_next_dump)]);
         if let Some(namespace) = case.pid_namespace {
             set(PID_NAMESPACE, &[namespace]);
         }
