@@ -16,6 +16,7 @@ mod crafted;
 mod dead_disk;
 mod garbage;
 mod kills;
+mod moments;
 mod plan;
 pub mod recover;
 mod recoveries;

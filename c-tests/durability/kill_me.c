@@ -50,6 +50,7 @@ static struct {
   uint64_t again;
   /* Before this call the first thread removes the jitdump, and waits until there is another one. */
   uint64_t lose;
+  uint64_t dump_max;
   /* SIGKILL itself so many microseconds after the session was opened. */
   uint64_t die_us;
   /* At the end of all calls: 0 waits to be killed; 1 and 2 say what became of the session, and 1 closes it. */
@@ -81,6 +82,7 @@ static const struct {
     {"fork", NULL, &arguments.fork},
     {"again", NULL, &arguments.again},
     {"lose", NULL, &arguments.lose},
+    {"dump_max", NULL, &arguments.dump_max},
     {"die_us", NULL, &arguments.die_us},
     {"close", NULL, &arguments.close},
 };
@@ -336,6 +338,7 @@ int main(int argc, char **argv) {
   options.flags = (uint32_t)arguments.flags;
   options.map_dir = arguments.map_dir != NULL ? arguments.map_dir : arguments.dir;
   options.jitdump_dir = arguments.dump_dir != NULL ? arguments.dump_dir : arguments.dir;
+  options.jitdump_max = arguments.dump_max;
   options.max_memory = arguments.max_memory;
   options.max_wait_ms = (uint32_t)arguments.max_wait_ms;
   CHECK_OK(jitsym_init(&options, &session));

@@ -5,6 +5,7 @@
  *   rate=N       no more than N bytes per second
  *   pause_ms=N   once in 16 MiB, so long nothing at all
  *   block_at=N   the write that would pass offset N is never made
+ *   hang_new=1   no write is ever made to a file that is to replace the jitdump
  *   tear_at=N    of the write that would pass offset N only what lies before N is made, and it never returns
  *
  * Numbers are decimal. Writes to other files pass. SLOW_DISK_HANGS names a file that is made when a write hangs.
@@ -30,12 +31,13 @@ static uint64_t setting(const char *name) {
   return at == NULL ? 0 : strtoull(at + strlen(name), NULL, 10);
 }
 
-static int is_dump(int fd) {
+/* Whether a file's name begins so. */
+static int is_named(int fd, const char *begin) {
   char link[64], path[4096];
   snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd);
   ssize_t length = readlink(link, path, sizeof path - 1);
   path[length > 0 ? length : 0] = 0;
-  return strstr(path, "/jit-") != NULL;
+  return strstr(path, begin) != NULL;
 }
 
 static void sleep_ns(uint64_t ns) {
@@ -45,9 +47,9 @@ static void sleep_ns(uint64_t ns) {
 
 /* How many of these bytes may be written now; -1 if the write is to hang after that. */
 static size_t admit(int fd, off_t offset, size_t size, int *hang) {
-  *hang = 0;
-  if (!is_dump(fd)) {
-    return size;
+  *hang = setting("hang_new=") != 0 && is_named(fd, "/.jit-");
+  if (*hang || !is_named(fd, "/jit-")) {
+    return *hang ? 0 : size;
   }
   uint64_t at = offset >= 0 ? (uint64_t)offset : (uint64_t)lseek(fd, 0, SEEK_END);
   uint64_t block = setting("block_at="), tear = setting("tear_at=");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Dialect, Sinks};
-use crate::queue::spool::layout::{FileState, Files, Progress};
+use crate::queue::spool::layout::{Files, Progress};
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
@@ -155,13 +155,7 @@ impl SinkSet {
     }
 
     /// Takes over the files of a dead process. They are not made: they have the modes that they have.
-    pub fn adopt(
-        &mut self,
-        files: &Files,
-        state: &Progress,
-        (next_map, next_dump): (Identity, Option<FileState>),
-        may_be_locked: bool,
-    ) -> Adopted {
+    pub fn adopt(&mut self, files: &Files, state: &Progress, next_map: Identity, may_be_locked: bool) -> Adopted {
         let mut running = Sinks::NONE;
         let mut adopted = Adopted::default();
         let pid = self.status.pid;
@@ -182,8 +176,8 @@ impl SinkSet {
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);
             self.dump = Jitdump::at(path.clone(), 0, self.status.clone());
-            let result = check_name(&path, |name| is_name_of(name, pid))
-                .and_then(|()| self.dump.adopt(&state, next_dump, may_be_locked));
+            let result =
+                check_name(&path, |name| is_name_of(name, pid)).and_then(|()| self.dump.adopt(&state, may_be_locked));
             match result {
                 Ok(()) => running = running.with(Sinks::JITDUMP),
                 Err(error) => adopted.refused(&path, &error),
@@ -367,8 +361,8 @@ impl SinkSet {
         await_any(self.status.sinks_unwell()).then_some(Error::SinkFailed)
     }
 
-    /// Sets right what is wrong with files, if that is due or wanted now. To be called when what was written is noted in the spool.
-    /// Returns whether anything was done.
+    /// Sets right what is wrong with files, if that is due or wanted now. To be called before what was written is noted in the spool:
+    /// it may wait in memory alone until then. Returns whether anything was done.
     pub fn repair(&mut self, turn: &mut Turn<'_>) -> bool {
         let status = self.status.clone();
         let mut was_due = false;

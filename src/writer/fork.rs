@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Source, Writer};
 use crate::api::options::{Config, Sinks};
 use crate::queue::quiesce::Quiesce;
+use crate::queue::spool::layout::FileState;
 use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
 use crate::sink::region::Regions;
@@ -102,7 +103,7 @@ impl Writer {
         // The map is empty: a rewrite has the same result as appending.
         ledger.sinks.changed();
         let memory = self.engine.pool.memory();
-        let announce = |sink, file| memory.header().set_next(sink, file);
+        let announce = |_, file: FileState| memory.header().set_next_map(file.identity);
         let registry = &mut ledger.registry;
         ledger.sinks.write(&mut Turn { registry, now: true, time: forked_at, announce: &announce });
         ledger.write_regions(true, forked_at);

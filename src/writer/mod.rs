@@ -28,7 +28,7 @@ use crate::queue::host::Host;
 use crate::queue::oneshot::Give;
 use crate::queue::record::Event;
 use crate::queue::requests::{Change, Requests, Stop};
-use crate::queue::spool::layout::Progress;
+use crate::queue::spool::layout::{FileState, Progress};
 use crate::queue::status::Stats;
 use crate::sink::again::Again;
 use crate::sink::region::Regions;
@@ -362,23 +362,34 @@ impl Writer {
             ledger.sinks.changed();
         }
         let memory = self.engine.pool.memory();
-        let announce = |sink, file| memory.header().set_next(sink, file);
-        let time = ledger.last_time;
+        let (header, pass, time) = (memory.header(), memory.next_pass(), ledger.last_time);
+        // Before any file gets another one's name, which commits the pass.
+        let is_marked = merge.mark(pass);
+        let has_dump = ledger.sinks.dump().is_some();
+        let announce = |_, file: FileState| {
+            header.set_next_map(file.identity);
+            // With a jitdump it is that which says what was where.
+            if !has_dump {
+                header.prepare(pass, &Progress { last_time: time, map: Some(file), ..Progress::default() });
+            }
+        };
         ledger.sinks.write(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce });
         ledger.write_regions(now, until);
-        let state = ledger.state();
-        if merge.mark(memory.next_pass()) || state != self.committed {
-            memory.commit(&state);
-            self.committed = state;
-        }
-        // What replaces a file holds what is committed.
-        if ledger.sinks.repair(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce }) {
+        let mut state = ledger.state();
+        let written = state;
+        let announce = |_, file| header.prepare(pass, &Progress { dump: Some(file), ..written });
+        let is_repaired =
+            ledger.sinks.repair(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce });
+        if is_repaired {
             ledger.sinks.announce_paths();
             if let Some(config) = &self.config {
-                memory.header().set_files(&ledger.sinks.files(config));
+                header.set_files(&ledger.sinks.files(config));
             }
-            self.committed = ledger.state();
-            memory.commit(&self.committed);
+            state = ledger.state();
+        }
+        if is_marked || state != self.committed {
+            memory.commit(&state);
+            self.committed = state;
         }
         self.heed_notices();
         self.engine.ids.prepare();

@@ -92,6 +92,8 @@ pub struct Plan {
     pub again: bool,
     /// Before this call of the first thread the jitdump is removed, and made again.
     pub lose: u64,
+    /// How long the jitdump may become; 0 for as long as usual.
+    pub dump_max: u64,
     pub die_us: u64,
     /// At the end of all calls: 1 closes the session, 2 leaves it open.
     pub close: u64,
@@ -118,6 +120,7 @@ impl Default for Plan {
             fork: 0,
             again: false,
             lose: 0,
+            dump_max: 0,
             die_us: 0,
             close: 0,
             slow_disk: String::new(),
@@ -149,6 +152,7 @@ impl Plan {
             ("fork", self.fork.into()),
             ("again", self.again.into()),
             ("lose", self.lose),
+            ("dump_max", self.dump_max),
             ("die_us", self.die_us),
             ("close", self.close),
         ] {

@@ -8,6 +8,9 @@
 //! The writer commits pass by pass. The data of a pass (how much of each chunk is consumed, how long the files are) is written
 //! beside the data of the last committed pass. One store of the pass's number makes it valid. A process may be killed between any
 //! two stores.
+//!
+//! A pass that gives the name of a file to another one is committed by that: its data is stored before, and counts once the file of
+//! which it tells has the name.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -23,11 +26,14 @@ use crate::sys::mapping::{page_size, Region};
 use crate::sys::spool::{self, Owner};
 
 const MAGIC: u64 = u64::from_le_bytes(spool::START);
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 /// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
 /// 0 if none does.
 pub const INSIDE: u32 = u32::MAX;
+
+/// In the place of a pass that is awaited: a recovery has written all to the map, which counts once it is in place.
+pub const ALL: u64 = u64::MAX;
 
 /// Room for a path: the longest directory, and the name of a file in it.
 pub const PATH_ROOM: usize = 1024 + 64;
@@ -52,8 +58,8 @@ pub struct Header {
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
-    /// The file that is about to replace the jitdump, and its length.
-    next_dump: FileStateCell,
+    /// Number of the last pass that was to be committed by giving a file its name, or `ALL`.
+    awaited: AtomicU64,
     /// How often the files were set. The lowest bit is the place of those that are valid.
     files_set: AtomicU64,
     files: [FilesCell; 2],
@@ -137,9 +143,10 @@ pub struct TextCell<const WORDS: usize> {
     words: [AtomicU64; WORDS],
 }
 
-/// Where in a spool the file is announced that is about to replace the map, and what is written there.
-pub fn next_map_cell(identity: Identity) -> (u64, Vec<u8>) {
-    let words = [identity.device, identity.inode, identity.born];
+/// Where in a spool the file is announced that is about to replace the map, and what is written there. `awaited`: see the field.
+pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
+    const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
+    let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
@@ -252,20 +259,36 @@ impl Header {
 
     /// Makes everything that was stored for a pass valid.
     pub fn commit(&self, pass: u64, state: &Progress) {
+        self.store(pass, state);
+        self.committed.store(pass, Ordering::Release);
+        // The stores for the next pass must not come before this one.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Makes everything that was stored for the next pass valid from the moment on at which a file of this state has its name that the
+    /// last pass does not know. The pass is to be committed after that in any case.
+    pub fn prepare(&self, pass: u64, state: &Progress) {
+        self.store(pass, state);
+        self.awaited.store(pass, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    fn store(&self, pass: u64, state: &Progress) {
         let cell = &self.states[(pass & 1) as usize];
         cell.last_time.store(state.last_time, Ordering::Relaxed);
         cell.map_is_stale.store(state.map_is_stale.into(), Ordering::Relaxed);
         cell.map_is_shared.store(state.map_is_shared.into(), Ordering::Relaxed);
         cell.map.set(state.map);
         cell.dump.set(state.dump);
-        self.committed.store(pass, Ordering::Release);
-        // The stores for the next pass must not come before this one.
-        fence(Ordering::SeqCst);
     }
 
     /// The state of the last pass that was committed.
     pub fn state(&self) -> Progress {
-        let cell = &self.states[(self.committed() & 1) as usize];
+        self.state_of(self.committed())
+    }
+
+    fn state_of(&self, pass: u64) -> Progress {
+        let cell = &self.states[(pass & 1) as usize];
         Progress {
             last_time: cell.last_time.load(Ordering::Relaxed),
             map: cell.map.get(),
@@ -275,14 +298,9 @@ impl Header {
         }
     }
 
-    /// Announces the file that is about to replace that of a sink by renaming. A jitdump then holds what the old one has of the
-    /// last pass that was committed.
-    pub fn set_next(&self, sink: Sinks, file: FileState) {
-        match sink {
-            Sinks::MAP => self.next_map.set(file.identity),
-            Sinks::JITDUMP => self.next_dump.set(Some(file)),
-            _ => {}
-        }
+    /// Announces the file that is about to replace the map by renaming.
+    pub fn set_next_map(&self, identity: Identity) {
+        self.next_map.set(identity);
         fence(Ordering::SeqCst);
     }
 
@@ -291,9 +309,27 @@ impl Header {
         self.next_map.get()
     }
 
-    /// The last file that was announced.
-    pub fn next_dump(&self) -> Option<FileState> {
-        self.next_dump.get()
+    /// What a spool is whose process is dead: of a pass that was to be committed by giving a file its name, whether that has come to be.
+    /// `has_name`: whether the map has its name, or the jitdump.
+    pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) {
+        let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
+        if awaited.checked_sub(1) != Some(committed) {
+            return;
+        }
+        let (old, new) = (self.state(), self.state_of(awaited));
+        let files = [(Sinks::MAP, old.map, new.map), (Sinks::JITDUMP, old.dump, new.dump)];
+        let is_new = |old: Option<FileState>, new: FileState| old.is_none_or(|old| old.identity != new.identity);
+        let is_there = |&(sink, old, new): &(Sinks, Option<FileState>, Option<FileState>)| {
+            new.is_some_and(|new| is_new(old, new) && has_name(sink, new.identity))
+        };
+        if files.iter().any(is_there) {
+            self.committed.store(awaited, Ordering::Release);
+        }
+    }
+
+    /// Whether a recovery has written all to the map, which is in place then.
+    pub fn awaits_all(&self) -> bool {
+        self.awaited.load(Ordering::Acquire) == ALL
     }
 
     /// Says which files there are, in one store. To be called while no file is written.

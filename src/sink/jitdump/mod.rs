@@ -192,16 +192,12 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Goes on with the file of a dead process, from where its last whole pass ended, and with what others have appended since: the
-    /// one that is known, or the one that was about to replace it. Believes neither, see `file::take_over`.
-    pub fn adopt(&mut self, state: &FileState, next: Option<FileState>, may_be_locked: bool) -> io::Result<()> {
+    /// Goes on with the file of a dead process, from where its last whole pass ended, and with what others have appended since. Does not
+    /// believe that it is that file, see `file::take_over`.
+    pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let name = self.name().to_owned();
-        let known = [state.identity, next.unwrap_or(*state).identity];
-        let (file, identity) = file::take_over(self.dir()?, &name, &known, may_be_locked)?;
-        // Once it is the one that is known, it has grown.
-        let replaces = |next: &FileState| next.identity == identity && identity != state.identity;
-        let state = next.filter(replaces).unwrap_or(*state);
+        let (file, _) = file::take_over(self.dir()?, &name, &[state.identity], may_be_locked)?;
         file.read_exact_at(&mut self.header, 0)?;
         if Header::read(&self.header).is_none_or(|header| header.pid != self.status.pid) {
             return refuse("is not the jitdump of this process");

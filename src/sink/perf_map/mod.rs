@@ -178,6 +178,11 @@ impl PerfMap {
         if !is_map {
             return refuse("is not a perf map");
         }
+        // Lines of a pass that was not committed come first: its records are applied again, to the code of the pass before.
+        let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
+        if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
+            text.rotate_left(committed);
+        }
         self.mode = file.metadata()?.mode() & 0o777;
         self.hold(file)?;
         (self.shared, self.dead) = (shared, true);

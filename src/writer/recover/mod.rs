@@ -11,20 +11,24 @@
 pub mod clean;
 mod replay;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::api::options::Sinks;
 use crate::queue::apart;
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::record::EventKind;
-use crate::queue::spool::layout::{header_len, next_map_cell, HeaderCopy, INSIDE};
+use crate::queue::spool::layout::{header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
+use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::Region;
 use crate::sys::process;
@@ -295,6 +299,11 @@ impl Dead {
 
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
+        self.header.settle(|sink, identity| self.has_name(sink, identity));
+        if self.is_completed() {
+            self.file.remove();
+            return report;
+        }
         // A sparse file may be long and have little memory, but a copy of it is not sparse. So no more is read than its owner has
         // paid for.
         let mut backed = self.backed;
@@ -324,9 +333,24 @@ impl Dead {
         report
     }
 
+    /// Whether the file of a sink has its name.
+    fn has_name(&self, sink: Sinks, identity: Identity) -> bool {
+        let Some(files) = self.header.files() else { return false };
+        let path = if sink == Sinks::MAP { files.map_path } else { files.dump_path };
+        let path = Path::new(OsStr::from_bytes(&path));
+        let found = path.file_name().and_then(|name| Dir::of(path).ok()?.identity_of(name).ok());
+        found.is_some_and(|found| found == identity)
+    }
+
+    /// Whether a recovery that was interrupted has done all but remove the spool. Where there is a jitdump it is begun again.
+    fn is_completed(&self) -> bool {
+        let is_alone = self.header.state().dump.is_none();
+        is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
+    }
+
     /// Notes in the spool which file is about to replace the map: if this recovery is interrupted, the next one knows it.
     fn announce(&self, identity: Identity) {
-        let (at, bytes) = next_map_cell(identity);
+        let (at, bytes) = next_map_cell(identity, ALL);
         // Without it the next one leaves the map alone, which is complete by then.
         let _ = self.file.write_at(&bytes, at);
     }

@@ -51,7 +51,7 @@ impl Replay {
         let mut ledger = Ledger::new(status, Arc::default(), false);
         let state = header.state();
         ledger.last_time = state.last_time;
-        let adopted = ledger.sinks.adopt(files, &state, (header.next_map(), header.next_dump()), may_be_locked);
+        let adopted = ledger.sinks.adopt(files, &state, header.next_map(), may_be_locked);
         problems.extend(adopted.problems);
         let mut replay = Replay {
             ledger,
