@@ -4,6 +4,7 @@
 //! The program (`c-tests/debug/debuggee.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
 
+mod copies;
 mod cores;
 mod lldb;
 mod luajit;
