@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::format::elf::object::{self, Function, FUNCTIONS_MAX, SPAN_MAX};
+use crate::format::elf::object::{self, Function, FUNCTIONS_MAX, GAP_MAX, SPAN_MAX};
 use crate::sys::debugger::{self, Listed};
 use crate::sys::mapping::Table;
 use crate::sys::reserve;
@@ -45,6 +46,14 @@ struct Entry {
     at: usize,
     name_len: u32,
     info_len: u32,
+    /// No section spans the gap before it: other code is there, or was, or may come.
+    is_apart: bool,
+}
+
+impl Entry {
+    fn end(&self) -> u64 {
+        self.addr + self.size
+    }
 }
 
 /// Functions, with the object that says so.
@@ -100,16 +109,17 @@ impl Group {
         group.texts.try_reserve(sizes.sum())?;
         for (from, entry) in entries {
             let (name, info_records) = from.text_of(entry);
-            group.push(entry.id, entry.addr, entry.size, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
+            group.push(*entry, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
         }
         Ok(group)
     }
 
-    fn push(&mut self, id: u64, addr: u64, size: u64, name: &[u8], info_records: &[u8]) -> Option<()> {
+    /// Adds an entry, wherever its texts were.
+    fn push(&mut self, entry: Entry, name: &[u8], info_records: &[u8]) -> Option<()> {
         self.entries.try_reserve(1).ok()?;
         self.texts.try_reserve(name.len() + info_records.len()).ok()?;
         let (name_len, info_len) = (name.len() as u32, info_records.len() as u32);
-        self.entries.push(Entry { id, addr, size, at: self.texts.len(), name_len, info_len });
+        self.entries.push(Entry { at: self.texts.len(), name_len, info_len, ..entry });
         self.texts.extend_from_slice(name);
         self.texts.extend_from_slice(info_records);
         Some(())
@@ -133,8 +143,38 @@ impl Group {
     fn object(&self) -> Option<Vec<u8>> {
         object::object(self.entries.iter().map(|entry| {
             let (name, info_records) = self.text_of(entry);
-            Function { addr: entry.addr, size: entry.size, name, info_records }
+            (Function { addr: entry.addr, size: entry.size, name, info_records }, entry.is_apart)
         }))
+    }
+
+    /// The gap before an entry, if a section spans it.
+    fn gap_before(&self, number: usize) -> Option<Range<u64>> {
+        let [before, entry] = self.entries.get(number.checked_sub(1)?..=number)? else { return None };
+        let gap = before.end()..entry.addr;
+        (!entry.is_apart && !gap.is_empty() && gap.end - gap.start <= GAP_MAX).then_some(gap)
+    }
+
+    /// The entries that begin in a range, or reach into it.
+    fn within(&self, range: &Range<u64>) -> &[Entry] {
+        let from = self.entries.partition_point(|entry| entry.end() <= range.start);
+        let to = self.entries.partition_point(|entry| entry.addr < range.end);
+        self.entries.get(from..to).unwrap_or_default()
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
+    }
+
+    /// Whether code of another group lies in a gap that a section spans. Then the next object spans none that such code may come to.
+    fn makes_way_for(&mut self, code: &Entry) -> bool {
+        let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
+        let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());
+        for number in (1..self.entries.len()).filter(|_| is_in_gap) {
+            let is_room =
+                self.gap_before(number).is_some_and(|gap| number == after || gap.end - gap.start >= code.size);
+            self.entries[number].is_apart |= is_room;
+        }
+        is_in_gap
     }
 }
 
@@ -171,8 +211,10 @@ impl Objects {
             (self.places.len()..=slot).for_each(|_| self.places.push(Place::default()));
         }
         let number = self.fresh.entries.len() as u32;
-        if self.fresh.push(code.id, code.addr, code.size, code.name, info_records).is_some() {
-            self.places[slot] = Place { id: code.id, group: FRESH, number };
+        let Code { id, addr, size, name, .. } = *code;
+        let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
+        if self.fresh.push(entry, name, info_records).is_some() {
+            self.places[slot] = Place { id, group: FRESH, number };
             self.live += 1;
         }
     }
@@ -295,6 +337,7 @@ impl Objects {
         for part in live.chunk_by(|one, next| one.addr / WINDOW == next.addr / WINDOW) {
             for part in part.chunks(FUNCTIONS_MAX) {
                 let group = Group::of(part.iter().map(|entry| (&self.fresh, entry)))?;
+                self.make_way_for(&group)?;
                 self.put(group)?;
             }
         }
@@ -352,10 +395,13 @@ impl Objects {
         for &number in numbers {
             let Some(group) = &self.groups[number] else { continue };
             live.try_reserve(group.entries.len())?;
+            let mut is_apart = false;
             for (at, entry) in group.entries.iter().enumerate() {
                 if self.is_at(entry.id, number as u32, at) {
-                    live.push((number, *entry));
+                    live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
+                // Where code has ended, other code may come.
+                is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
         live.sort_unstable_by_key(|(_, entry)| entry.addr);
@@ -363,6 +409,7 @@ impl Objects {
         for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
             let of = |number: usize| self.groups[number].as_ref();
             let mut group = Group::of(part.iter().filter_map(|(number, entry)| Some((of(*number)?, entry))))?;
+            self.part(&mut group, numbers);
             group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
             let image = group.object().ok_or(io::ErrorKind::OutOfMemory)?;
             group.listed = Some(Listed::new(&image).ok_or(io::ErrorKind::OutOfMemory)?);
@@ -385,7 +432,36 @@ impl Objects {
         Ok(())
     }
 
+    /// Has no section of a new group span other code. `without`: groups that end with it.
+    fn part(&self, group: &mut Group, without: &[usize]) {
+        let range = group.range();
+        let others = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
+        for other in others.filter_map(|(_, other)| other.as_ref()).filter(|other| !other.within(&range).is_empty()) {
+            for number in 1..group.entries.len() {
+                let has_code = |gap: Range<u64>| !other.within(&gap).is_empty();
+                group.entries[number].is_apart |= group.gap_before(number).is_some_and(has_code);
+            }
+        }
+    }
+
+    /// Has no section of the groups that are there span code of a new one.
+    fn make_way_for(&mut self, group: &Group) -> io::Result<()> {
+        let range = group.range();
+        for number in 0..self.groups.len() {
+            let Some(other) = &mut self.groups[number] else { continue };
+            let (other_range, mut is_changed) = (other.range(), false);
+            if range.start < other_range.end && other_range.start < range.end {
+                group.within(&other_range).iter().for_each(|code| is_changed |= other.makes_way_for(code));
+            }
+            if is_changed {
+                self.replace(&[number], 1)?;
+            }
+        }
+        Ok(())
+    }
+
     fn put(&mut self, mut group: Group) -> io::Result<()> {
+        self.part(&mut group, &[]);
         let Some(image) = group.object() else {
             // There is no memory, or the code is larger than an object can be. It has no name.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
