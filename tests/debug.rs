@@ -4,6 +4,7 @@
 //! The program (`c-tests/debug/debuggee.c`) has machine code of x86-64 in it.
 #![cfg(target_arch = "x86_64")]
 
+mod copies;
 mod cores;
 mod lldb;
 mod luajit;
@@ -136,6 +137,34 @@ fn many_in_gdb() {
         assert_stack(&text, 0, "");
         assert_has(&text, &["many_299 in section"]);
         assert_short_list(&text);
+    }
+}
+
+/// Functions with small gaps between them are in one section of each object, and nothing has a name in a gap.
+#[test]
+fn gaps_in_gdb() {
+    let debuggee = Debuggee::new("gaps");
+    for gdb in gdbs() {
+        let commands = [
+            "break reached",
+            "run",
+            "bt",
+            "info symbol (char *) &many_7 + 47",
+            "echo GAP\\n",
+            "info symbol (char *) &many_7 + 48",
+            "info symbol (char *) &many_7 + 63",
+            "print (void *) ((char *) &many_7 + 50)",
+            "echo SECTIONS\\n",
+            "maint info sections -all-objects",
+        ];
+        let text = debuggee.run_in(gdb, &commands, &["gaps", "300"]);
+        assert_stack(&text, 0, "");
+        let (before, rest) = text.split_once("GAP\n").expect("gap");
+        let (gap, sections) = rest.split_once("SECTIONS\n").expect("sections");
+        assert_has(before, &["many_7 + 47 in section .text of"]);
+        assert_eq!(gap.matches("No symbol matches").count(), 2, "{gap}");
+        assert!(!gap.contains("<many_") && gap.contains("= (void *) 0x"), "{gap}");
+        assert!(sections.contains(".text ") && !sections.contains(".text.0"), "{sections}");
     }
 }
 

@@ -82,7 +82,7 @@ static void register_some(unsigned from, unsigned to) {
     unwind.struct_size = sizeof unwind;
     unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
     unwind.cfa_offset = 8;
-    jitsym_code code = test_code((uintptr_t)at, PIECE_ROOM, name);
+    jitsym_code code = test_code((uintptr_t)at, strcmp(what, "gaps") == 0 ? PIECE_ROOM - 16 : PIECE_ROOM, name);
     code.unwind = &unwind;
     CHECK_OK(jitsym_register(session, &code, NULL));
   }

@@ -5,9 +5,8 @@
 //! the linker or the loader makes one of all, the list is shared. The protocol has no lock, so this library writes to no entry of
 //! others once it has put two entries into the list. All others go between these.
 
-#[cfg(feature = "reserve")]
-use std::ptr;
-use std::ptr::NonNull;
+use std::hint::black_box;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
 
@@ -67,31 +66,47 @@ mod names {
         called();
     }
 
-    pub fn descriptor() -> &'static Descriptor {
-        // By its address: another library's may have come before.
-        std::hint::black_box(&__jit_debug_descriptor)
+    std::arch::global_asm!(
+        ".weak jitsym_own_register_code",
+        ".hidden jitsym_own_register_code",
+        ".set jitsym_own_register_code, {function}",
+        ".weak jitsym_own_descriptor",
+        ".hidden jitsym_own_descriptor",
+        ".set jitsym_own_descriptor, {descriptor}",
+        function = sym __jit_debug_register_code,
+        descriptor = sym __jit_debug_descriptor,
+    );
+
+    pub fn found() -> Pair {
+        Pair { function: __jit_debug_register_code, descriptor: &__jit_debug_descriptor }
     }
 }
 
 /// Other crates of the same program may define them (wasmtime does), so that these are weak from the start.
 #[cfg(not(feature = "reserve"))]
 mod names {
-    use super::Descriptor;
+    use super::{Descriptor, Pair};
 
     std::arch::global_asm!(
         ".pushsection .text.jitsym_debugger,\"ax\",%progbits",
         ".weak __jit_debug_register_code",
         ".type __jit_debug_register_code, %function",
+        ".weak jitsym_own_register_code",
+        ".hidden jitsym_own_register_code",
         ".p2align 4",
         "__jit_debug_register_code:",
+        "jitsym_own_register_code:",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
         ".popsection",
         ".pushsection .data.jitsym_debugger,\"aw\",%progbits",
         ".weak __jit_debug_descriptor",
         ".type __jit_debug_descriptor, %object",
+        ".weak jitsym_own_descriptor",
+        ".hidden jitsym_own_descriptor",
         ".p2align 3",
         "__jit_debug_descriptor:",
+        "jitsym_own_descriptor:",
         ".long 1, 0",
         ".quad 0, 0",
         ".size __jit_debug_descriptor, 24",
@@ -100,17 +115,46 @@ mod names {
 
     unsafe extern "C" {
         static __jit_debug_descriptor: Descriptor;
-        pub safe fn __jit_debug_register_code();
+        safe fn __jit_debug_register_code();
     }
 
-    pub fn descriptor() -> &'static Descriptor {
+    pub fn found() -> Pair {
         // SAFETY: it is defined above or elsewhere, with the layout that debuggers expect.
-        unsafe { &__jit_debug_descriptor }
+        Pair { function: __jit_debug_register_code, descriptor: unsafe { &__jit_debug_descriptor } }
+    }
+}
+
+/// A function for a breakpoint, and the descriptor that a debugger reads there.
+#[derive(Clone, Copy)]
+struct Pair {
+    function: extern "C" fn(),
+    descriptor: &'static Descriptor,
+}
+
+/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. The linker may bind one
+/// of the names to this object and leave the other to the loader, which takes another object's (`-Bsymbolic-functions`). Then it is
+/// this object's own pair.
+fn pair() -> Pair {
+    unsafe extern "C" {
+        /// Other names of what `names` defines, which are always bound to this object.
+        static jitsym_own_descriptor: Descriptor;
+        safe fn jitsym_own_register_code();
+    }
+    // SAFETY: it is defined in `names`.
+    let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
+    // By its address, as the descriptor: the loader may bind a call by name later, and to another object. The compiler takes two names
+    // for two places, so it must not see what is compared.
+    let found = black_box(names::found());
+    let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
+    if is_own[0] == is_own[1] {
+        found
+    } else {
+        own
     }
 }
 
 /// Called when somebody has changed the list, and calls this library's function for that. NULL: nobody wants to know.
-static LISTENER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Has this function called then, on any thread.
 pub fn listen(listener: fn()) {
@@ -128,7 +172,7 @@ fn called() {
 
 /// Where the descriptor is that this library uses.
 pub fn descriptor_addr() -> u64 {
-    std::ptr::from_ref(names::descriptor()) as u64
+    ptr::from_ref(pair().descriptor) as u64
 }
 
 /// The first of this library's entries in the list, and the entry after its last one.
@@ -146,7 +190,7 @@ pub fn is_watched() -> bool {
 
 /// Whether nobody else has put anything into the list so far. Two that do so at the same moment can lose an entry of one.
 pub fn is_alone() -> bool {
-    names::descriptor().first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
+    pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
 /// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
@@ -169,7 +213,7 @@ fn takes_both() -> bool {
 
 /// Whether a breakpoint is in the place of the function's first instruction.
 fn has_breakpoint() -> bool {
-    let at = names::__jit_debug_register_code as *const ();
+    let at = pair().function as *const ();
     // SAFETY: code can be read on Linux.
     unsafe {
         if cfg!(target_arch = "x86_64") {
@@ -321,7 +365,7 @@ fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
 /// Debuggers complain of entries without an object, so the ends have one too.
 fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);
-    let head = &names::descriptor().first;
+    let head = &pair().descriptor.first;
     // SAFETY: nobody else has them yet.
     let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
@@ -370,12 +414,12 @@ unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry)
 
 /// Has a debugger look at an entry.
 fn tell(action: u32, entry: NonNull<Entry>) {
-    let descriptor = names::descriptor();
+    let Pair { function, descriptor } = pair();
     TIMES_TOLD.fetch_add(1, Ordering::Relaxed);
     descriptor.relevant.store(entry.as_ptr(), Ordering::Release);
     descriptor.action.store(action, Ordering::Release);
     if !has_breakpoint() || is_traced() {
-        names::__jit_debug_register_code();
+        function();
     }
     descriptor.action.store(NOTHING, Ordering::Release);
 }

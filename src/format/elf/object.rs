@@ -18,8 +18,9 @@ use crate::format::jitdump::shadow;
 pub const FUNCTIONS_MAX: usize = 60_000;
 /// All code of an object lies within this many bytes: distances in unwind tables have 32 bits with a sign.
 pub const SPAN_MAX: u64 = 0x7000_0000;
-/// Code that begins after other code of the object at the next multiple of this is in one section with it.
-const ALIGN: u64 = 16;
+/// One section spans gaps between functions of at most this many bytes: a debugger that hears of an object sorts all sections of all
+/// objects again.
+pub const GAP_MAX: u64 = 4096;
 
 pub(super) const SHT_PROGBITS: u32 = 1;
 const SHT_SYMTAB: u32 = 2;
@@ -43,23 +44,27 @@ pub struct Function<'a> {
     pub info_records: &'a [u8],
 }
 
-/// The object that says these things of functions, which are in the order of their addresses. `None` if there are too many, if they lie too far
-/// apart, or if there is no memory. A function whose tables or lines make no sense goes without them.
-pub fn object<'a>(functions: impl Iterator<Item = Function<'a>> + Clone) -> Option<Vec<u8>> {
+/// The object that says these things of functions, which are in the order of their addresses. With each, whether other code may lie
+/// between it and the function before it. Debuggers take one of two sections that overlap, so none spans that gap then. `None` if there
+/// are too many functions, if they lie too far apart, or if there is no memory. A function whose tables or lines make no sense goes without
+/// them.
+pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
-    let first = functions.clone().next()?.addr;
+    let first = functions.clone().next()?.0.addr;
     // Tables count from their own address to that of the code. They have none, so they may be anywhere.
     let eh_frame_at = first / 8 * 8;
     let mut frames = Frames::default();
     let (mut eh_frame, mut rows) = (Vec::new(), Vec::new());
-    for (number, function) in functions.enumerate() {
+    for (number, (function, is_apart)) in functions.enumerate() {
         let end = function.addr.checked_add(function.size)?;
         if number >= FUNCTIONS_MAX || end.checked_sub(first)? > SPAN_MAX {
             return None;
         }
         match texts.last_mut() {
-            Some(text) if function.addr <= text.end.next_multiple_of(ALIGN) => text.end = text.end.max(end),
+            Some(text) if !is_apart && function.addr <= text.end.saturating_add(GAP_MAX) => {
+                text.end = text.end.max(end)
+            }
             _ => {
                 texts.try_reserve(1).ok()?;
                 texts.push(function.addr..end);

@@ -4,6 +4,7 @@
 //! sink runs beside others that want the same records, for a limited number of functions. It has no limit where somebody has asked
 //! for it, or a debugger listens.
 
+mod group;
 pub mod objects;
 #[cfg(test)]
 pub mod tests;

@@ -3,17 +3,15 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::format::elf::object::{self, Function, FUNCTIONS_MAX, SPAN_MAX};
-use crate::sys::debugger::{self, Listed};
+use super::group::{exchange, Entry, Group, WAYS, WINDOW};
+use crate::format::elf::object::{self, FUNCTIONS_MAX, SPAN_MAX};
+use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;
 use crate::sys::reserve;
 
-/// This many objects of one size become one.
-const WAYS: usize = 16;
-/// An object is of code that begins in one range of this size.
-const WINDOW: u64 = 1 << 30;
 /// Objects of this much code are not taken to pieces.
 const PART_LEAST: usize = 64;
 /// How long an object that was taken to pieces stays in these.
@@ -33,30 +31,6 @@ pub struct Code<'a> {
     pub name: &'a [u8],
     /// The records before its LOAD; `None` for those that it had at another place.
     pub info_records: Option<&'a [u8]>,
-}
-
-/// A function.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    id: u64,
-    addr: u64,
-    size: u64,
-    /// Where its name and its records are, one after the other.
-    at: usize,
-    name_len: u32,
-    info_len: u32,
-}
-
-/// Functions, with the object that says so.
-#[derive(Debug, Default)]
-struct Group {
-    /// In the order of addresses, except for those that are fresh.
-    entries: Table<Entry>,
-    texts: Table<u8>,
-    listed: Option<Listed>,
-    dead: usize,
-    /// It is a part of what was one, and not to be merged before this.
-    whole_from: Option<Instant>,
 }
 
 /// All objects.
@@ -91,65 +65,6 @@ fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
 
-impl Group {
-    /// One of entries, each with the group that has its texts.
-    fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
-        let mut group = Group::default();
-        group.entries.try_reserve(entries.clone().count())?;
-        let sizes = entries.clone().map(|(_, entry)| (entry.name_len + entry.info_len) as usize);
-        group.texts.try_reserve(sizes.sum())?;
-        for (from, entry) in entries {
-            let (name, info_records) = from.text_of(entry);
-            group.push(entry.id, entry.addr, entry.size, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
-        }
-        Ok(group)
-    }
-
-    fn push(&mut self, id: u64, addr: u64, size: u64, name: &[u8], info_records: &[u8]) -> Option<()> {
-        self.entries.try_reserve(1).ok()?;
-        self.texts.try_reserve(name.len() + info_records.len()).ok()?;
-        let (name_len, info_len) = (name.len() as u32, info_records.len() as u32);
-        self.entries.push(Entry { id, addr, size, at: self.texts.len(), name_len, info_len });
-        self.texts.extend_from_slice(name);
-        self.texts.extend_from_slice(info_records);
-        Some(())
-    }
-
-    fn text_of(&self, entry: &Entry) -> (&[u8], &[u8]) {
-        let (name_end, end) =
-            (entry.at + entry.name_len as usize, entry.at + (entry.name_len + entry.info_len) as usize);
-        (&self.texts[entry.at..name_end], &self.texts[name_end..end])
-    }
-
-    fn window(&self) -> u64 {
-        self.entries.first().map_or(0, |entry| entry.addr / WINDOW)
-    }
-
-    fn level(&self) -> u32 {
-        self.entries.len().max(1).ilog(WAYS)
-    }
-
-    /// The object for its entries.
-    fn object(&self) -> Option<Vec<u8>> {
-        object::object(self.entries.iter().map(|entry| {
-            let (name, info_records) = self.text_of(entry);
-            Function { addr: entry.addr, size: entry.size, name, info_records }
-        }))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(listed) = self.listed.take() {
-            exchange(vec![listed], [].iter());
-        }
-    }
-}
-
-fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone) -> bool {
-    debugger::exchange(old, new, object::empty)
-}
-
 impl Objects {
     /// Takes note of code. This id is no longer at the place where it was. Without memory the code has no name.
     pub fn add(&mut self, code: &Code<'_>) {
@@ -171,8 +86,10 @@ impl Objects {
             (self.places.len()..=slot).for_each(|_| self.places.push(Place::default()));
         }
         let number = self.fresh.entries.len() as u32;
-        if self.fresh.push(code.id, code.addr, code.size, code.name, info_records).is_some() {
-            self.places[slot] = Place { id: code.id, group: FRESH, number };
+        let Code { id, addr, size, name, .. } = *code;
+        let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
+        if self.fresh.push(entry, name, info_records).is_some() {
+            self.places[slot] = Place { id, group: FRESH, number };
             self.live += 1;
         }
     }
@@ -295,6 +212,7 @@ impl Objects {
         for part in live.chunk_by(|one, next| one.addr / WINDOW == next.addr / WINDOW) {
             for part in part.chunks(FUNCTIONS_MAX) {
                 let group = Group::of(part.iter().map(|entry| (&self.fresh, entry)))?;
+                self.make_way_for(&group)?;
                 self.put(group)?;
             }
         }
@@ -352,10 +270,13 @@ impl Objects {
         for &number in numbers {
             let Some(group) = &self.groups[number] else { continue };
             live.try_reserve(group.entries.len())?;
+            let mut is_apart = false;
             for (at, entry) in group.entries.iter().enumerate() {
                 if self.is_at(entry.id, number as u32, at) {
-                    live.push((number, *entry));
+                    live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
+                // Where code has ended, other code may come.
+                is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
         live.sort_unstable_by_key(|(_, entry)| entry.addr);
@@ -363,6 +284,7 @@ impl Objects {
         for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
             let of = |number: usize| self.groups[number].as_ref();
             let mut group = Group::of(part.iter().filter_map(|(number, entry)| Some((of(*number)?, entry))))?;
+            self.part(&mut group, numbers);
             group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
             let image = group.object().ok_or(io::ErrorKind::OutOfMemory)?;
             group.listed = Some(Listed::new(&image).ok_or(io::ErrorKind::OutOfMemory)?);
@@ -385,7 +307,36 @@ impl Objects {
         Ok(())
     }
 
+    /// Has no section of a new group span other code. `without`: groups that end with it.
+    fn part(&self, group: &mut Group, without: &[usize]) {
+        let range = group.range();
+        let others = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
+        for other in others.filter_map(|(_, other)| other.as_ref()).filter(|other| !other.within(&range).is_empty()) {
+            for number in 1..group.entries.len() {
+                let has_code = |gap: Range<u64>| !other.within(&gap).is_empty();
+                group.entries[number].is_apart |= group.gap_before(number).is_some_and(has_code);
+            }
+        }
+    }
+
+    /// Has no section of the groups that are there span code of a new one.
+    fn make_way_for(&mut self, group: &Group) -> io::Result<()> {
+        let range = group.range();
+        for number in 0..self.groups.len() {
+            let Some(other) = &mut self.groups[number] else { continue };
+            let (other_range, mut is_changed) = (other.range(), false);
+            if range.start < other_range.end && other_range.start < range.end {
+                group.within(&other_range).iter().for_each(|code| is_changed |= other.makes_way_for(code));
+            }
+            if is_changed {
+                self.replace(&[number], 1)?;
+            }
+        }
+        Ok(())
+    }
+
     fn put(&mut self, mut group: Group) -> io::Result<()> {
+        self.part(&mut group, &[]);
         let Some(image) = group.object() else {
             // There is no memory, or the code is larger than an object can be. It has no name.
             group.entries.iter().for_each(|entry| self.remove(entry.id));

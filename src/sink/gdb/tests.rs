@@ -17,6 +17,7 @@ use crate::queue::status::Status;
 use crate::sink::random::{Random, Seed};
 use crate::sink::{Close, Sink};
 use crate::sys::clock::Clock;
+use crate::sys::debugger;
 
 /// A process has one list, and one writer that uses it.
 fn alone() -> MutexGuard<'static, ()> {
@@ -217,4 +218,50 @@ fn what_ends_soon_is_listed_later() {
     add_some(&mut gdb, 5000, 2000);
     assert!(is_listed_after(&mut gdb, Duration::ZERO));
     gdb.close(Close::Leave).unwrap();
+}
+
+/// How many sections of code each object has.
+fn sections(objects: &Objects) -> Vec<usize> {
+    let count = |image| {
+        let elf = object::File::parse(image).unwrap();
+        elf.sections().filter(|section| is_text(section.name().unwrap())).count()
+    };
+    objects.images().map(count).collect()
+}
+
+/// Small gaps begin no section: debuggers look through all sections whenever they hear of an object. Where other code comes into
+/// a gap, no section covers it.
+#[test]
+fn one_section_spans_small_gaps() {
+    let _alone = alone();
+    let mut objects = Objects::default();
+    let add = |objects: &mut Objects, id: u64, addr: u64| {
+        let truth = Truth { size: 48, name: format!("f{id}"), cfa_offset: 8, line: None };
+        let records = info_records(addr, &truth);
+        let (size, name) = (truth.size, truth.name.as_bytes());
+        objects.add(&Code { id, addr, size, name, info_records: Some(&records) });
+    };
+    const FUNCTIONS: u64 = 1000;
+    const AT: u64 = 0x7000_0000_0000;
+    (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 128 * number));
+    add(&mut objects, 1 + FUNCTIONS, AT + 128 * FUNCTIONS + (1 << 20));
+    objects.list_fresh().unwrap();
+    assert_eq!(sections(&objects), [2], "one, and one far away");
+    // Whoever puts code into one gap puts it into others, so that the object is made again once.
+    let told = debugger::times_told();
+    for number in 0..10 {
+        add(&mut objects, 2 + FUNCTIONS + number, AT + 128 * (100 + number) + 64);
+        objects.list_fresh().unwrap();
+        let said = said(&objects);
+        assert_eq!(said.len() as u64, FUNCTIONS + 2 + number);
+    }
+    assert_eq!(debugger::times_told() - told, 10 + 2);
+    // Where code has ended other code comes.
+    objects.clear();
+    (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 64 * number));
+    objects.list_fresh().unwrap();
+    objects.remove(1 + FUNCTIONS / 2);
+    objects.take_out_dead(false).unwrap();
+    assert_eq!(sections(&objects), [2]);
+    objects.clear();
 }

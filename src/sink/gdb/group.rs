@@ -1,0 +1,136 @@
+//! Functions, with the object that tells debuggers of them.
+
+use std::io;
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::format::elf::object::{self, Function, GAP_MAX};
+use crate::sys::debugger::{self, Listed};
+use crate::sys::mapping::Table;
+
+/// This many objects of one size become one.
+pub const WAYS: usize = 16;
+/// An object is of code that begins in one range of this size.
+pub const WINDOW: u64 = 1 << 30;
+
+/// A function.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub id: u64,
+    pub addr: u64,
+    pub size: u64,
+    /// Where its name and its records are, one after the other.
+    pub at: usize,
+    pub name_len: u32,
+    pub info_len: u32,
+    /// No section spans the gap before it: other code is there, or was, or may come.
+    pub is_apart: bool,
+}
+
+impl Entry {
+    pub fn end(&self) -> u64 {
+        self.addr + self.size
+    }
+}
+
+/// Functions, with the object that says so.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// In the order of addresses, except for those that are fresh.
+    pub entries: Table<Entry>,
+    pub texts: Table<u8>,
+    pub listed: Option<Listed>,
+    pub dead: usize,
+    /// It is a part of what was one, and not to be merged before this.
+    pub whole_from: Option<Instant>,
+}
+
+impl Group {
+    /// One of entries, each with the group that has its texts.
+    pub fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
+        let mut group = Group::default();
+        group.entries.try_reserve(entries.clone().count())?;
+        let sizes = entries.clone().map(|(_, entry)| (entry.name_len + entry.info_len) as usize);
+        group.texts.try_reserve(sizes.sum())?;
+        for (from, entry) in entries {
+            let (name, info_records) = from.text_of(entry);
+            group.push(*entry, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
+        }
+        Ok(group)
+    }
+
+    /// Adds an entry, wherever its texts were.
+    pub fn push(&mut self, entry: Entry, name: &[u8], info_records: &[u8]) -> Option<()> {
+        self.entries.try_reserve(1).ok()?;
+        self.texts.try_reserve(name.len() + info_records.len()).ok()?;
+        let (name_len, info_len) = (name.len() as u32, info_records.len() as u32);
+        self.entries.push(Entry { at: self.texts.len(), name_len, info_len, ..entry });
+        self.texts.extend_from_slice(name);
+        self.texts.extend_from_slice(info_records);
+        Some(())
+    }
+
+    pub fn text_of(&self, entry: &Entry) -> (&[u8], &[u8]) {
+        let (name_end, end) =
+            (entry.at + entry.name_len as usize, entry.at + (entry.name_len + entry.info_len) as usize);
+        (&self.texts[entry.at..name_end], &self.texts[name_end..end])
+    }
+
+    pub fn window(&self) -> u64 {
+        self.entries.first().map_or(0, |entry| entry.addr / WINDOW)
+    }
+
+    pub fn level(&self) -> u32 {
+        self.entries.len().max(1).ilog(WAYS)
+    }
+
+    /// The object for its entries.
+    pub fn object(&self) -> Option<Vec<u8>> {
+        object::object(self.entries.iter().map(|entry| {
+            let (name, info_records) = self.text_of(entry);
+            (Function { addr: entry.addr, size: entry.size, name, info_records }, entry.is_apart)
+        }))
+    }
+
+    /// The gap before an entry, if a section spans it.
+    pub fn gap_before(&self, number: usize) -> Option<Range<u64>> {
+        let [before, entry] = self.entries.get(number.checked_sub(1)?..=number)? else { return None };
+        let gap = before.end()..entry.addr;
+        (!entry.is_apart && !gap.is_empty() && gap.end - gap.start <= GAP_MAX).then_some(gap)
+    }
+
+    /// The entries that begin in a range, or reach into it.
+    pub fn within(&self, range: &Range<u64>) -> &[Entry] {
+        let from = self.entries.partition_point(|entry| entry.end() <= range.start);
+        let to = self.entries.partition_point(|entry| entry.addr < range.end);
+        self.entries.get(from..to).unwrap_or_default()
+    }
+
+    pub fn range(&self) -> Range<u64> {
+        self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
+    }
+
+    /// Whether code of another group lies in a gap that a section spans. Then the next object spans none that such code may come to.
+    pub fn makes_way_for(&mut self, code: &Entry) -> bool {
+        let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
+        let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());
+        for number in (1..self.entries.len()).filter(|_| is_in_gap) {
+            let is_room =
+                self.gap_before(number).is_some_and(|gap| number == after || gap.end - gap.start >= code.size);
+            self.entries[number].is_apart |= is_room;
+        }
+        is_in_gap
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(listed) = self.listed.take() {
+            exchange(vec![listed], [].iter());
+        }
+    }
+}
+
+pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone) -> bool {
+    debugger::exchange(old, new, object::empty)
+}
