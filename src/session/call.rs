@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::api::code::{Code, MoveTarget};
 use crate::api::error::{Error, Result};
-use crate::api::options::{Config, Options, Sinks};
+use crate::api::options::{Config, Sinks};
 use crate::api::Id;
 use crate::queue::engine::Engine;
 use crate::queue::status::Stats;
-use crate::session::control::{Control, STOP_TIMEOUT};
+use crate::session::control::STOP_TIMEOUT;
 use crate::session::handle::{forget_off, place_number, set_off};
 use crate::session::open::watch_thread;
 use crate::session::process::Process;
@@ -198,7 +198,7 @@ impl Ref {
     /// Starts sinks for all sessions, with the options of this one.
     pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
         let end = Instant::now() + STOP_TIMEOUT;
-        let config = self.process.with_control(end, |control| self.config_for(control, sinks))?;
+        let config = self.process.with_control(end, |_| self.config_for(sinks))?;
         // Before any lock.
         loader::keep_this_loaded();
         self.process.with_control(end, |control| {
@@ -212,16 +212,9 @@ impl Ref {
     }
 
     /// With which options sinks are started.
-    fn config_for(&self, control: &Control, sinks: Option<Sinks>) -> Result<Config> {
+    fn config_for(&self, sinks: Option<Sinks>) -> Result<Config> {
         self.still_open(())?;
-        let place = place_number(self.handle);
-        let config = match control.configs.iter().find(|&&(known, _)| known == place) {
-            Some((_, config)) => config.clone(),
-            // Forked while another thread had the lock.
-            None => {
-                control.running.as_ref().map_or_else(|| Config::new(&Options::default()), |it| Ok(it.config.clone()))?
-            }
-        };
+        let config = self.process.configs.get(place_number(self.handle)).ok_or(Error::Closed)?;
         if !config.late {
             return Err(Error::Forbidden);
         }

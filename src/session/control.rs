@@ -26,8 +26,6 @@ pub struct Control {
     pub open: u32,
     /// When the call that has this gives up waiting.
     end: Option<Instant>,
-    /// What each open session has asked for, by its place.
-    pub configs: Vec<(usize, Config)>,
     pub running: Option<Running>,
     /// A writer that opens its files longer than the call waited that has started it.
     starting: Option<Starting>,
@@ -350,11 +348,6 @@ impl Control {
             home.give(writer)
         });
         self.fetch_writer()
-    }
-
-    /// What each open session has asked for, by its place.
-    pub fn configs(&self) -> Vec<(usize, Config)> {
-        self.configs.clone()
     }
 
     /// Ends the writer thread once it has written everything. `off`: with sessions open.

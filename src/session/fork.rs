@@ -151,6 +151,7 @@ fn go_on_in_parent() {
 
 fn begin_in_child() {
     let underway = UNDERWAY.replace(Underway::NONE);
+    fork_lock::begin_in_child();
     take_note_in_child(underway);
     if underway.is_alone {
         let _ = process::guarded(|| {
@@ -269,13 +270,12 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     // process, and of the threads that do only this one runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
-    let configs = parent.configs();
     let remember = writer.as_ref().and_then(|writer| writer.config()).is_some_and(|config| config.remember);
     let config = wanted.or_else(|| writer.as_ref().and_then(|writer| writer.config().cloned()));
-    let config = match (config, configs.first()) {
+    let config = match (config, parent.configs.first()) {
         (Some(config), _) => Config { recover: false, remember: remember || config.remember, ..config },
         // All sessions are off.
-        (None, Some((_, config))) => Config { sinks: Sinks::NONE, ..config.clone() },
+        (None, Some(config)) => Config { sinks: Sinks::NONE, ..config },
         (None, None) => Config::new(&Options { sinks: Some(Sinks::NONE), ..Options::default() })?,
     };
 
@@ -313,6 +313,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
             .last_error
             .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
     }
-    open::inherit(process, engine, config, inheritance, configs);
+    process.configs.inherit(&parent.configs);
+    open::inherit(process, engine, config, inheritance);
     Ok(process.publish().unwrap_or(process))
 }

@@ -6,6 +6,7 @@ pub mod bridge;
 mod call;
 pub mod collector;
 mod config;
+mod configs;
 mod control;
 mod exit;
 mod explain;

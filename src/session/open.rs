@@ -85,8 +85,7 @@ fn open_alone(process: &'static Process, control: &mut Control, config: Config) 
     }
     watch_thread(engine, control);
     control.open += 1;
-    control.configs.retain(|&(known, _)| known != place);
-    control.configs.push((place, config));
+    process.configs.set(place, config);
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = new_handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
@@ -103,16 +102,9 @@ pub fn watch_thread(engine: &Engine, control: &Control) {
 }
 
 /// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed.
-pub fn inherit(
-    process: &'static Process,
-    engine: &'static Engine,
-    config: Config,
-    inheritance: Option<Inheritance>,
-    configs: Vec<(usize, Config)>,
-) {
+pub fn inherit(process: &'static Process, engine: &'static Engine, config: Config, inheritance: Option<Inheritance>) {
     // Nobody else has it yet.
     let _ = process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
-        control.configs = configs;
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         control.open = open as u32;
         let sinks = config.sinks;

@@ -11,11 +11,11 @@ use std::time::Instant;
 use once_cell::sync::OnceCell;
 
 use crate::api::error::{Error, Result};
-use crate::api::options::Config;
 use crate::queue::engine::Engine;
 use crate::queue::host::Host;
 use crate::session::allocator::Allocator;
 use crate::session::collector::Collector;
+use crate::session::configs::Configs;
 use crate::session::control::Control;
 use crate::session::fork;
 use crate::sink::region::Regions;
@@ -38,6 +38,7 @@ pub struct Process {
     inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
+    pub configs: Configs,
     /// Number of the next session.
     pub serial: AtomicU32,
     control: TimedLock<Control>,
@@ -137,6 +138,7 @@ impl Process {
             host: Host::new()?,
             inherited,
             sessions: [const { AtomicU64::new(0) }; SESSIONS],
+            configs: Configs::default(),
             serial: AtomicU32::new(1),
             control: TimedLock::new(Control::default()),
             closed_meanwhile: AtomicU32::new(0),
@@ -186,11 +188,6 @@ impl Process {
             control.begin(end);
             control.remove_files().is_ok()
         })
-    }
-
-    /// In a forked child: what the parent's sessions have asked for, unless one was just being opened or closed.
-    pub fn configs(&self) -> Vec<(usize, Config)> {
-        self.control.try_lock().map_or_else(Vec::new, |control| control.configs())
     }
 
     /// The engine, if a session was ever opened.

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::sort::sort;
 use super::{debugger, process_memory};
 
 /// The symbol of a list.
@@ -69,7 +70,7 @@ impl Lists {
     fn descriptors(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.modules.iter().filter_map(|(_, found)| *found).collect();
         all.push(debugger::descriptor_addr());
-        all.sort_unstable();
+        sort(&mut all);
         all.dedup();
         all
     }
@@ -117,9 +118,10 @@ impl Lists {
                 _ => None,
             }
         };
-        let mut changes: Vec<Change> = self.descriptors().into_iter().filter_map(change).collect();
-        changes.sort_unstable_by_key(|change| change.is_there);
-        changes
+        let changes = self.descriptors().into_iter().filter_map(change);
+        let (there, mut gone): (Vec<Change>, Vec<Change>) = changes.partition(|change| change.is_there);
+        gone.extend(there);
+        gone
     }
 
     /// Whether an entry is as it was.

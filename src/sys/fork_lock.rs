@@ -8,20 +8,31 @@
 //! forks wait longer for it. If one does not, the thread is told, and leaves the file as the child needs it.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::thread;
+use super::{mapping, thread};
 
 /// How long a thread waits for a fork. Copying the page tables of a very large process takes its time.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Threads that are inside, and threads that fork. There is one of each in a process.
-static INSIDE: Count = Count(AtomicU64::new(0));
-static FORKS: Count = Count(AtomicU64::new(0));
-/// Threads that part memory from a file.
-static PARTINGS: Count = Count(AtomicU64::new(0));
-/// How many forks did not wait for these.
+/// How many threads of this process do what. A forked child begins with none, however it was made: the memory is zero there.
+#[derive(Debug)]
+#[repr(C)]
+struct Counts {
+    /// Are inside.
+    inside: AtomicU32,
+    /// Fork.
+    forks: AtomicU32,
+    /// Part memory from a file.
+    partings: AtomicU32,
+}
+
+static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
+/// The kernel does not clear the counts in a child.
+static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
+/// How many forks did not wait for threads that part memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -29,35 +40,40 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A number of threads, with the process whose threads they are: a forked child begins with none, however it was made.
-struct Count(AtomicU64);
+fn counts() -> &'static Counts {
+    // SAFETY: what is stored there stays for ever.
+    unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
+}
 
-impl Count {
-    fn get(&self) -> u32 {
-        of_process(self.0.load(Ordering::SeqCst), std::process::id())
-    }
-
-    fn change(&self, change: impl Fn(u32) -> u32) {
-        let process = std::process::id();
-        let changed = |word| Some(u64::from(process) << 32 | u64::from(change(of_process(word, process))));
-        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
-    }
-
-    fn add(&self) {
-        self.change(|count| count + 1);
-    }
-
-    fn subtract(&self) {
-        self.change(|count| count.saturating_sub(1));
+/// A handler of a signal may fork, so this takes no memory from an allocator.
+#[cold]
+fn new_counts() -> &'static Counts {
+    static WITHOUT_MEMORY: Counts =
+        Counts { inside: AtomicU32::new(0), forks: AtomicU32::new(0), partings: AtomicU32::new(0) };
+    let page = mapping::zero_in_child().ok();
+    let new = page.as_ref().map_or((&raw const WITHOUT_MEMORY).cast_mut(), |(page, _)| page.start().cast().as_ptr());
+    match COUNTS.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            let is_cleared = page.is_some_and(|(page, is_cleared)| {
+                page.leak();
+                is_cleared
+            });
+            TO_BE_CLEARED.store(!is_cleared, Ordering::Relaxed);
+            // SAFETY: it stays for ever, and any value is a valid atomic.
+            unsafe { &*new }
+        }
+        // SAFETY: as above.
+        Err(faster) => unsafe { &*faster },
     }
 }
 
-fn of_process(word: u64, process: u32) -> u32 {
-    if word >> 32 == u64::from(process) {
-        word as u32
-    } else {
-        0
-    }
+fn is_any(count: &AtomicU32) -> bool {
+    count.load(Ordering::SeqCst) > 0
+}
+
+fn subtract(count: &AtomicU32) {
+    // In a child it may begin with none.
+    let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
 /// As long as this is there, its thread is inside.
@@ -67,7 +83,7 @@ pub struct Inside(());
 impl Drop for Inside {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get().saturating_sub(1));
-        INSIDE.subtract();
+        subtract(&counts().inside);
     }
 }
 
@@ -88,11 +104,11 @@ pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
     // First: a fork that begins now sees it.
     let inside = inside();
-    (is_nested || FORKS.get() == 0).then_some(inside)
+    (is_nested || !is_any(&counts().forks)).then_some(inside)
 }
 
 fn inside() -> Inside {
-    INSIDE.add();
+    counts().inside.fetch_add(1, Ordering::SeqCst);
     DEPTH.set(DEPTH.get() + 1);
     Inside(())
 }
@@ -109,10 +125,10 @@ impl Parting {
         let end = Instant::now() + FORK_TIMEOUT;
         loop {
             let hasty = HASTY.load(Ordering::SeqCst);
-            PARTINGS.add();
+            counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
             // A fork that has waited for this thread before does not wait again.
-            if FORKS.get() == 0 {
+            if !is_any(&counts().forks) {
                 return Some(parting);
             }
             drop(parting);
@@ -131,31 +147,41 @@ impl Parting {
 
 impl Drop for Parting {
     fn drop(&mut self) {
-        PARTINGS.subtract();
+        subtract(&counts().partings);
     }
 }
 
 /// Before a fork: keeps others from going inside, and waits until nobody is, or until `end`. To be followed by `over` in the parent.
 pub fn wait(end: Instant) {
-    FORKS.add();
+    let counts = counts();
+    counts.forks.fetch_add(1, Ordering::SeqCst);
     let is_before = |end| Instant::now() < end;
-    while INSIDE.get() > 0 && is_before(end) || PARTINGS.get() > 0 && is_before(end + FORK_TIMEOUT) {
+    let (is_inside, is_parting) = (|| is_any(&counts.inside), || is_any(&counts.partings));
+    while is_inside() && is_before(end) || is_parting() && is_before(end + FORK_TIMEOUT) {
         thread::sleep_micros(50);
     }
-    if PARTINGS.get() > 0 {
+    if is_parting() {
         HASTY.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// Before a fork that can wait for nobody, because its own thread may be inside. To be followed by `over` in the parent.
 pub fn hurry() {
-    FORKS.add();
+    counts().forks.fetch_add(1, Ordering::SeqCst);
     HASTY.fetch_add(1, Ordering::SeqCst);
 }
 
 /// After a fork, in the parent.
 pub fn over() {
-    FORKS.subtract();
+    subtract(&counts().forks);
+}
+
+/// After a fork, in the child: what the kernel has not done.
+pub fn begin_in_child() {
+    if TO_BE_CLEARED.load(Ordering::Relaxed) {
+        let Counts { inside, forks, partings } = counts();
+        [inside, forks, partings].iter().for_each(|count| count.store(0, Ordering::SeqCst));
+    }
 }
 
 #[cfg(test)]
@@ -174,7 +200,7 @@ mod tests {
                 wait(Instant::now() + Duration::from_secs(60));
                 tell.send(()).unwrap();
             });
-            while FORKS.get() == 0 {
+            while !is_any(&counts().forks) {
                 std::thread::yield_now();
             }
             // The fork waits for this thread, which has not come to its end.
@@ -187,14 +213,14 @@ mod tests {
             fork.join().unwrap();
             assert!(told.try_recv().is_ok() && try_enter().is_none());
             over();
-            assert!(try_enter().is_some() && (INSIDE.get(), FORKS.get()) == (0, 0));
+            assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
         // A fork waits longer for memory that is parted from a file. One that cannot wait is noticed.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {
             let fork = scope.spawn(|| wait(Instant::now()));
-            while FORKS.get() == 0 {
+            while !is_any(&counts().forks) {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -213,10 +239,19 @@ mod tests {
         wait(Instant::now() + Duration::from_millis(1));
         over();
         drop(hangs);
-        // What another process has counted is nothing here.
-        INSIDE.0.store(u64::from(std::process::id() + 1) << 32 | 7, Ordering::SeqCst);
-        assert_eq!(INSIDE.get(), 0);
-        INSIDE.subtract();
-        assert_eq!(INSIDE.get(), 0);
+        // A child has none of the threads, and what it ends was its parent's.
+        let inside = enter();
+        // SAFETY: the child does nothing but look at its own memory and end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let begins_with_none = !is_any(&counts().inside);
+            drop(inside);
+            // SAFETY: it ends.
+            unsafe { libc::_exit(i32::from(!begins_with_none || is_any(&counts().inside))) };
+        }
+        let mut status = -1;
+        // SAFETY: it waits for its own child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 }

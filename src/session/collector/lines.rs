@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use crate::api::code::{Inline, Line};
 use crate::api::error::{Error, Result};
 use crate::sys::reserve;
+use crate::sys::sort::sort;
 
 /// `LineNumberInfo`.
 #[repr(C)]
@@ -44,7 +45,7 @@ impl Source {
         }
         let (mut order, mut sorted) = (room_for::<(u32, usize)>(table.len())?, room_for::<Row>(table.len())?);
         order.extend(table.iter().enumerate().map(|(number, row)| (row.offset, number)));
-        order.sort_unstable();
+        sort(&mut order);
         // Of several rows at one place the first counts.
         order.dedup_by_key(|(offset, _)| *offset);
         sorted.extend(order.iter().map(|&(_, number)| table[number]));
@@ -90,14 +91,14 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     places.extend(sources().flat_map(|source| source.rows.iter().map(|row| row.offset)));
     places.extend(inlined.iter().flat_map(|inlined| [inlined.begin, inlined.end]));
     places.retain(|&place| place < size);
-    places.sort_unstable();
+    sort(&mut places);
     places.dedup();
     let mut rows: Vec<Line<'_>> = room_for(places.len())?;
     // Where each function begins to have lines, in this order, and those of them that have begun, the shortest first.
     let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
     let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
     begins.extend(inlined.iter().enumerate().filter_map(first));
-    begins.sort_unstable();
+    sort(&mut begins);
     let mut begins = begins.into_iter().peekable();
     let mut open = BinaryHeap::from(room_for(inlined.len())?);
     for place in places {

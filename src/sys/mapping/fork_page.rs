@@ -3,10 +3,18 @@
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::{page_size, OwnedMapping, READ_WRITE};
+use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// A page that is all zero in a forked child, without a system call at either time. Its first word is 1 in the process that
-/// made it; the others are for what a child is to know of itself, and begin as 0 in each.
+/// A page that is all zero in a forked child, without a system call at either time, and whether the kernel keeps that promise, for
+/// every kind of fork.
+pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
+    let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
+    let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);
+    Ok((page, is_kept))
+}
+
+/// Such a page. Its first word is 1 in the process that made it; the others are for what a child is to know of itself, and begin as 0
+/// in each.
 #[derive(Debug)]
 pub struct ForkPage {
     words: &'static Words,
@@ -51,9 +59,8 @@ pub struct Shared {
 impl ForkPage {
     /// Maps the pages, for ever: calls may look at them at any time until the process ends.
     pub fn new() -> io::Result<ForkPage> {
-        let map = |sharing| OwnedMapping::new(page_size(), READ_WRITE, sharing | libc::MAP_ANONYMOUS, None);
-        let (words, shared) = (map(libc::MAP_PRIVATE)?, map(libc::MAP_SHARED)?);
-        let kept_by_kernel = words.heeds(0..page_size(), libc::MADV_WIPEONFORK);
+        let (words, kept_by_kernel) = zero_in_child()?;
+        let shared = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?;
         // SAFETY: the pages are mapped until the process ends, aligned, and any value is a valid atomic.
         let (words, shared) =
             unsafe { (words.leak().cast::<Words>().as_ref(), shared.leak().cast::<Shared>().as_ref()) };

@@ -32,6 +32,7 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::Region;
 use crate::sys::process;
+use crate::sys::sort::sort;
 use crate::sys::spool::{list, Owner, SpoolFile};
 use crate::sys::thread;
 use crate::writer::Merge;
@@ -81,8 +82,8 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. It removes empty
-/// spools. It also removes those of the programs that this process was before, whose files its own are about to replace. What takes
-/// longer than a session may wait goes on by itself.
+/// spools. It always completes the files of the programs that this process was before: its own files may be about to replace them, or
+/// lie elsewhere. What takes longer than a session may wait goes on by itself.
 pub fn tidy(status: &Arc<Status>, dir: &Path, all: bool) {
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
     for listed in list(dir).unwrap_or_default() {
@@ -90,7 +91,6 @@ pub fn tidy(status: &Arc<Status>, dir: &Path, all: bool) {
             continue;
         }
         match Dead::open(&listed.path) {
-            Opened::Dead(dead) if listed.is_own && !all => dead.file.remove(),
             Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
             Opened::Dead(_) if listed.is_own => own.push(listed.path),
             // Not held on to: somebody else may want to recover it.
@@ -364,8 +364,9 @@ impl Dead {
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
         // In the order of time; of the same time, in the order in which the chunks were begun.
-        let mut chunks: Vec<Chunk> = copies.iter().map(|copied| copied.chunk).collect();
-        chunks.sort_by_key(|chunk| chunk.serial());
+        let mut order: Vec<_> = copies.iter().enumerate().map(|(at, copied)| (copied.chunk.serial(), at)).collect();
+        sort(&mut order);
+        let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
         // What the map lacks, or what a move needs, is in the jitdump.

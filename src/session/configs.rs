@@ -1,0 +1,43 @@
+//! What each session has asked for, as forked children find it, too.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::process::SESSIONS;
+use crate::api::options::Config;
+
+/// By the place of the session. A child may be forked at any moment, and finds of each place what was stored last.
+#[derive(Debug)]
+pub struct Configs([AtomicPtr<Config>; SESSIONS]);
+
+impl Default for Configs {
+    fn default() -> Configs {
+        Configs([const { AtomicPtr::new(ptr::null_mut()) }; SESSIONS])
+    }
+}
+
+impl Configs {
+    /// To be called by whoever has the control, as the other functions are; or in a child, where nobody changes those of its parent.
+    pub fn set(&self, place: usize, config: Config) {
+        let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: it was made here, and nobody reads it any more.
+            drop(unsafe { Box::from_raw(old) });
+        }
+    }
+
+    pub fn get(&self, place: usize) -> Option<Config> {
+        // SAFETY: only `set` frees it.
+        unsafe { self.0[place].load(Ordering::Acquire).as_ref() }.cloned()
+    }
+
+    pub fn first(&self) -> Option<Config> {
+        (0..SESSIONS).find_map(|place| self.get(place))
+    }
+
+    /// Takes over those of a parent.
+    pub fn inherit(&self, parent: &Configs) {
+        let known = (0..SESSIONS).filter_map(|place| Some((place, parent.get(place)?)));
+        known.for_each(|(place, config)| self.set(place, config));
+    }
+}
