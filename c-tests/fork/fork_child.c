@@ -986,6 +986,44 @@ static void fork_at_doors(void) {
   CHECK(pthread_join(thread, NULL) == 0);
 }
 
+static void *doors_without_files(void *unused) {
+  (void)unused;
+  while (!atomic_load(&stop)) {
+    CHECK_OK(jitsym_close(test_open_flags(0, 0)));
+  }
+  return NULL;
+}
+
+/* Sessions that are off open and close while the process forks; a child enables another one as that one's options say. */
+static void options_at_doors(void) {
+  setenv("JITSYM", "off", 1);
+  char dir[TEST_PATH_MAX];
+  CHECK(snprintf(dir, sizeof dir, "%s/private", test_dir) < (int)sizeof dir && mkdir(dir, 0700) == 0);
+  jitsym_options options = test_options();
+  options.map_dir = options.jitdump_dir = dir;
+  options.file_mode = 0600;
+  CHECK_OK(jitsym_init(&options, &session));
+  pthread_t thread;
+  atomic_store(&stop, 0);
+  CHECK(pthread_create(&thread, NULL, doors_without_files, NULL) == 0);
+  for (unsigned i = 0; i < (test_light ? 50 : 400) && CHILD_CAN_ALLOCATE; i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      test_inherits_threads = 1;
+      CHECK_OK(jitsym_enable(session, JITSYM_SINK_MAP));
+      struct test_path path = test_path_in(session, JITSYM_SINK_MAP, dir);
+      struct stat file;
+      CHECK(stat(path.text, &file) == 0 && (file.st_mode & 0777) == 0600 && unlink(path.text) == 0);
+      _exit(0);
+    }
+    test_wait_ok(child);
+  }
+  atomic_store(&stop, 1);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* A signal handler that forks while its thread is in the library. */
 static volatile sig_atomic_t signals;
 
@@ -1281,6 +1319,7 @@ int main(int argc, char **argv) {
   test_child(ten_thousand);
   test_child(many_at_once);
   test_child(fork_at_doors);
+  test_child(options_at_doors);
   test_child(fork_in_signal_handler);
   if (!test_light) {
     /* With the C library's own allocator. */
