@@ -181,7 +181,8 @@ typedef enum jitsym_status {
    */
   JITSYM_ERR_UNKNOWN_ID = 18,
   /**
-   * The time allowed ran out; the work goes on in the background.
+   * The time allowed ran out; the work goes on in the background. A call that makes, changes or ends code memory has changed
+   * nothing: another such call has taken more than 10 seconds, because its disk hangs.
    */
   JITSYM_ERR_TIMEOUT = 19,
   /**
@@ -1519,7 +1520,7 @@ enum jitsym_status jitsym_unwind_size(const struct jitsym_unwind *unwind,
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`; `JITSYM_ERR_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
  * `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`,
- * `_CLOSED`, `_FORKED`, `_BUSY`.
+ * `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O at times.
  *
@@ -1542,7 +1543,7 @@ enum jitsym_status jitsym_alloc(struct jitsym *session,
  * - `size`: bytes that are still needed, rounded up to 64.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if that is more than there is; `JITSYM_ERR_REGION` if no
- * such memory begins there. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`.
+ * such memory begins there. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
  *
  * Any thread, concurrently; not from a signal handler.
  */
@@ -1562,7 +1563,7 @@ enum jitsym_status jitsym_shrink(struct jitsym *session,
  * - `exec`: where the memory begins, in the executable view.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed. Also
- * `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`.
+ * `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O at times.
  */
@@ -1634,7 +1635,7 @@ uint32_t jitsym_version_number(void);
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`;
  * `JITSYM_ERR_TOO_LARGE` above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`. `JITSYM_ERR_NO_MEMORY`, also if
- * nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
  *
  * Any thread, concurrently; not from a signal handler. Does file I/O.
  *
@@ -1673,7 +1674,7 @@ enum jitsym_status jitsym_region_create(struct jitsym *session,
  * adopted. `JITSYM_ERR_NO_MEMORY`, also
  * if no address space is free below it, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
  * `JITSYM_ERR_SINK_FAILED` if the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`):
- * `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. After a failure the memory is as it was.
+ * `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`. After a failure the memory is as it was.
  *
  * Any thread; not from a signal handler. Does file I/O.
  */
@@ -1690,7 +1691,7 @@ enum jitsym_status jitsym_region_adopt(struct jitsym *session,
  * - `size`: its new size in bytes, rounded up to whole pages. A smaller one than it has changes nothing.
  *
  * Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if none begins there, or it has one view; `JITSYM_ERR_TOO_LARGE`;
- * `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
  *
  * Any thread; not from a signal handler. Does file I/O.
  */
@@ -1726,7 +1727,7 @@ enum jitsym_status jitsym_region_discard(struct jitsym *session,
  * Parameters:
  * - `exec`: where the region begins.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_REGION`; `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+ * Returns `JITSYM_OK`; `JITSYM_ERR_REGION`; `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
  *
  * Any thread; not from a signal handler. Does file I/O.
  */

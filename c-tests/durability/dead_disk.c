@@ -359,6 +359,66 @@ static void child_without_files(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+static jitsym_status registers(void) {
+  jitsym_code code = test_code(0x7000002000, 64, "of the child");
+  return jitsym_register(call.session, &code, NULL);
+}
+
+/* A child exits while another thread's first call makes its state. It waits for that, and leaves no spool. */
+static void exits_in_first_call(void) {
+  call.session = test_open_flags(JITSYM_SINK_MAP, 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    no_new_files = 1;
+    disk_dies();
+    call_elsewhere(registers);
+    await_waiting();
+    exit(0);
+  }
+  test_wait_ok(child);
+  char prefix[64];
+  snprintf(prefix, sizeof prefix, "jitsym-%d-", (int)child);
+  DIR *dir = opendir(getenv("JITSYM_SPOOL_DIR"));
+  CHECK(dir != NULL);
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    CHECK(strncmp(entry->d_name, prefix, strlen(prefix)) != 0);
+  }
+  closedir(dir);
+  CHECK_OK(jitsym_close(call.session));
+}
+
+/* ------------------------------------------------------------------------------------------------ code memory */
+
+/* A call that makes code memory hangs. Others that change some do nothing, and say so in time. */
+static void code_memory_beside(jitsym_status (*function)(void)) {
+  jitsym_region_options options = JITSYM_REGION_OPTIONS(1 << 16);
+  jitsym_region region = JITSYM_REGION, piece = JITSYM_REGION;
+  call.session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_REGION, 0);
+  CHECK_OK(jitsym_region_create(call.session, &options, &region));
+  no_new_files = 1;
+  disk_dies();
+  call_elsewhere(function);
+  await_waiting();
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_region_release(call.session, region.exec));
+  if (function == allocates) {
+    CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_alloc(call.session, 100, 0, 0, &piece));
+  }
+  works(call.session);
+  disk_is_back();
+  CHECK_OK(await_call());
+  CHECK_OK(jitsym_region_release(call.session, region.exec));
+  CHECK_OK(jitsym_close(call.session));
+}
+
+static void beside_create(void) {
+  code_memory_beside(creates);
+}
+
+static void beside_alloc(void) {
+  code_memory_beside(allocates);
+}
+
 /* ------------------------------------------------------------------------------------------------ others' files */
 
 static void is_killed(void) {
@@ -397,7 +457,7 @@ static void recovers(void) {
 int main(int argc, char **argv) {
   static void (*const scenes[])(void) = {
       first_session,       late_sinks,         closed_meanwhile,       late_end_of_one, late_end_of_all, exits, exits_and_removes,
-      forks_beside_create, forks_beside_alloc, forks_beside_collector, child_without_files, recovers,
+      forks_beside_create, forks_beside_alloc, forks_beside_collector, child_without_files, exits_in_first_call, beside_create, beside_alloc, recovers,
   };
   enum { SCENES = sizeof scenes / sizeof scenes[0] };
   pid_t running[SCENES];

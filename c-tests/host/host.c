@@ -343,6 +343,29 @@ static void regions_leave_none(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A child of a child of a child has as many descriptors as its parent. */
+static void generations_leave_none(void) {
+  jitsym *session = open_all_sinks();
+  jitsym_region_options options = JITSYM_REGION_OPTIONS(1 << 16);
+  jitsym_region region = JITSYM_REGION;
+  CHECK_OK(jitsym_region_create(session, &options, &region));
+  int before = 0;
+  for (int generation = 0; generation < 5; generation++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child > 0) {
+      test_wait_ok(child);
+      break;
+    }
+    test_register(session, (uintptr_t)region.exec, 64, "of a child");
+    CHECK_OK(test_flush(session));
+    int now = all_descriptors();
+    CHECK(generation == 0 || now == before);
+    before = now;
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /*
  * A program that ends by the end of its last thread, just after the library's threads have ended: what it has printed is not lost,
  * because it does not end on one of these.
@@ -611,6 +634,7 @@ int main(int argc, char **argv) {
     test_child(in_one_table);
     test_child(none_is_left);
     test_child(regions_leave_none);
+    test_child(generations_leave_none);
     test_child(last_words);
   }
   test_child(cancellation);

@@ -31,7 +31,7 @@ use crate::session;
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`; `JITSYM_ERR_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`,
-/// `_CLOSED`, `_FORKED`, `_BUSY`.
+/// `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn jitsym_alloc(
 /// - `size`: bytes that are still needed, rounded up to 64.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if that is more than there is; `JITSYM_ERR_REGION` if no
-/// such memory begins there. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`.
+/// such memory begins there. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -78,7 +78,7 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
 /// - `exec`: where the memory begins, in the executable view.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed. Also
-/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`.
+/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 #[no_mangle]

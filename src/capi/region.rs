@@ -25,7 +25,7 @@ use crate::session;
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`; `JITSYM_ERR_SIZE_ZERO`;
 /// `JITSYM_ERR_TOO_LARGE` above 1 GiB, or an alignment of 512 MiB; `JITSYM_ERR_ALIGNMENT`. `JITSYM_ERR_NO_MEMORY`, also if
-/// nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// nothing is free near the address, or there are 768 regions. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// adopted. `JITSYM_ERR_NO_MEMORY`, also
 /// if no address space is free below it, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING` without `JITSYM_SINK_REGION`.
 /// `JITSYM_ERR_SINK_FAILED` if the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`):
-/// `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. After a failure the memory is as it was.
+/// `jitsym_last_error` says more. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`. After a failure the memory is as it was.
 ///
 /// Any thread; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -86,7 +86,7 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 /// - `size`: its new size in bytes, rounded up to whole pages. A smaller one than it has changes nothing.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if none begins there, or it has one view; `JITSYM_ERR_TOO_LARGE`;
-/// `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -118,7 +118,7 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
 /// Parameters:
 /// - `exec`: where the region begins.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`; `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`; `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread; not from a signal handler. Does file I/O.
 #[no_mangle]

@@ -53,7 +53,8 @@ pub enum jitsym_status {
     JITSYM_ERR_CLOSED = 17,
     /// No code with this id is registered: the id was never given out, or its code was unregistered or overwritten.
     JITSYM_ERR_UNKNOWN_ID = 18,
-    /// The time allowed ran out; the work goes on in the background.
+    /// The time allowed ran out; the work goes on in the background. A call that makes, changes or ends code memory has changed
+    /// nothing: another such call has taken more than 10 seconds, because its disk hangs.
     JITSYM_ERR_TIMEOUT = 19,
     /// The writer could not keep up and the record was dropped. It is counted in `jitsym_stats.dropped`.
     JITSYM_ERR_DROPPED = 20,

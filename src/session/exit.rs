@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::Error;
 use crate::session::control::STOP_TIMEOUT;
-use crate::session::{explain, process};
+use crate::session::{explain, fork, process};
 use crate::sys::{guard, thread};
 
 /// The longest that an exit takes: it waits for the writer, and then for files.
@@ -14,9 +14,11 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 /// the spool. The current write is waited for, so that it is not cut; but a disk that hangs does not hang the exit for ever.
 /// Once everything is written the spool is removed.
 pub fn flush_at_exit() {
-    let Ok(process) = process::current() else { return };
-    let Some(engine) = process.engine() else { return };
     let end = Instant::now() + EXIT_TIMEOUT;
+    let Ok(process) = fork::current_once_taken_over(end) else { return };
+    // Another thread may be about to open the first session.
+    let opened_elsewhere = || process.with_control(end, |_| Ok(process.engine())).ok().flatten();
+    let Some(engine) = process.engine().or_else(opened_elsewhere) else { return };
     if !engine.signal_flush.exit() {
         return wait_for_exit();
     }

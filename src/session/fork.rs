@@ -264,6 +264,18 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
+/// The state of this process. In a child where another thread just makes it, once that is done, or as it is then.
+pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
+    loop {
+        let taking =
+            process::current_or_inherited().map_or(0, |known| known.host.page.words().taking.load(Ordering::Acquire));
+        match process::current() {
+            Err(Error::Forked) if taking == TAKING && Instant::now() < end => thread::sleep_micros(100),
+            found => return found,
+        }
+    }
+}
+
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
     let words = parent.host.page.words();
     // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in this

@@ -182,12 +182,9 @@ impl Process {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// If another thread opens or closes a session at this moment, nothing is removed. False if it takes longer than until `end`.
+    /// False if it takes longer than until `end`, as may the call of another thread that opens or closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
-        self.control.try_lock().is_none_or(|mut control| {
-            control.begin(end);
-            control.remove_files().is_ok()
-        })
+        self.with_control(end, Control::remove_files).is_ok()
     }
 
     /// The engine, if a session was ever opened.

@@ -3,9 +3,12 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The longest that a call waits for another one, of which it needs what that has.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module's description.
 pub struct TimedLock<T> {
@@ -32,6 +35,11 @@ impl<T> TimedLock<T> {
         self.take(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
+    /// `None` if others have it for longer than a call waits.
+    pub fn lock_in_time(&self) -> Option<Locked<'_, T>> {
+        self.lock_until(Instant::now() + PATIENCE)
+    }
+
     /// `None` if somebody has it, or takes it just now: in a forked child nobody is there who would go on.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         self.take(self.is_taken.try_lock().ok()?)
@@ -44,6 +52,12 @@ impl<T> TimedLock<T> {
 
     fn is_taken(&self) -> MutexGuard<'_, bool> {
         self.is_taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Default> Default for TimedLock<T> {
+    fn default() -> TimedLock<T> {
+        TimedLock::new(T::default())
     }
 }
 
@@ -77,8 +91,6 @@ impl<T> Drop for Locked<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

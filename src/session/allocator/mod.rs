@@ -12,7 +12,7 @@ use crate::api::options::Sinks;
 use crate::session::call::Ref;
 use crate::session::fork;
 use crate::sink::region::{CodeRegion, RegionOptions, REACH, SIZE_MAX};
-use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{fork_lock, reserve, thread};
 use arena::{Arena, CHUNK, GRANULE};
 
@@ -29,7 +29,7 @@ const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 /// The regions of this allocator, cut into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    arenas: Mutex<Vec<Arena>>,
+    arenas: TimedLock<Vec<Arena>>,
 }
 
 /// What a caller asks for. Sizes are whole granules.
@@ -78,24 +78,26 @@ impl Wanted {
 impl Allocator {
     /// In a child that takes over: the parent's pieces.
     pub fn inherit(&self, parent: &Allocator) {
-        if let Ok(mut arenas) = parent.arenas.try_lock() {
-            *self.lock() = std::mem::take(&mut *arenas);
+        if let Some(mut arenas) = parent.arenas.try_lock() {
+            // Nobody else has this one yet.
+            self.arenas.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *arenas));
         }
     }
 
     /// In a child: whether the fork was not made in the middle of another thread's call.
     pub fn is_whole(&self) -> bool {
-        self.arenas.try_lock().is_ok()
+        self.arenas.try_lock().is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arena>> {
-        self.arenas.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Another call may wait for a disk.
+    fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
+        self.arenas.lock_in_time().ok_or(Error::Timeout)
     }
 
     /// Whether a region is this allocator's, which nobody else changes.
-    fn has(&self, exec: u64) -> bool {
+    fn has(&self, exec: u64) -> Result<bool> {
         let _inside = fork_lock::enter();
-        self.lock().iter().any(|arena| arena.exec == exec)
+        Ok(self.lock()?.iter().any(|arena| arena.exec == exec))
     }
 
     fn alloc(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
@@ -103,7 +105,7 @@ impl Allocator {
             return Err(Error::NoMemory);
         }
         let _inside = fork_lock::enter();
-        let mut arenas = self.lock();
+        let mut arenas = self.lock()?;
         if let Some(piece) = found(source, &mut arenas, wanted) {
             return Ok(piece);
         }
@@ -118,7 +120,7 @@ impl Allocator {
             return Err(Error::SizeZero);
         }
         let _inside = fork_lock::enter();
-        let mut arenas = self.lock();
+        let mut arenas = self.lock()?;
         let (number, place, len) = find(&arenas, exec)?;
         let new = size.checked_next_multiple_of(GRANULE).filter(|new| *new <= len).ok_or(Error::TooLarge)?;
         arenas[number].shrink(place, new);
@@ -128,7 +130,7 @@ impl Allocator {
     /// Takes a piece back. Returns the beginning of a region that is to be released, and no longer the allocator's.
     fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
-        let mut arenas = self.lock();
+        let mut arenas = self.lock()?;
         let (number, place, len) = find(&arenas, exec)?;
         source.unregister(exec, len);
         let arena = &mut arenas[number];
@@ -261,7 +263,7 @@ impl Ref {
 
     /// Refuses what would take memory from under the allocator.
     pub fn is_not_allocators(&self, exec: u64) -> Result<()> {
-        match thread::quietly(|| self.process.allocator.has(exec)) {
+        match thread::quietly(|| self.process.allocator.has(exec))? {
             true => Err(Error::Region),
             false => Ok(()),
         }

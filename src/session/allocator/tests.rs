@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arena::RESTING_MIN;
 use super::*;
+use crate::sys::sync::Mutex;
 
 /// Regions that are nowhere.
 #[derive(Default)]
@@ -200,12 +201,12 @@ fn pieces_at_random() {
             }
         }
         if step % 500 == 0 {
-            allocator.lock().iter().for_each(Arena::check);
+            allocator.lock().unwrap().iter().for_each(Arena::check);
         }
     }
     nowhere.fails.store(false, Ordering::Relaxed);
     pieces.keys().for_each(|&exec| free(&allocator, &nowhere, exec));
-    allocator.lock().iter().for_each(Arena::check);
+    allocator.lock().unwrap().iter().for_each(Arena::check);
     assert_eq!(nowhere.count(), 1);
 }
 
@@ -281,7 +282,7 @@ fn shrunk() {
     assert_eq!(second.exec, first.exec + 128);
     allocator.shrink(first.exec, 1).unwrap();
     assert_eq!(alloc(&allocator, &nowhere, 64).exec, first.exec + 64);
-    allocator.lock().iter().for_each(Arena::check);
+    allocator.lock().unwrap().iter().for_each(Arena::check);
 }
 
 #[test]
@@ -353,5 +354,5 @@ fn threads() {
         }
     };
     std::thread::scope(|scope| (0..4).for_each(|number| drop(scope.spawn(move || work(number)))));
-    allocator.lock().iter().for_each(Arena::check);
+    allocator.lock().unwrap().iter().for_each(Arena::check);
 }

@@ -14,7 +14,8 @@ use crate::api::Id;
 use crate::format::arch;
 use crate::session::call::Ref;
 use crate::session::{find, Session};
-use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
+use crate::sys::sync::outside::{Mutex, PoisonError};
+use crate::sys::timed_lock::TimedLock;
 use crate::sys::{fork_lock, loader, process_memory, rights};
 pub use lines::Row;
 
@@ -38,7 +39,7 @@ const CALLERS_MAX: usize = 2048;
 /// What the runtimes of a process have told.
 #[derive(Debug, Default)]
 pub struct Collector {
-    state: Mutex<State>,
+    state: TimedLock<State>,
     /// The object that each caller's code lies in.
     modules: Mutex<HashMap<u64, u64>>,
 }
@@ -126,18 +127,15 @@ impl Region {
 impl Collector {
     /// In a child that takes over: what the parent was told.
     pub fn inherit(&self, parent: &Collector) {
-        if let Ok(mut state) = parent.state.try_lock() {
-            *self.lock() = std::mem::take(&mut *state);
+        if let Some(mut state) = parent.state.try_lock() {
+            // Nobody else has this one yet.
+            self.state.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *state));
         }
     }
 
     /// In a child: whether the fork was not made in the middle of another thread's call.
     pub fn is_whole(&self) -> bool {
-        self.state.try_lock().is_ok()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.try_lock().is_some()
     }
 
     /// The object that code at this address lies in; 0 for code that is in none. The loader is asked while no lock is held.
@@ -184,7 +182,8 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
     }
     let collector = &session.process.collector;
     let _inside = fork_lock::enter();
-    let mut state = collector.lock();
+    // Another call may wait for a disk.
+    let mut state = collector.state.lock_in_time().ok_or(Error::Timeout)?;
     body(&session, &mut state)
 }
 

@@ -47,7 +47,7 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let end = addr.checked_add(size).filter(|_| addr != 0).ok_or(Error::AddressRange)?;
-        let _changing = self.begin_change();
+        let _changing = self.begin_change()?;
         let maps = self.all_mapped(status).map_err(|_| Error::NoMemory)?;
         self.adopt_range(status, &maps, addr, end).map(drop)
     }

@@ -81,7 +81,7 @@ impl Regions {
         let (len, max_len) = (whole(wanted.size)?, whole(max_len)?);
         let huge = if wanted.huge { HUGE_PAGE } else { 0 };
         let alignment = wanted.alignment.max(page_size() as u64).max(huge);
-        let _changing = self.begin_change();
+        let _changing = self.begin_change()?;
         if self.is_full(status) || reserve::is_short() {
             return Err(Error::NoMemory);
         }

@@ -12,7 +12,7 @@ use super::adopt::swap;
 use super::create::{map_tables, New};
 use super::exchange::{for_pages, BLOCK};
 use super::window::Window;
-use super::{Backing, Naming, Parts, Region, Regions, NEVER};
+use super::{lock, Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
@@ -50,6 +50,10 @@ impl Regions {
 
     /// In a forked child that takes over: its parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
+        if let Ok(mut settings) = parent.settings.try_lock() {
+            // Else each generation of children has one more descriptor.
+            lock(&self.settings).last_dir = settings.last_dir.take();
+        }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
                 // The descriptor is the parent's.

@@ -42,6 +42,7 @@ use crate::sys::fork_lock::{self, Inside};
 use crate::sys::maps::Mapping;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
+use crate::sys::timed_lock::{Locked, TimedLock};
 pub use create::{CodeRegion, RegionOptions, SIZE_MAX};
 use declined::{Declined, Shown};
 use marks::Marks;
@@ -73,7 +74,7 @@ pub struct Regions {
     some_gone: AtomicBool,
     places: Places,
     settings: Mutex<Settings>,
-    changing: Mutex<()>,
+    changing: TimedLock<()>,
     children: children::Children,
 }
 
@@ -117,7 +118,7 @@ impl Default for Regions {
             some_gone: AtomicBool::new(false),
             places: Places::default(),
             settings: Mutex::default(),
-            changing: Mutex::default(),
+            changing: TimedLock::default(),
             children: children::Children::default(),
         }
     }
@@ -133,23 +134,26 @@ fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     thread::uncancelled(|| quietly(body))
 }
 
+/// How long a registration waits for a thread that makes or ends regions, which may wait for a disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// As long as this is there, its thread may make and end regions, and the process does not fork.
 struct Changer<'r> {
-    _one: MutexGuard<'r, ()>,
+    _one: Locked<'r, ()>,
     _inside: Inside,
 }
 
 impl Regions {
-    /// Waits until no other thread makes or ends regions, and while the process forks.
-    fn begin_change(&self) -> Changer<'_> {
+    /// Waits until no other thread makes or ends regions, and while the process forks. Another thread may wait for a disk.
+    fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
-        Changer { _one: lock(&self.changing), _inside: inside }
+        Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
     /// As `begin_change`, for what need not be now: nothing while the process forks.
     fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
-        Some(Changer { _one: lock(&self.changing), _inside: inside })
+        Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })
     }
 
     /// Whether a registration has to be looked at.

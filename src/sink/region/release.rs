@@ -20,7 +20,7 @@ const HOLE_MOST: u64 = 64 << 20;
 impl Regions {
     /// Makes a region larger, at its end.
     pub fn grow(&self, start: u64, size: u64) -> Result<()> {
-        let _changing = self.begin_change();
+        let _changing = self.begin_change()?;
         let region = self.starting(start)?;
         let Backing::TwoViews { write } = region.kind else { return Err(Error::Region) };
         let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
@@ -91,7 +91,7 @@ impl Regions {
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. Code in it should
     /// have been written before.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
-        let _changing = self.begin_change();
+        let _changing = self.begin_change()?;
         let region = self.starting(start)?;
         let had_file = lock(&region.naming).has_file();
         // Where the host has mapped something else since, that is not ours to unmap.
