@@ -364,9 +364,11 @@ static jitsym_status registers(void) {
   return jitsym_register(call.session, &code, NULL);
 }
 
-/* A child exits while another thread's first call makes its state. It waits for that, and leaves no spool. */
+/* A child exits while another thread's first call makes its state. It waits for that, writes all, and leaves no spool. */
 static void exits_in_first_call(void) {
   call.session = test_open_flags(JITSYM_SINK_MAP, 0);
+  test_register(call.session, 0x7000001000, 64, "of the parent");
+  CHECK_OK(test_flush(call.session));
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -374,9 +376,14 @@ static void exits_in_first_call(void) {
     disk_dies();
     call_elsewhere(registers);
     await_waiting();
+    /* Before the library's own handler. */
+    CHECK(atexit(disk_is_back) == 0);
     exit(0);
   }
   test_wait_ok(child);
+  struct map map = map_read(test_path_of(child, JITSYM_SINK_MAP).text);
+  CHECK(map_name(&map, 0x7000001000) != NULL);
+  map_free(&map);
   char prefix[64];
   snprintf(prefix, sizeof prefix, "jitsym-%d-", (int)child);
   DIR *dir = opendir(getenv("JITSYM_SPOOL_DIR"));
