@@ -84,6 +84,7 @@ fn by_exit() {
         "exit_in_destructor",
         "exit_twice",
         "exit_in_two_ways",
+        "exit_overtaken",
         "exit_beside_flush",
         "exit_beside_close",
         "short_threads",

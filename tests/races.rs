@@ -157,7 +157,7 @@ fn more_of_it() {
     }
     models();
     let program = root().join("target/models/release/jitsym-models");
-    for model in ["publish", "take_back", "pool", "sleep", "flush", "close", "fork"] {
+    for model in ["publish", "take_back", "pool", "sleep", "flush", "close", "fork", "halt"] {
         let output = run(Command::new(&program).arg(model).env("JITSYM_SWITCHES", "2"));
         println!("{}", stdout(&output));
     }

@@ -504,6 +504,13 @@ fn the_host_lives() {
     on_tmpfs(&program, "size=2m", "full");
 }
 
+/// A child that is forked in the middle of an adoption keeps what it executes, and the parent adopts the memory all the same.
+#[test]
+fn forks_in_the_middle_of_an_adoption() {
+    let program = &["c-tests/regions/forked_meanwhile.c"];
+    calls(&compile("gcc", program, Link::Shared, &["-std=gnu11", "-O1"], "forked_meanwhile"), "forked-meanwhile");
+}
+
 /// Which memory is adopted by itself, when, and what is said of the rest.
 #[test]
 fn the_right_memory_is_adopted() {

@@ -190,14 +190,30 @@ static void closed_meanwhile(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* Sinks end later, one of two or both. Nobody can start them before. Then they have their files again. */
-static void late_ends(uint32_t off) {
-  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 0);
+/* ------------------------------------------------------------------------------------------------ ends that take longer */
+
+/* A session that has a record on its way to the disk when that dies. */
+static jitsym *open_and_die(uint32_t flags) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, flags);
   no_writes = 1;
   disk_dies();
   test_register(session, 0x7000001000, 64, "on its way");
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
   await_waiting();
+  return session;
+}
+
+static int map_has(pid_t process, const char *text) {
+  size_t size;
+  unsigned char *map = file_read(test_path_of(process, JITSYM_SINK_MAP).text, &size);
+  int found = memmem(map, size, text, strlen(text)) != NULL;
+  free(map);
+  return found;
+}
+
+/* Sinks end later, one of two or both. Nobody can start them before. Then they have their files again. */
+static void late_ends(uint32_t off) {
+  jitsym *session = open_and_die(0);
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, off));
   /* Nor has it ended for another call. */
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, off));
@@ -206,12 +222,7 @@ static void late_ends(uint32_t off) {
   CHECK_OK(jitsym_enable(session, JITSYM_SINK_MAP));
   test_register(session, 0x7000000000, 64, "in a map again");
   CHECK_OK(test_flush(session));
-  char path[TEST_PATH_MAX];
-  size_t size;
-  CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
-  unsigned char *map = file_read(path, &size);
-  CHECK(memmem(map, size, "in a map again", 14) != NULL);
-  free(map);
+  CHECK(map_has(getpid(), "in a map again"));
   CHECK_OK(jitsym_close(session));
 }
 
@@ -221,6 +232,112 @@ static void late_end_of_one(void) {
 
 static void late_end_of_all(void) {
   late_ends(0);
+}
+
+static jitsym_status disables(jitsym *session) {
+  return jitsym_disable(session, 0);
+}
+
+static jitsym_status opens_without_files(jitsym **session) {
+  jitsym_options options = test_options();
+  options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
+  return jitsym_init(&options, session);
+}
+
+/* A session that writes no files is not opened before either: it would say that there is nothing to write. */
+static void opened_without_files(jitsym_status (*ends)(jitsym *)) {
+  jitsym *session = NULL;
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, ends(open_and_die(0)));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, opens_without_files(&session));
+  CHECK(session == NULL);
+  disk_is_back();
+  CHECK_OK(opens_without_files(&session));
+  CHECK(map_has(getpid(), "on its way"));
+  CHECK_OK(jitsym_close(session));
+}
+
+static void opened_after_disable(void) {
+  opened_without_files(disables);
+}
+
+static void opened_after_close(void) {
+  opened_without_files(jitsym_close);
+}
+
+/* Runs a process that exits, with a directory of its own for spools. Returns its number, and how many spools it has left. */
+static pid_t exited(const char *spools, void (*body)(void), int *left) {
+  struct test_path dir = test_subdir(spools, 1);
+  CHECK(setenv("JITSYM_SPOOL_DIR", dir.text, 1) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    body();
+    exit(0);
+  }
+  test_wait_ok(child);
+  *left = test_files_in(dir.text);
+  return child;
+}
+
+/* The process exits while the disk is dead. The spool has what was on its way. */
+static void is_in_spool(const char *spools, void (*body)(void)) {
+  int left;
+  pid_t process = exited(spools, body, &left);
+  CHECK(left == 1);
+  jitsym *session = test_open_flags(0, JITSYM_INIT_RECOVER);
+  CHECK(test_stats_now(session).recovered == 1);
+  CHECK(map_has(process, "on its way"));
+  CHECK_OK(jitsym_close(session));
+}
+
+static void opens_too_early(void) {
+  jitsym *session = NULL;
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(open_and_die(0), 0));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, opens_without_files(&session));
+}
+
+static void opened_before_exit(void) {
+  is_in_spool("spools_opened", opens_too_early);
+}
+
+static void would_remove(void) {
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(open_and_die(JITSYM_INIT_REMOVE_FILES), 0));
+}
+
+static void not_removed_at_exit(void) {
+  is_in_spool("spools_not_removed", would_remove);
+}
+
+/* Files that are to be removed go when the writer has ended, however late that is: with the last session, or at the exit. */
+static void is_removed(const char *spools, void (*body)(void)) {
+  int left;
+  pid_t process = exited(spools, body, &left);
+  CHECK(left == 0);
+  CHECK(access(test_path_of(process, JITSYM_SINK_MAP).text, F_OK) != 0 && errno == ENOENT);
+  CHECK(access(test_path_of(process, JITSYM_SINK_JITDUMP).text, F_OK) != 0 && errno == ENOENT);
+}
+
+static void closes_in_vain(void) {
+  jitsym *session = open_and_die(JITSYM_INIT_REMOVE_FILES);
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, 0));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_close(session));
+  disk_is_back();
+}
+
+static void removed_at_exit(void) {
+  is_removed("spools_removed_at_exit", closes_in_vain);
+}
+
+static void closes_in_time(void) {
+  jitsym *session = open_and_die(JITSYM_INIT_REMOVE_FILES);
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_disable(session, 0));
+  disk_is_back();
+  CHECK_OK(jitsym_close(session));
+  CHECK(access(test_path_of(getpid(), JITSYM_SINK_MAP).text, F_OK) != 0 && errno == ENOENT);
+}
+
+static void removed_at_close(void) {
+  is_removed("spools_removed_at_close", closes_in_time);
 }
 
 /* ------------------------------------------------------------------------------------------------ the end */
@@ -463,8 +580,12 @@ static void recovers(void) {
 
 int main(int argc, char **argv) {
   static void (*const scenes[])(void) = {
-      first_session,       late_sinks,         closed_meanwhile,       late_end_of_one, late_end_of_all, exits, exits_and_removes,
-      forks_beside_create, forks_beside_alloc, forks_beside_collector, child_without_files, exits_in_first_call, beside_create, beside_alloc, recovers,
+      first_session,       late_sinks,           closed_meanwhile,   late_end_of_one,
+      late_end_of_all,     opened_after_disable, opened_after_close, opened_before_exit,
+      not_removed_at_exit, removed_at_exit,      removed_at_close,   exits,
+      exits_and_removes,   forks_beside_create,  forks_beside_alloc, forks_beside_collector,
+      child_without_files, exits_in_first_call,  beside_create,      beside_alloc,
+      recovers,
   };
   enum { SCENES = sizeof scenes / sizeof scenes[0] };
   pid_t running[SCENES];

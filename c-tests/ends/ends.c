@@ -7,6 +7,8 @@
  * completed by `jitsym recover` before where the library did not get to run).
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -311,6 +313,44 @@ static int exits_twice(void) {
 
 static int exits_in_two_ways(void) {
   return end_together(1);
+}
+
+/* The calling thread exits, and is held as soon as the library's exit handler makes its first call. */
+static _Thread_local int is_to_be_held;
+static int is_held;
+
+/* Stands in front of the C library's function, with which each of the library's exit handlers begins. */
+int pthread_setcancelstate(int state, int *before) {
+  static int (*next)(int, int *);
+  if (is_to_be_held) {
+    __atomic_store_n(&is_held, 1, __ATOMIC_SEQ_CST);
+    for (;;) {
+      pause();
+    }
+  }
+  if (next == NULL) {
+    next = (int (*)(int, int *))dlsym(RTLD_NEXT, "pthread_setcancelstate");
+  }
+  return next(state, before);
+}
+
+static void *exits_and_is_held(void *unused) {
+  (void)unused;
+  is_to_be_held = 1;
+  exit(0);
+}
+
+/*
+ * The thread that has the library's exit handler does not come to run it, and another thread exits. From 2.41 on, the C library lets
+ * one thread exit at a time.
+ */
+static int exits_overtaken(void) {
+  begin_busy();
+  if (strverscmp(gnu_get_libc_version(), "2.41") < 0) {
+    start(exits_and_is_held, 0);
+    TEST_AWAIT(__atomic_load_n(&is_held, __ATOMIC_SEQ_CST));
+  }
+  exit(0);
 }
 
 static void *flushes(void *unused) {
@@ -743,6 +783,7 @@ static const struct way {
     {"exit_in_destructor", exits_in_destructor, 0, 1, 0},
     {"exit_twice", exits_twice, 0, 1, 1},
     {"exit_in_two_ways", exits_in_two_ways, 0, 1, 1},
+    {"exit_overtaken", exits_overtaken, 0, 1, 1},
     {"exit_beside_flush", exits_beside_flush, 0, 1, 0},
     {"exit_beside_close", exits_beside_close, 0, 1, 0},
     {"short_threads", short_threads, 0, 1, 0},

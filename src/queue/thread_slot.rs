@@ -83,7 +83,7 @@ impl ThreadSlot {
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// The thread has published the record, or given it up.
+    /// The thread has published the record, or given it up. Whoever sees the end sees the record.
     #[inline]
     pub fn end(&self) {
         self.busy.store(false, Ordering::Release);
@@ -136,7 +136,7 @@ impl ThreadSlot {
         self.claim.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Whether the thread lays down a record that it has begun before.
+    /// Whether the thread lays down a record that it has begun before. If not, all that it has published is seen from now on.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
@@ -154,7 +154,7 @@ impl ThreadSlot {
 
     /// The chunk that the writer wants, if the thread is not using it.
     pub fn wanted(&self) -> Option<Chunk> {
-        let idle = !self.busy.load(Ordering::Acquire);
+        let idle = !self.is_busy();
         self.current().filter(|_| idle)
     }
 

@@ -69,8 +69,10 @@ extern "C" fn at_exit() {
 /// Two threads may call `exit` at once. In C libraries that let them, each handler runs on one of them; this one keeps the other
 /// from ending the process before the first is done.
 extern "C" fn after_exit() {
+    // Before the guard, in which each thread is inside. A signal handler may have interrupted this library, as above.
+    let may_write = !guard::is_inside();
     let _ = blocking_guarded(|| {
-        wait_for_exit();
+        wait_for_exit(may_write);
         Ok(())
     });
 }

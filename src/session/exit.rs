@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::api::error::Error;
 use crate::session::control::STOP_TIMEOUT;
 use crate::session::{explain, fork, process};
-use crate::sys::{guard, thread};
+use crate::sys::thread;
 
 /// The longest that an exit takes: it waits for the writer, and then for files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
@@ -20,7 +20,7 @@ pub fn flush_at_exit() {
     let opened_elsewhere = || process.with_control(end, |_| Ok(process.engine())).ok().flatten();
     let Some(engine) = process.engine().or_else(opened_elsewhere) else { return };
     if !engine.signal_flush.exit() {
-        return wait_for_exit();
+        return wait_for_exit(false);
     }
     // Also if nothing runs: a sink that another thread starts now writes nothing.
     engine.requests().exiting = Some(thread::id());
@@ -44,10 +44,11 @@ pub fn flush_at_exit() {
 }
 
 /// If the process exits by another thread too, waits until that has written pending records: the first thread without exit
-/// handlers left ends the process. The other may have the handler, and not have come to run it: then this thread writes them.
-pub fn wait_for_exit() {
+/// handlers left ends the process. The other may have the handler, and not have come to run it: then this thread writes them, if it
+/// may.
+pub fn wait_for_exit(may_write: bool) {
     let Some(engine) = process::current_engine() else { return };
-    if !engine.signal_flush.has_exit_begun() && !guard::is_inside() {
+    if may_write && !engine.signal_flush.has_exit_begun() {
         return flush_at_exit();
     }
     let end = Instant::now() + EXIT_TIMEOUT;

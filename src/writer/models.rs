@@ -38,6 +38,10 @@ struct Model {
 
 const FENCE: &str = "            fence(Ordering::SeqCst);";
 
+/// How a thread says that it has ended a record, and how the writer sees that.
+const END: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.store(false, Ordering::Release)");
+const IS_BUSY: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.load(Ordering::Acquire)");
+
 const MODELS: &[Model] = &[
     Model {
         name: "publish",
@@ -45,7 +49,12 @@ const MODELS: &[Model] = &[
         body: publish,
         weak: &[("src/queue/chunk.rs", "committed.store(self.events, Ordering::Release)")],
     },
-    Model { name: "take_back", switches: 3, body: take_back, weak: &[("src/queue/engine/wake.rs", FENCE)] },
+    Model {
+        name: "take_back",
+        switches: 3,
+        body: take_back,
+        weak: &[("src/queue/engine/wake.rs", FENCE), END, IS_BUSY],
+    },
     Model { name: "pool", switches: 2, body: pool, weak: &[("src/queue/pool.rs", "self.top.fetch_update(")] },
     Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/queue/engine/wake.rs", FENCE)] },
     Model {
@@ -55,16 +64,8 @@ const MODELS: &[Model] = &[
         weak: &[("src/queue/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
     },
     Model { name: "close", switches: 1, body: close, weak: &[("src/queue/engine/wake.rs", FENCE)] },
-    Model {
-        name: "fork",
-        switches: 1,
-        body: fork,
-        weak: &[
-            ("src/queue/thread_slot.rs", "self.busy.store(false, Ordering::Release)"),
-            ("src/queue/thread_slot.rs", "let idle = !self.busy.load(Ordering::Acquire)"),
-            ("src/queue/quiesce/mod.rs", "fence(Ordering::SeqCst)"),
-        ],
-    },
+    Model { name: "fork", switches: 1, body: fork, weak: &[("src/queue/quiesce/mod.rs", "fence(Ordering::SeqCst)")] },
+    Model { name: "halt", switches: 3, body: halt, weak: &[END, IS_BUSY] },
 ];
 
 /// What a process has. One for each run.
@@ -277,6 +278,27 @@ fn fork(world: &World) {
     world.engine.status.quiesce.over();
     drop(thread.join().expect("thread"));
     stop();
+}
+
+/// A process forks while a thread lays down a record: the writer has it, or it is not there before the fork is over.
+fn halt(world: &World) {
+    let world = *world;
+    let mut writer = world.writer();
+    writer.announce();
+    let mut local = world.thread();
+    let thread = thread::spawn(move || {
+        register(&mut local, 16);
+        local
+    });
+    let quiesce = &world.engine.status.quiesce;
+    // The writer does on this thread what it is woken for.
+    let found = quiesce.prepare(Duration::from_millis(75), || writer.be_quiescent());
+    assert_eq!(found.rest, Rest::Whole);
+    let in_child = world.registered();
+    thread::yield_now();
+    assert_eq!((world.registered(), world.engine.pool.memory().has_unread()), (in_child, false));
+    quiesce.over();
+    drop(thread.join().expect("thread"));
 }
 
 /// `FILE:LINE` of each line with this text.
