@@ -24,10 +24,11 @@ enum Work {
     None,
 }
 
+const SOURCES: &[&str] = &["-x", "c", "c-tests/ends/ends.c", "-x", "c++", "c-tests/ends/throw.cc", "-x", "none"];
+
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let sources = ["-x", "c", "c-tests/ends/ends.c", "-x", "c++", "c-tests/ends/throw.cc", "-x", "none"];
-    BUILT.get_or_init(|| compile("g++", &sources, Link::Shared, &["-O1", "-DENDS_CXX"], "ends"))
+    BUILT.get_or_init(|| compile("g++", SOURCES, Link::Shared, &["-O1", "-DENDS_CXX"], "ends"))
 }
 
 /// Runs a command to its end. Its pid, and how it ended.
@@ -67,9 +68,13 @@ fn complete_and_check(name: &str, dir: &Path, spools: &Path, pid: u32, work: Wor
 }
 
 fn ends(way: &str, signal: Option<i32>, work: Work) {
+    ends_with(program(), way, signal, work);
+}
+
+fn ends_with(program: &Path, way: &str, signal: Option<i32>, work: Work) {
     let (dir, spools) = fresh_dirs(way);
     let end = if work == Work::None { "end-unwritten" } else { "end" };
-    let (pid, status) = go(Command::new(program()).arg(&dir).args([end, way]));
+    let (pid, status) = go(Command::new(program).arg(&dir).args([end, way]));
     assert_eq!((status.code(), status.signal()), (signal.map_or(Some(0), |_| None), signal), "{way}");
     complete_and_check(way, &dir, &spools, pid, work);
 }
@@ -82,6 +87,7 @@ fn by_exit() {
         "quick_exit",
         "exit_in_handler",
         "exit_in_destructor",
+        "exit_alone_in_destructor",
         "exit_twice",
         "exit_in_two_ways",
         "exit_overtaken",
@@ -96,6 +102,15 @@ fn by_exit() {
         for _ in 0..if way == "exit_beside_close" { 12 } else { 1 } {
             ends(way, None, Work::AtExit);
         }
+    }
+}
+
+/// The exit handler of the static library runs before the destructors of its program, which register and flush.
+#[test]
+fn by_exit_before_destructors() {
+    let program = compile("g++", SOURCES, Link::Static, &["-O1", "-DENDS_CXX"], "ends_static");
+    for way in ["exit_in_destructor", "exit_alone_in_destructor"] {
+        ends_with(&program, way, None, Work::AtExit);
     }
 }
 

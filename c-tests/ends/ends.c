@@ -289,6 +289,13 @@ static int exits_in_destructor(void) {
   return 0;
 }
 
+/* No other thread has any memory for records. */
+static int exits_alone_in_destructor(void) {
+  begin();
+  exits_at_end = 1;
+  return 0;
+}
+
 static pthread_barrier_t together;
 
 static void *exits_together(void *quickly) {
@@ -781,6 +788,7 @@ static const struct way {
     {"quick_exit", exits_quickly, 0, 1, 0},
     {"exit_in_handler", exits_in_handler, 0, 1, 0},
     {"exit_in_destructor", exits_in_destructor, 0, 1, 0},
+    {"exit_alone_in_destructor", exits_alone_in_destructor, 0, 1, 0},
     {"exit_twice", exits_twice, 0, 1, 1},
     {"exit_in_two_ways", exits_in_two_ways, 0, 1, 1},
     {"exit_overtaken", exits_overtaken, 0, 1, 1},

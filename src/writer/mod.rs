@@ -407,8 +407,11 @@ impl Writer {
     }
 
     /// If somebody has removed the spool, as cleaners of shared memory do, makes another one as soon as no record is on its way and
-    /// there can be one.
+    /// there can be one. While the process exits there is no other one: the exit itself removes the spool.
     fn renew_spool(&mut self) {
+        if self.exiting {
+            return;
+        }
         let pool = &self.engine.pool;
         let is_due = self.spool_again.as_ref().is_some_and(Again::is_due);
         // A pool that was shut since gets a spool when it is opened.
