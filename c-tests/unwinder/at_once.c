@@ -17,6 +17,8 @@ extern const unsigned char *_Unwind_Find_FDE(const void *addr, uintptr_t *bases)
 
 static unsigned char *memory;
 static jitsym *session;
+/* How much code has been registered in the session. */
+static uint64_t registered;
 
 static unsigned char *place(unsigned number) {
   return memory + ROOM * number;
@@ -61,7 +63,9 @@ static jitsym_status announce_at(unsigned char *at, uint32_t flags, jitsym_id *i
   code.unwind = &unwind;
   code.flags = flags;
   *id = 0;
-  return jitsym_register(session, &code, id);
+  jitsym_status status = jitsym_register(session, &code, id);
+  registered += status == JITSYM_OK;
+  return status;
 }
 
 static jitsym_id announce(unsigned number) {
@@ -171,6 +175,44 @@ static void held(void) {
   forks(lives, ended);
 }
 
+/* More than the library's thread reads between two writes. */
+static void announce_much(void) {
+  enum { PIECES = 16, SIZE = 200000 };
+  static unsigned char much[SIZE];
+  for (unsigned i = 0; i < PIECES; i++) {
+    jitsym_code code = test_code((uintptr_t)much, SIZE, "much");
+    code.bytes = much;
+    CHECK_OK(jitsym_register(session, &code, NULL));
+    registered++;
+  }
+}
+
+/* The library's thread has come to the records of registrations, and not to those of what ended the code. */
+static void in_between(void) {
+  registered = test_stats(session).registered;
+  hold();
+  jitsym_id ended = announce(1), other;
+  announce(2);
+  CHECK_OK(announce_at(place(2) + 8, 0, &other));
+  uint64_t first = registered;
+  announce_much();
+  CHECK_OK(jitsym_unregister(session, ended));
+  CHECK_OK(jitsym_unregister(session, other));
+  announce(3);
+  unsigned times = 0;
+  uint64_t read;
+  for (unsigned write = 2; (read = test_stats_now(session).registered) < registered; write++) {
+    times += read >= first;
+    CHECK(!is_known(1) && !is_known(2));
+    check_passes(3);
+    disk_begins(write);
+  }
+  CHECK(times > 0);
+  let_go();
+  CHECK(!is_known(1) && !is_known(2));
+  check_passes(3);
+}
+
 /* A call for which there is no room changes nothing of what the unwinder knows. */
 static void full(void) {
   hold();
@@ -277,6 +319,7 @@ int main(int argc, char **argv) {
     {"full", full, 0, JITSYM_INIT_DROP_WHEN_FULL, 1 << 20},
     {"held", held, 0, 0, 0},
     {"memory", without_memory, 0, 0, 0},
+    {"between", in_between, 0, 0, 0},
     {"interrupted", interrupted, 0, 0, 0},
     {"adopted", adopted, JITSYM_SINK_REGION, 0, 0},
   };
