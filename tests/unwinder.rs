@@ -80,7 +80,11 @@ fn seed() -> String {
 fn at_once(test: &str, unwinder: &Path) {
     let sources = [&["c-tests/unwinder/at_once.c"], &SOURCES[1..]].concat();
     let test = format!("{test}-at-once");
-    check(&program(&sources, &test, Link::Shared, &[]), &test, Some(unwinder), &[]);
+    let program = program(&sources, &test, Link::Shared, &[]);
+    // The memory for records is what the first session of a process has asked for.
+    for parts in [&["full"][..], &["held", "memory", "between", "interrupted", "adopted"]] {
+        check(&program, &test, Some(unwinder), parts);
+    }
 }
 
 /// All that holds whichever unwinder the process has. glibc goes to libgcc for the end of a thread, which is one unwinder too many for

@@ -1,6 +1,6 @@
 /*
  * The calling thread tells the unwinder of its code: what the unwinder knows is right when a call returns, while a disk holds the
- * library's thread, and also when that thread reads the records later. DIR [PART]. x86-64. Needs libgcc 13 or newer, or LLVM libunwind.
+ * library's thread, and also when that thread reads the records later. DIR PART..., a session for each. x86-64. Needs libgcc 13 or newer, or LLVM libunwind.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -326,11 +326,12 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   memory = mmap(NULL, ROOM * PLACES, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
-  /* A session after another one, whose code has ended. */
-  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-    if (argc > 2 && strcmp(argv[2], parts[i].name) != 0) {
-      continue;
+  for (int at = 2; at < argc; at++) {
+    size_t i = 0;
+    while (i < sizeof parts / sizeof *parts && strcmp(argv[at], parts[i].name) != 0) {
+      i++;
     }
+    CHECK(i < sizeof parts / sizeof *parts);
     jitsym_options options = test_options();
     options.sinks = JITSYM_SINK_UNWINDER | JITSYM_SINK_JITDUMP | parts[i].sinks;
     options.flags = parts[i].flags;
