@@ -331,8 +331,9 @@ typedef enum jitsym_sink {
   /**
    * The unwinder of the process (libgcc, or LLVM libunwind): C++ exceptions and `backtrace` pass through code that has an unwind
    * description, in regions or not, and so does what runs when a thread is cancelled or calls `pthread_exit`. Not among the
-   * sinks that run where nobody says which. While it runs, a call that registers, moves or ends code waits until the library's
-   * thread has told the unwinder.
+   * sinks that run where nobody says which. While it runs, a call that registers, moves or ends code returns when the unwinder knows
+   * that. The call tells libgcc 13 and later and LLVM libunwind itself, if the sink was not enabled late. Otherwise it waits until
+   * the library's thread has told the unwinder.
    */
   JITSYM_SINK_UNWINDER = 16,
   /**
@@ -1248,7 +1249,9 @@ enum jitsym_status jitsym_init(const struct jitsym_options *options,
  * `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
  * `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`. With the sinks for the unwinder and for valgrind also `JITSYM_ERR_TIMEOUT`, if the library's
  * thread has told no sink of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` if valgrind could not be
- * told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it.
+ * told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it. Where calls
+ * tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst of that for 10 seconds.
+ * Then nothing is registered.
  *
  * Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
  * the steady state.

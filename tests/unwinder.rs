@@ -76,6 +76,17 @@ fn seed() -> String {
     (now.subsec_nanos() / 2).to_string()
 }
 
+/// Calls tell an unwinder that takes tables one by one themselves, and wait for nobody.
+fn at_once(test: &str, unwinder: &Path) {
+    let sources = [&["c-tests/unwinder/at_once.c"], &SOURCES[1..]].concat();
+    let test = format!("{test}-at-once");
+    let program = program(&sources, &test, Link::Shared, &[]);
+    // The memory for records is what the first session of a process has asked for.
+    for parts in [&["full"][..], &["held", "memory", "between", "interrupted", "adopted"]] {
+        check(&program, &test, Some(unwinder), parts);
+    }
+}
+
 /// All that holds whichever unwinder the process has. glibc goes to libgcc for the end of a thread, which is one unwinder too many for
 /// C++ where that has another one, without this library, too.
 fn everything(test: &str, link: Link, options: &[&str], preload: Option<&Path>) {
@@ -107,7 +118,7 @@ fn libgcc() {
     everything("libgcc", Link::Shared, &[], None);
 }
 
-/// A call waits for the unwinder as long as the library's thread gets on, and says so if that is held.
+/// A call that waits for the unwinder does so as long as the library's thread gets on, and says so if that is held.
 #[test]
 fn a_thread_that_is_held_or_slow() {
     let program = program(&["c-tests/unwinder/held.c", "-lgcc_s"], "held", Link::Shared, &[]);
@@ -129,6 +140,7 @@ fn newer(library: &str) -> PathBuf {
 /// libgcc 14. It keeps a tree in which it loses code sometimes, as long as nothing is done about that.
 #[test]
 fn libgcc_with_a_tree() {
+    at_once("libgcc-14", &newer(LIBGCC));
     everything("libgcc-14", Link::Shared, &[], Some(&newer(LIBGCC)));
 }
 
@@ -144,11 +156,13 @@ fn in_a_static_program() {
 
 #[test]
 fn llvm() {
+    at_once("unwinder-llvm", Path::new(LLVM));
     everything("unwinder-llvm", Link::Shared, &[], Some(Path::new(LLVM)));
 }
 
 #[test]
 fn newer_llvm() {
+    at_once("unwinder-llvm-19", &newer(NEWER_LLVM));
     everything("unwinder-llvm-19", Link::Shared, &[], Some(&newer(NEWER_LLVM)));
 }
 

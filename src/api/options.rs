@@ -37,8 +37,10 @@ impl Sinks {
     /// Every sink.
     pub const ALL: Sinks = Sinks(63);
     /// The bits of all sinks that there may ever be.
-    pub(crate) const ANY: Sinks = Sinks((1 << 28) - 1);
-    /// No sink, but beside them where the running ones are noted: one of them is to know of code before a call returns.
+    pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
+    /// No sink, but beside them where the running ones are noted: the threads that register code tell the unwinder themselves.
+    pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
+    /// Likewise: one of them is to know of code before a call returns, and the writer tells it.
     pub(crate) const AWAITED: Sinks = Sinks(1 << 28);
     /// Likewise: one of them wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
@@ -63,10 +65,10 @@ impl Sinks {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether records are wanted with these, and nobody waits for them.
+    /// Whether records are wanted with these, and a call has nothing else to do.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        self.want_groups() && self.0 & Sinks::AWAITED.0 == 0
+        self.want_groups() && self.0 & (Sinks::AWAITED.0 | Sinks::BY_CALLERS.0) == 0
     }
 
     /// Whether all of `other` is in this set.

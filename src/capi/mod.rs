@@ -82,7 +82,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
 /// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`. With the sinks for the unwinder and for valgrind also `JITSYM_ERR_TIMEOUT`, if the library's
 /// thread has told no sink of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` if valgrind could not be
-/// told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it.
+/// told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it. Where calls
+/// tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst of that for 10 seconds.
+/// Then nothing is registered.
 ///
 /// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
 /// the steady state.

@@ -82,6 +82,11 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
     }
 
+    /// The sinks that are running, with what is noted beside them.
+    pub fn sinks_with_notes(&self) -> Sinks {
+        Sinks(self.sinks.running.load(Ordering::Acquire))
+    }
+
     /// Whether nothing is written or remembered, and nothing that was laid down before is left.
     pub fn has_ended(&self) -> bool {
         self.sinks.running.load(Ordering::Acquire) == 0
@@ -130,7 +135,9 @@ impl Status {
     /// These sinks are no longer wanted. `with_wants`: what the others want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
-            let kept = Sinks(running & (Sinks::ANY.0 | Sinks::REMEMBER.0 | Sinks::AWAITED.0)).without(sinks);
+            let marks = Sinks::REMEMBER.with(Sinks::AWAITED).with(Sinks::BY_CALLERS);
+            let kept = Sinks(running & (Sinks::ANY.0 | marks.0)).without(sinks);
+            let kept = if kept.has(Sinks::UNWINDER) { kept } else { kept.without(Sinks::BY_CALLERS) };
             let kept = if kept.has(Sinks::GDB) { kept } else { kept.without(Sinks::AWAITED) };
             Some(with_wants(kept).0)
         };
@@ -143,8 +150,8 @@ impl Status {
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::AWAITED);
-            let is_set =
-                is_watched && without.has(Sinks::GDB) || without.0 & (Sinks::UNWINDER.0 | Sinks::VALGRIND.0) != 0;
+            let unwinder_waits = without.has(Sinks::UNWINDER) && !without.has(Sinks::BY_CALLERS);
+            let is_set = is_watched && without.has(Sinks::GDB) || unwinder_waits || without.has(Sinks::VALGRIND);
             let new = if is_set { without.with(Sinks::AWAITED) } else { without };
             (new.0 != running).then_some(new.0)
         };

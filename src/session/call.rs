@@ -17,7 +17,8 @@ use crate::session::process::Process;
 use crate::session::{fork, register};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
-use crate::sys::{debugger, loader, reserve, thread, valgrind};
+use crate::sink::unwinder::by_callers;
+use crate::sys::{debugger, fork_lock, loader, reserve, thread, valgrind};
 
 fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
@@ -62,7 +63,8 @@ impl Ref {
     /// `flags`: what is known of the code's place, if `Regions::before_code` has been asked. The caller lets its own caller go on after
     /// `known`.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
-        if self.is_idle() {
+        let wanted = self.engine.wanted();
+        if wanted == Sinks::NONE {
             return self.still_open(Id(0));
         }
         let status = &self.engine.status;
@@ -70,11 +72,43 @@ impl Ref {
         let watching = regions.are_watching();
         let before = || if watching { regions.before_code(status, code.addr, code.size) } else { 0 };
         let flags = flags.unwrap_or_else(before);
-        let registered = register::register(self, code, flags);
+        let registered = match wanted.has(Sinks::BY_CALLERS) {
+            true => self.register_and_tell(code, flags),
+            false => register::register(self, code, flags),
+        };
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
         self.outcome(registered)
+    }
+
+    /// Lays down the end of code, and tells the unwinder if calls do that themselves. Between both no child is forked, which would take
+    /// over one without the other.
+    #[inline]
+    fn end(
+        &self,
+        wanted: Sinks,
+        lay_down: impl FnOnce() -> Result<()>,
+        tell: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
+        let ended = lay_down();
+        match inside {
+            Some(_inside) => ended.and_then(|()| tell()),
+            None => ended,
+        }
+    }
+
+    #[cold]
+    fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
+        // As in `end`.
+        let _inside = fork_lock::enter();
+        let frames = register::frames(self, code)?;
+        let id = self.outcome(register::register(self, code, flags))?;
+        by_callers::put(&self.engine.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
+            // Nobody learns of it.
+            let _ = register::unregister(self.process, self.engine, id);
+        })
     }
 
     /// The unwinder, valgrind, or a debugger that listens knows of a change before the call returns. The next instruction of the caller may
@@ -110,7 +144,7 @@ impl Ref {
         match answer {
             // The writer has not come to it, or could not tell one of them.
             Err(Error::Timeout | Error::NoMemory | Error::SinkFailed)
-                if sink::await_any(self.engine.status.sinks()) =>
+                if sink::await_any(self.engine.status.sinks_with_notes()) =>
             {
                 self.outcome(answer)
             }
@@ -124,9 +158,13 @@ impl Ref {
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-        if self.is_idle() {
+        let wanted = self.engine.wanted();
+        if wanted == Sinks::NONE {
             return self.still_open(());
         }
+        // As in `end`.
+        let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
+        let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.engine.ids, id, target.addr)).transpose()?;
         let regions = &self.process.regions;
         let old = if regions.are_watching() { self.engine.ids.place_of(id) } else { None };
         let flags = old.map_or(0, |(addr, size)| {
@@ -140,11 +178,14 @@ impl Ref {
                 regions.code_stays(addr, size);
             }
         }
-        self.outcome(moved).and(self.known())
+        let moved = self.outcome(moved).and_then(|()| moving.map_or(Ok(()), by_callers::Moving::end));
+        drop(inside);
+        moved.and(self.known())
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
-        if self.is_idle() {
+        let wanted = self.engine.wanted();
+        if wanted == Sinks::NONE {
             return self.still_open(());
         }
         let status = &self.engine.status;
@@ -153,20 +194,23 @@ impl Ref {
                 self.process.regions.after_code(status, addr, size);
             }
         }
-        let ended = register::unregister(self.process, self.engine, id);
+        let lay_down = || register::unregister(self.process, self.engine, id);
+        let ended = self.end(wanted, lay_down, || by_callers::remove(id));
         let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
         self.outcome(ended).and(self.known())
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
-        if self.is_idle() {
+        let wanted = self.engine.wanted();
+        if wanted == Sinks::NONE {
             return self.still_open(());
         }
         let status = &self.engine.status;
         if self.process.regions.are_watching() {
             self.process.regions.after_range(status, addr, size);
         }
-        let ended = register::unregister_range(self.process, self.engine, addr, size);
+        let lay_down = || register::unregister_range(self.process, self.engine, addr, size);
+        let ended = self.end(wanted, lay_down, || by_callers::remove_in(addr, addr + size));
         self.outcome(ended).and(self.known())
     }
 

@@ -71,7 +71,7 @@ impl Session {
 
     /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
     ///
-    /// After [`Error::Timeout`] the code is registered as well: the sink for the unwinder or for valgrind does not know of it before a
+    /// After [`Error::Timeout`] the code may be registered as well: the sink for the unwinder or for valgrind does not know of it before a
     /// [`flush`](Session::flush). [`unregister_range`](Session::unregister_range) ends it.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {

@@ -48,6 +48,11 @@ pub trait Sink: Send {
     /// Code with this id has ended, or other code has taken its place.
     fn gone(&mut self, _id: u64) {}
 
+    /// Code goes on where `enter` or `load` says next.
+    fn leaves(&mut self, id: u64) {
+        self.gone(id);
+    }
+
     /// The registry has changed in ways that were not announced.
     fn changed(&mut self) {}
 
@@ -225,12 +230,19 @@ pub fn default() -> Sinks {
 
 /// The sinks in a set, with what they want from registering threads.
 pub fn with_wants(sinks: Sinks) -> Sinks {
-    KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(kind.wants))
+    KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
+}
+
+fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
+    match kind.bit {
+        Sinks::UNWINDER if sinks.has(Sinks::BY_CALLERS) => kind.wants.without(Sinks::AWAITED),
+        _ => kind.wants,
+    }
 }
 
 /// Whether calls wait for one of these sinks until it knows of what they say.
 pub fn await_any(sinks: Sinks) -> bool {
-    KINDS.iter().any(|kind| sinks.has(kind.bit) && kind.wants.has(Sinks::AWAITED))
+    KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::AWAITED))
 }
 
 /// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.

@@ -69,7 +69,11 @@ impl SinkSet {
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
-        let started = self.start(config, config.sinks);
+        let mut started = self.start(config, config.sinks);
+        // Not when it is enabled late: calls that have begun before know nothing of it.
+        if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
+            started = started.with(Sinks::BY_CALLERS);
+        }
         self.announce(config.sinks, started);
         started
     }
@@ -220,7 +224,8 @@ impl SinkSet {
 
     /// In a forked child: takes over what the parent's sinks have let go of. `registry`: the parent's.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
-        unwinder::end_inherited();
+        let in_regions = &self.region.registry;
+        unwinder::end_inherited(|id| registry.is_live(id) || in_regions.is_live(id));
         gdb::end_inherited();
         if self.status.sinks().has(Sinks::JITDUMP) {
             self.dump.inherit(dump);
@@ -317,6 +322,12 @@ impl SinkSet {
     pub fn gone(&mut self, id: u64) {
         self.status.counters.told.add(1);
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
+    }
+
+    /// Code goes on in a region.
+    pub fn leaves(&mut self, id: u64) {
+        self.status.counters.told.add(1);
+        self.running(Sinks::ANY).for_each(|(_, sink)| sink.leaves(id));
     }
 
     /// The registry has changed in ways that were not announced.

@@ -1,5 +1,5 @@
-//! The lock between forks and threads that change what a child takes over: regions, pieces of memory, what the collector and the
-//! bridge know. Any number of threads may be inside at a time, and none while the process forks.
+//! The lock between forks and threads that change what a child takes over: regions, pieces of memory, what the collector, the
+//! bridge and the unwinder know. Any number of threads may be inside at a time, and none while the process forks.
 //!
 //! Nobody waits for ever. A fork goes on after a while, because somebody who is inside may wait for a disk. So does a thread that waits
 //! for a fork: the host's own handlers run between ours and the fork itself, and may wait for a lock that this thread holds.

@@ -12,9 +12,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module's description.
 pub struct TimedLock<T> {
-    is_taken: Mutex<bool>,
+    state: Mutex<State>,
     came_back: Condvar,
     value: UnsafeCell<T>,
+}
+
+struct State {
+    is_taken: bool,
+    waiting: u32,
 }
 
 // SAFETY: whoever has the guard has the lock, so there is one at a time.
@@ -24,15 +29,22 @@ unsafe impl<T: Send> Sync for TimedLock<T> {}
 pub struct Locked<'l, T>(&'l TimedLock<T>);
 
 impl<T> TimedLock<T> {
-    pub fn new(value: T) -> TimedLock<T> {
-        TimedLock { is_taken: Mutex::new(false), came_back: Condvar::new(), value: UnsafeCell::new(value) }
+    pub const fn new(value: T) -> TimedLock<T> {
+        let state = State { is_taken: false, waiting: 0 };
+        TimedLock { state: Mutex::new(state), came_back: Condvar::new(), value: UnsafeCell::new(value) }
     }
 
     /// `None` if others have it until `end`.
     pub fn lock_until(&self, end: Instant) -> Option<Locked<'_, T>> {
-        let left = end.saturating_duration_since(Instant::now());
-        let waited = self.came_back.wait_timeout_while(self.is_taken(), left, |is_taken| *is_taken);
-        self.take(waited.unwrap_or_else(PoisonError::into_inner).0)
+        let mut state = self.state();
+        if state.is_taken {
+            let left = end.saturating_duration_since(Instant::now());
+            state.waiting += 1;
+            let waited = self.came_back.wait_timeout_while(state, left, |state| state.is_taken);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
+        }
+        Self::take(state).then(|| Locked(self))
     }
 
     /// `None` if others have it for longer than a call waits.
@@ -42,16 +54,15 @@ impl<T> TimedLock<T> {
 
     /// `None` if somebody has it, or takes it just now: in a forked child nobody is there who would go on.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
-        self.take(self.is_taken.try_lock().ok()?)
+        Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }
 
-    fn take(&self, mut is_taken: MutexGuard<'_, bool>) -> Option<Locked<'_, T>> {
-        let was_taken = std::mem::replace(&mut *is_taken, true);
-        (!was_taken).then(|| Locked(self))
+    fn take(mut state: MutexGuard<'_, State>) -> bool {
+        !std::mem::replace(&mut state.is_taken, true)
     }
 
-    fn is_taken(&self) -> MutexGuard<'_, bool> {
-        self.is_taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,8 +95,14 @@ impl<T> DerefMut for Locked<'_, T> {
 
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
-        *self.0.is_taken() = false;
-        self.0.came_back.notify_all();
+        let mut state = self.0.state();
+        state.is_taken = false;
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        // Without that this would be a useless system call each time.
+        if is_awaited {
+            self.0.came_back.notify_all();
+        }
     }
 }
 

@@ -124,7 +124,7 @@ impl Ledger {
         let mut info_records = reserve::copy_of(from.info_records_of(id)).unwrap_or_default();
         let mut live = from.remove(id)?;
         if !is_in_region {
-            self.sinks.gone(id);
+            self.sinks.leaves(id);
         }
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
             info_records = group;

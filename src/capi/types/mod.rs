@@ -60,8 +60,9 @@ pub enum jitsym_sink {
     JITSYM_SINK_GDB = 8,
     /// The unwinder of the process (libgcc, or LLVM libunwind): C++ exceptions and `backtrace` pass through code that has an unwind
     /// description, in regions or not, and so does what runs when a thread is cancelled or calls `pthread_exit`. Not among the
-    /// sinks that run where nobody says which. While it runs, a call that registers, moves or ends code waits until the library's
-    /// thread has told the unwinder.
+    /// sinks that run where nobody says which. While it runs, a call that registers, moves or ends code returns when the unwinder knows
+    /// that. The call tells libgcc 13 and later and LLVM libunwind itself, if the sink was not enabled late. Otherwise it waits until
+    /// the library's thread has told the unwinder.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind: callgrind, memcheck and the others show names, lines and call stacks of code that lives. It runs by itself in a process
     /// that valgrind runs, whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns everything off; in

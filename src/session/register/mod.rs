@@ -13,6 +13,7 @@ use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::options::Sinks;
 use crate::api::Id;
+use crate::format::cfi::absolute::Frame;
 use crate::format::composed::Composed;
 use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
@@ -25,6 +26,7 @@ use crate::registry::ids::Stock;
 use crate::session::call::Ref;
 use crate::session::process::Process;
 use crate::sink::region::Regions;
+use crate::sink::unwinder::by_callers;
 use crate::sys;
 use crate::sys::guard::PerThread;
 use crate::sys::mapping::Words;
@@ -69,6 +71,19 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
         let is_to_be_slow = valgrind::tool() == Tool::Races;
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
+    })
+}
+
+/// What the unwinder is to be told of code, with which nothing may be wrong that concerns it.
+pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
+    check_range(code.addr, code.size, code.free_after)?;
+    with_local(session.process, session.engine, |local| {
+        let Some(unwind) = unwinding(session.engine, code, &mut local.unwind)? else { return Ok(Vec::new()) };
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(unwind.tables.bytes.len()).map_err(|_| Error::NoMemory)?;
+        bytes.resize(unwind.tables.bytes.len(), 0);
+        unwind.tables.copy_to(&mut bytes, code.size);
+        by_callers::frames(&bytes[..unwind.tables.eh_frame_size()], (code.addr, code.size))
     })
 }
 

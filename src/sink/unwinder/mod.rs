@@ -1,23 +1,27 @@
 //! The unwinder of the process: C++ exceptions, `backtrace` and the end of a thread find the callers of code.
 //!
 //! It has to know a table before the code runs, and no table of code that has ended. So calls wait for the writer while this sink
-//! runs.
+//! runs, or tell the unwinder themselves (`by_callers`).
 
+pub mod by_callers;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use self::tables::Tables;
 use crate::api::options::{Config, Sinks};
 use crate::format::jitdump::raw::RawRecords;
 use crate::format::jitdump::{id, shadow};
+use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Sink};
-use crate::sys::unwinder;
+use crate::sys::timed_lock::{Locked, TimedLock};
+use crate::sys::{thread, unwinder};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -27,7 +31,7 @@ pub static KIND: Kind = Kind {
     is_silent: false,
     is_default: false,
     is_told_of_regions: true,
-    make: Some(|_| Box::new(Unwinder)),
+    make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 
 /// What the unwinders of the process have been told. They know it in a forked child too, whether that takes its parent's code over or
@@ -37,27 +41,41 @@ struct Told {
     tables: Vec<Tables>,
     /// The parent's sink has handed them over to a child.
     is_let_go: bool,
+    /// Calls tell of code that begins to live, and the writer does not.
+    by_callers: bool,
 }
 
-static TOLD: Mutex<Told> = Mutex::new(Told { tables: Vec::new(), is_let_go: false });
+static TOLD: TimedLock<Told> = TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// `None` in a child that was forked while another thread had them: nobody else waits for this.
-fn told() -> Option<MutexGuard<'static, Told>> {
-    match TOLD.try_lock() {
-        Ok(told) => Some(told),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
+/// How long a thread waits for others that tell an unwinder something. None of these waits for a disk or for the writer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For those who come after `Unwinder::open` has had them in the same process. `None` if others have them all the time.
+fn told() -> Option<Locked<'static, Told>> {
+    TOLD.lock_until(Instant::now() + PATIENCE)
 }
 
-/// In a forked child, when its sinks are open: without this sink the unwinder forgets the code.
-pub fn end_inherited() {
-    if let Some(mut told) = told().filter(|told| told.is_let_go) {
+/// In a forked child, when its sinks are open: without this sink the unwinder forgets the code, and with it that which the child does
+/// not take over.
+pub fn end_inherited(lives: impl Fn(u64) -> bool) {
+    let Some(mut told) = TOLD.try_lock() else { return };
+    if told.is_let_go {
         told.tables.clear();
     }
+    told.tables.iter_mut().for_each(|tables| tables.retain(&lives));
 }
 
-struct Unwinder;
+struct Unwinder {
+    status: Arc<Status>,
+}
+
+impl Unwinder {
+    /// What the writer adds tables to, unless calls do that.
+    fn to_add(&self) -> Option<Locked<'static, Told>> {
+        let is_by_callers = self.status.sinks_with_notes().has(Sinks::BY_CALLERS);
+        (!is_by_callers).then(told).flatten()
+    }
+}
 
 impl Told {
     fn add(&mut self, id: u64, (addr, size): (u64, u64), info_records: Option<&[u8]>) {
@@ -77,9 +95,21 @@ fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
     Some(record.unwinding_info()?.tables()?.0)
 }
 
+/// As `told`, but in a child that was forked while another thread had them nobody waits for the lock itself.
+fn told_at_first() -> Option<Locked<'static, Told>> {
+    let end = Instant::now() + PATIENCE / 10;
+    loop {
+        match TOLD.try_lock() {
+            None if Instant::now() < end => thread::sleep_micros(100),
+            told => return told,
+        }
+    }
+}
+
 impl Sink for Unwinder {
     fn open(&mut self, _: &Config) -> Result<(), String> {
-        let mut told = told().ok_or("the unwinder's tables are in use since before the fork")?;
+        let mut told = told_at_first().ok_or("the unwinder's tables are in use since before the fork")?;
+        told.by_callers = false;
         if !std::mem::take(&mut told.is_let_go) {
             // Those of the parent, in a child that takes nothing over.
             told.tables.clear();
@@ -95,12 +125,12 @@ impl Sink for Unwinder {
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let place = (code.live.addr, code.live.size);
-        told().into_iter().for_each(|mut told| told.add(code.id, place, code.origin.info_records()));
+        self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, code.origin.info_records()));
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
         let place = (code.live.addr, code.live.size);
-        told().into_iter().for_each(|mut told| told.add(code.id, place, Some(code.info_records)));
+        self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, Some(code.info_records)));
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
@@ -118,13 +148,16 @@ impl Sink for Unwinder {
         told().into_iter().for_each(|mut told| told.tables.iter_mut().for_each(|tables| tables.remove(id)));
     }
 
+    /// It has the table that the unwinder finds there until it is told of another place.
+    fn leaves(&mut self, _: u64) {}
+
     fn close(&mut self, how: Close) -> io::Result<()> {
-        if let Some(mut told) = told() {
-            told.is_let_go = how == Close::LetGo;
-            if !told.is_let_go {
-                told.tables.clear();
-            }
+        if how == Close::LetGo {
+            TOLD.try_lock().into_iter().for_each(|mut told| told.is_let_go = true);
+            return Ok(());
         }
+        by_callers::end();
+        told().into_iter().for_each(|mut told| (told.is_let_go, told.tables) = (false, Vec::new()));
         Ok(())
     }
 }

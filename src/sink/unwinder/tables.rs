@@ -18,8 +18,8 @@ const PIECES_MAX: usize = 8192;
 const TABLES: usize = 16;
 /// Between two pieces that come into one table lies at most this: code of others might be there, which has a table of its own.
 const GAP: u64 = 64 << 10;
-/// What an unwinder may need to take note of a table. It does not ask whether there is memory.
-const NOTES: usize = 64 << 10;
+/// What an unwinder may need to take note of a table. From 64 KiB on glibc tidies up its heap when a piece is freed.
+const NOTES: usize = 48 << 10;
 
 /// Code.
 #[derive(Debug)]
@@ -72,6 +72,11 @@ impl Table {
     fn end(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.addr + piece.size)
     }
+}
+
+/// Whether an unwinder may be told of a table. It does not ask whether there is memory, and has no part in the reserve.
+pub fn is_room() -> bool {
+    reserve::is_there(NOTES) && !reserve::is_short()
 }
 
 /// Has an unwinder with a list know pieces as one table. `None` without memory.
@@ -144,29 +149,46 @@ impl Tables {
         Tables { dialect, tables, places, live, apart: 0 }
     }
 
+    /// Whether the threads of the host may change these tables. An unwinder with a list makes large tables of small ones from time to
+    /// time, which no call should wait for.
+    pub fn are_for_callers(&self) -> bool {
+        matches!(self.dialect, Dialect::Tree | Dialect::Each)
+    }
+
     /// Takes note of code with its entries, as they are laid out to follow it; there may be none. This id is no longer where it was,
     /// and no other code lies there. Without memory the code has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
+        let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
+    }
+
+    /// The same, with entries for this place. `None` without memory.
+    pub fn put(&mut self, id: u64, place: (u64, u64), frames: Vec<Frame>) -> Option<()> {
         self.remove(id);
-        self.insert(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
+        self.insert(id, place, frames)
     }
 
     /// Code is at another place now.
     pub fn moved(&mut self, id: u64, place: (u64, u64)) {
+        let frames = self.frames_at(id, place.0).unwrap_or_default();
+        let _ = self.put(id, place, frames);
+    }
+
+    /// The entries of code, for another address. `None` without memory.
+    pub fn frames_at(&self, id: u64, to: u64) -> Option<Vec<Frame>> {
         let mut frames = Vec::new();
         if let Some((piece, table)) = self.find(id) {
             let Piece { addr, frames: old, .. } = &table.pieces[piece];
             for frame in old {
-                let Some(mut frame) = frame.copy().filter(|_| frames.try_reserve(1).is_ok()) else { break };
-                frame.shift(place.0.wrapping_sub(*addr));
+                let mut frame = frame.copy()?;
+                frames.try_reserve(1).ok()?;
+                frame.shift(to.wrapping_sub(*addr));
                 // A tree may have the same one again.
                 if !frames.iter().any(|other: &Frame| other.start == frame.start) {
                     frames.push(frame);
                 }
             }
         }
-        self.remove(id);
-        self.insert(id, place, frames);
+        Some(frames)
     }
 
     /// Code has ended.
@@ -195,6 +217,22 @@ impl Tables {
         }
     }
 
+    /// All code in a range has ended: so many pieces of it are taken out, the highest first. Returns whether that was all.
+    pub fn remove_in(&mut self, addr: u64, end: u64, most: usize) -> bool {
+        for _ in 0..most {
+            let last = self.live.range(..end).next_back();
+            let Some((_, &(_, id))) = last.filter(|(_, (end, _))| *end > addr) else { return true };
+            self.remove(id);
+        }
+        false
+    }
+
+    /// Takes out code that does not live.
+    pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
+        let ended: Vec<u64> = self.places.keys().copied().filter(|&id| !lives(id)).collect();
+        ended.into_iter().for_each(|id| self.remove(id));
+    }
+
     /// Whether this code is known.
     pub fn has(&self, id: u64, (addr, size): (u64, u64)) -> bool {
         self.live.get(&addr) == Some(&(addr + size, id))
@@ -216,13 +254,14 @@ impl Tables {
         Some((piece, table))
     }
 
-    fn insert(&mut self, id: u64, (addr, size): (u64, u64), frames: Vec<Frame>) {
-        let Some(end) = addr.checked_add(size) else { return };
-        while let Some((_, &(_, other))) = self.live.range(..end).next_back().filter(|(_, (end, _))| *end > addr) {
-            self.remove(other);
+    fn insert(&mut self, id: u64, (addr, size): (u64, u64), frames: Vec<Frame>) -> Option<()> {
+        let end = addr.checked_add(size)?;
+        self.remove_in(addr, end, usize::MAX);
+        if frames.is_empty() {
+            return Some(());
         }
-        if frames.is_empty() || !reserve::is_there(NOTES) {
-            return;
+        if !is_room() {
+            return None;
         }
         let mut piece = Piece { id, addr, size, frames };
         let mut known = Known::default();
@@ -231,12 +270,9 @@ impl Tables {
                 while let Some((&start, _)) =
                     self.tables.range(..end).next_back().filter(|(_, table)| table.end() > addr)
                 {
-                    if self.part(start, addr, end).is_none() {
-                        return;
-                    }
+                    self.part(start, addr, end)?;
                 }
-                let Some(one) = listed(self.dialect, std::iter::once(&piece)) else { return };
-                known = one;
+                known = listed(self.dialect, std::iter::once(&piece))?;
                 search_once(self.dialect, std::slice::from_ref(&piece));
             }
             Dialect::Tree => {
@@ -260,6 +296,7 @@ impl Tables {
                 self.apart = if self.merge().is_some() { 0 } else { 2 * self.tables.len() };
             }
         }
+        Some(())
     }
 
     /// Makes two tables of one, without what has ended: one for what lies below a place, and one for what lies above another one.

@@ -10,9 +10,11 @@ use gimli::write::{
 use gimli::{Encoding, Format, LittleEndian};
 
 use super::tables::Tables;
+use super::{by_callers, TOLD};
 use crate::api::code::{FixedFrame, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, absolute};
+use crate::registry::ids::{Ids, Stock};
 use crate::sink::random::{Random, Seed};
 use crate::sys::unwinder::{self, find, Dialect};
 
@@ -248,4 +250,63 @@ fn code_in_few_tables_at_random() {
     if unwinder::dialect() == Some(Dialect::List) {
         code_at_random(Dialect::List, 1 << 46);
     }
+}
+
+/// A call is late that tells of code which has ended or moved meanwhile, or when the sink has ended. Single tables go to libgcc's list
+/// here, too.
+#[test]
+fn calls_tell_of_code_where_it_lives() {
+    const SIZE: u64 = 100;
+    const AT: u64 = 1 << 44;
+    if !matches!(unwinder::dialect(), Some(Dialect::List | Dialect::Tree)) {
+        return;
+    }
+    let ids: &'static Ids = Box::leak(Box::new(Ids::new()));
+    let mut stock = Stock::new();
+    let begin = || {
+        let mut told = TOLD.try_lock().unwrap();
+        (told.tables, told.by_callers) = (vec![Tables::new(Dialect::Tree)], true);
+    };
+    let put = |id, at| {
+        let place = (at, SIZE);
+        by_callers::put(ids, id, place, by_callers::frames(&eh_frame(16, SIZE), place).unwrap()).unwrap();
+    };
+    let register = |stock: &mut Stock<'static>, at| {
+        let id = stock.take(ids, at, SIZE, false).unwrap();
+        put(id, at);
+        id
+    };
+    let found = |at: u64| find(at).is_some();
+    begin();
+    let first = register(&mut stock, AT);
+    assert!(found(AT));
+    // Two moves of one piece, which tell the unwinder in the other order.
+    let moves = [AT + 1000, AT + 2000].map(|to| (by_callers::Moving::new(ids, first, to).unwrap(), to));
+    moves.iter().for_each(|(_, to)| _ = ids.move_to(first, *to, false));
+    moves.into_iter().rev().for_each(|(moving, _)| moving.end().unwrap());
+    assert_eq!([AT, AT + 1000, AT + 2000].map(found), [false, false, true]);
+    // The end of code overtakes a move.
+    let moving = by_callers::Moving::new(ids, first, AT).unwrap();
+    ids.move_to(first, AT, false);
+    assert!(ids.retire(first));
+    by_callers::remove(first).unwrap();
+    moving.end().unwrap();
+    put(first, AT);
+    assert!(!found(AT) && !found(AT + 2000));
+    // More than are taken out at a time, and none beside them.
+    let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
+    all.iter().for_each(|&at| _ = register(&mut stock, at));
+    by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();
+    let is_end = |at: u64| at == all[0] || at == all[199];
+    assert!(all.iter().all(|&at| found(at) == is_end(at)));
+    by_callers::end();
+    register(&mut stock, AT);
+    assert!(!all.iter().any(|&at| found(at)));
+    // Code of the last session.
+    let late = stock.take(ids, AT, SIZE, false).unwrap();
+    ids.retire(late);
+    begin();
+    put(late, AT);
+    assert!(!found(AT));
+    by_callers::end();
 }

@@ -1,0 +1,86 @@
+//! Calls that tell the unwinder of code themselves, and wait for nobody: where it takes tables one by one, and the sink is open since
+//! before the first record.
+//!
+//! A call lays down its record first. Then it tells the unwinder, unless the code has ended or moved meanwhile, which the ids say.
+//! So the writer, which comes to the record later, has nothing to add. It still takes out what has ended, also what no call has ended:
+//! with a region, for example.
+
+use super::tables::is_room;
+use super::{told, Told};
+use crate::api::error::{Error, Result};
+use crate::api::Id;
+use crate::format::cfi::absolute::{self, Frame};
+use crate::registry::ids::Ids;
+use crate::sys::thread;
+
+/// So much code is taken out at a time: LLVM libunwind takes long to forget code, and other threads wait meanwhile.
+const AT_A_TIME: usize = 64;
+
+/// When the sink has been opened, before anybody is told that it runs: whether calls tell the unwinder from now on.
+pub fn begin() -> bool {
+    let Some(mut told) = told() else { return false };
+    told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
+    told.by_callers
+}
+
+/// When the sink ends: the unwinder forgets all code. Calls that have begun before add none.
+pub(super) fn end() {
+    if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
+        let _ = remove_in(0, u64::MAX);
+    }
+}
+
+/// With signals blocked: a handler that looks for its callers would wait for its own thread, which is inside the unwinder.
+fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
+    thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
+}
+
+/// The entries of an `.eh_frame` that was made to follow code. An error says that there is no memory to tell the unwinder of them.
+pub fn frames(eh_frame: &[u8], place: (u64, u64)) -> Result<Vec<Frame>> {
+    if !is_room() {
+        return Err(Error::NoMemory);
+    }
+    Ok(absolute::frames(eh_frame, place).unwrap_or_default())
+}
+
+/// Code that is about to move, with its entries for the new place.
+pub struct Moving {
+    ids: &'static Ids,
+    id: Id,
+    place: (u64, u64),
+    frames: Vec<Frame>,
+}
+
+impl Moving {
+    pub fn new(ids: &'static Ids, id: Id, to: u64) -> Result<Moving> {
+        let place = (to, ids.size_of(id).ok_or(Error::UnknownId)?);
+        let frames_at = |told: &mut Told| told.tables.first().map_or(Some(Vec::new()), |it| it.frames_at(id.0, to));
+        let frames = change(frames_at)?.filter(|_| is_room()).ok_or(Error::NoMemory)?;
+        Ok(Moving { ids, id, place, frames })
+    }
+
+    /// It has moved.
+    pub fn end(self) -> Result<()> {
+        put(self.ids, self.id, self.place, self.frames)
+    }
+}
+
+/// Code lies at this place, and has these entries.
+pub fn put(ids: &Ids, id: Id, place: (u64, u64), frames: Vec<Frame>) -> Result<()> {
+    let put = change(|told| {
+        let is_due = told.by_callers && ids.place_of(id) == Some(place);
+        told.tables.first_mut().filter(|_| is_due).map_or(Some(()), |tables| tables.put(id.0, place, frames))
+    })?;
+    put.ok_or(Error::NoMemory)
+}
+
+/// Code has ended.
+pub fn remove(id: Id) -> Result<()> {
+    change(|told| told.tables.iter_mut().for_each(|tables| tables.remove(id.0)))
+}
+
+/// All code in a range has ended.
+pub fn remove_in(addr: u64, end: u64) -> Result<()> {
+    while !change(|told| told.tables.iter_mut().all(|tables| tables.remove_in(addr, end, AT_A_TIME)))? {}
+    Ok(())
+}
