@@ -55,8 +55,8 @@ static void spools_apart(const char *name) {
 /* ------------------------------------------------------------------------------------------------ exec */
 
 /*
- * A program that executes itself anew is another one: what the one before has left is written to its files, in another directory than
- * those of this one, and takes no room.
+ * A program that executes itself has left records of the program before. They are written to the files of that program, which lie in
+ * another directory than those of the new one, and take no room any more.
  */
 static void execute(int time) {
   char number[16];

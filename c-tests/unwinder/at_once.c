@@ -1,6 +1,8 @@
 /*
- * The calling thread tells the unwinder of its code: what the unwinder knows is right when a call returns, while a disk holds the
- * library's thread, and also when that thread reads the records later. DIR PART..., a session for each. x86-64. Needs libgcc 13 or newer, or LLVM libunwind.
+ * The calling thread tells the unwinder of its code. The unwinder knows the right tables when a call returns, while a disk holds the
+ * library's thread. It knows them also when that thread has read the records later. x86-64. Needs libgcc 13 or newer, or LLVM libunwind.
+ *
+ * Usage: at_once DIR PART..., with a session for each part
  */
 #define _GNU_SOURCE
 #include <stdlib.h>

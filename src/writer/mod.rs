@@ -368,7 +368,7 @@ impl Writer {
         let has_dump = ledger.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // With a jitdump it is that which says what was where.
+            // Where a jitdump runs, recovery reads from the jitdump which code was where.
             if !has_dump {
                 header.prepare(pass, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
