@@ -100,7 +100,7 @@ pub fn is_size_in(size: usize, room: usize) -> bool {
 }
 
 /// A chunk. Copies are names of the same memory; who may use it is said at each method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk(NonNull<u8>);
 
 // SAFETY: the memory of a chunk outlives every user (it is never unmapped, and the writer, its last user, gives it back), and

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicUsize as Counter;
 
 use crate::queue::chunk::{size_for, Chunk, Cursor, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::spool::Memory;
+use crate::sys::sort::sort;
 use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
@@ -405,7 +406,7 @@ impl Pool {
             }
             !stays
         });
-        free.sort_unstable_by_key(|&(unit, _)| unit);
+        sort(&mut free);
         let is_whole = |(unit, chunk): &(usize, Chunk)| chunk.size() == CHUNK_SIZE && !self.memory.is_private(*unit);
         // Neighbours go in one system call.
         for row in free.chunk_by(|one, next| one.0 + 1 == next.0 && is_whole(one) && is_whole(next)) {

@@ -14,6 +14,7 @@ use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
 use super::dir::Dir;
 use super::listing;
 use super::process::{is_alive, user};
+use super::sort::sort;
 use super::{range_lock, rights};
 
 /// What a spool begins with.
@@ -254,11 +255,11 @@ fn prefix(owner: &Owner) -> String {
 }
 
 /// A spool in a directory, by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    pub pid: u32,
-    /// Time since boot, in nanoseconds.
+    /// Time since boot, in nanoseconds. First, because lists are in this order.
     pub made: u64,
+    pub pid: u32,
     /// Of this process; or of the program that it was before it executed this one.
     pub is_own: bool,
     pub path: PathBuf,
@@ -283,7 +284,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
             found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
         }
     }
-    found.sort_unstable_by_key(|listed| listed.made);
+    sort(&mut found);
     Ok(found)
 }
 
