@@ -76,8 +76,8 @@ fn open_alone(process: &'static Process, control: &mut Control, config: Config) 
         }
         Some(_) => {
             if config.recover && config.sinks != Sinks::NONE {
-                let (status, dir) = (engine.status.clone(), config.spool_dir.clone());
-                apart::run_for(control.left(), move || recover::tidy(&status, &dir, true));
+                let (status, config) = (engine.status.clone(), config.clone());
+                apart::run_for(control.left(), move || recover::tidy(&status, &config, true));
             }
             control.join(engine, &config)?;
         }

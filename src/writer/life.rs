@@ -23,7 +23,7 @@ impl Writer {
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let engine = self.engine;
         if recover {
-            recover::tidy(&engine.status, &config.spool_dir, config.recover);
+            recover::tidy(&engine.status, config, config.recover);
         }
         let was_open = engine.pool.is_open();
         if let Some(why) = engine.pool.open(config.spool.then_some(config.spool_dir.as_path())) {

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::api::options::Sinks;
+use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::apart;
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::record::EventKind;
@@ -82,15 +82,17 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. It removes empty
-/// spools. It always completes the files of the programs that this process was before: its own files may be about to replace them, or
-/// lie elsewhere. What takes longer than a session may wait goes on by itself.
-pub fn tidy(status: &Arc<Status>, dir: &Path, all: bool) {
+/// spools. It also removes those of the programs that this process was before, if its own files are about to replace theirs, and
+/// completes their files elsewhere. What takes longer than a session may wait goes on by itself.
+pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
+    let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
     for listed in list(dir).unwrap_or_default() {
         if !all && listed.is_fresh() {
             continue;
         }
         match Dead::open(&listed.path) {
+            Opened::Dead(dead) if listed.is_own && !all && dead.is_replaced_by(config) => dead.file.remove(),
             Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
             Opened::Dead(_) if listed.is_own => own.push(listed.path),
             // Not held on to: somebody else may want to recover it.
@@ -242,6 +244,16 @@ impl Dead {
     fn is_empty(&self) -> bool {
         !self.header.state().map_is_stale
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
+    }
+
+    /// Whether a session of this process writes all the files of this one anew.
+    fn is_replaced_by(&self, config: &Config) -> bool {
+        let (state, files) = (self.header.state(), self.header.files().unwrap_or_default());
+        let is_in = |path: &[u8], dir: &Path| Path::new(OsStr::from_bytes(path)).parent() == Some(dir);
+        let is_dump_in = |path: &[u8]| matches!(&config.dump_dir, DumpDir::Exactly(dir) if is_in(path, dir));
+        let map = state.map.is_none() || config.sinks.has(Sinks::MAP) && is_in(&files.map_path, &config.map_dir);
+        let dump = state.dump.is_none() || config.sinks.has(Sinks::JITDUMP) && is_dump_in(&files.dump_path);
+        map && dump
     }
 
     /// Where in the file chunks begin, and how much room they have.
