@@ -2,7 +2,8 @@
 //! bridge and the unwinder know. Any number of threads may be inside at a time, and none while the process forks.
 //!
 //! Nobody waits for ever. A fork goes on after a while, because somebody who is inside may wait for a disk. So does a thread that waits
-//! for a fork: the host's own handlers run between ours and the fork itself, and may wait for a lock that this thread holds.
+//! for a fork: the host's own handlers run between ours and the fork itself, and may wait for a lock that this thread holds. It does not
+//! wait for the same fork again, because it may have many calls to make until it gives that lock back.
 //!
 //! While memory shows a file that is about to change (`Parting`), a child would execute what the file has later. This takes no disk, so
 //! forks wait longer for it. If one does not, the thread is told, and leaves the file as the child needs it.
@@ -34,10 +35,25 @@ static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
 /// How many forks did not wait for threads that part memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
+/// How many forks have begun.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// How many times the thread is inside: who is need not wait for a fork, which waits for it.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// As many forks had begun when the thread has waited for one in vain.
+    static IN_VAIN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Until when the thread waits for a fork.
+fn end_of_wait() -> Instant {
+    let has_waited = IN_VAIN.get() == BEGUN.load(Ordering::SeqCst);
+    Instant::now() + if has_waited { Duration::ZERO } else { FORK_TIMEOUT }
+}
+
+/// The thread has waited for a fork in vain.
+fn give_up() {
+    IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
 
 fn counts() -> &'static Counts {
@@ -89,14 +105,18 @@ impl Drop for Inside {
 
 /// Waits while the process forks.
 pub fn enter() -> Inside {
-    let end = Instant::now() + FORK_TIMEOUT;
-    loop {
-        match try_enter() {
-            Some(inside) => return inside,
-            None if Instant::now() < end => thread::sleep_micros(50),
-            None => return inside(),
+    if let Some(inside) = try_enter() {
+        return inside;
+    }
+    let end = end_of_wait();
+    while Instant::now() < end {
+        thread::sleep_micros(50);
+        if let Some(inside) = try_enter() {
+            return inside;
         }
     }
+    give_up();
+    inside()
 }
 
 /// `None` while the process forks.
@@ -122,7 +142,7 @@ pub struct Parting {
 impl Parting {
     /// `None` if forks leave no time for it.
     pub fn begin() -> Option<Parting> {
-        let end = Instant::now() + FORK_TIMEOUT;
+        let end = end_of_wait();
         loop {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
@@ -132,7 +152,8 @@ impl Parting {
                 return Some(parting);
             }
             drop(parting);
-            if Instant::now() > end {
+            if Instant::now() >= end {
+                give_up();
                 return None;
             }
             thread::sleep_micros(50);
@@ -151,10 +172,16 @@ impl Drop for Parting {
     }
 }
 
+fn begin() -> &'static Counts {
+    let counts = counts();
+    BEGUN.fetch_add(1, Ordering::SeqCst);
+    counts.forks.fetch_add(1, Ordering::SeqCst);
+    counts
+}
+
 /// Before a fork: keeps others from going inside, and waits until nobody is, or until `end`. To be followed by `over` in the parent.
 pub fn wait(end: Instant) {
-    let counts = counts();
-    counts.forks.fetch_add(1, Ordering::SeqCst);
+    let counts = begin();
     let is_before = |end| Instant::now() < end;
     let (is_inside, is_parting) = (|| is_any(&counts.inside), || is_any(&counts.partings));
     while is_inside() && is_before(end) || is_parting() && is_before(end + FORK_TIMEOUT) {
@@ -167,7 +194,7 @@ pub fn wait(end: Instant) {
 
 /// Before a fork that can wait for nobody, because its own thread may be inside. To be followed by `over` in the parent.
 pub fn hurry() {
-    counts().forks.fetch_add(1, Ordering::SeqCst);
+    begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -234,6 +261,12 @@ mod tests {
         assert!(!parting.is_undisturbed());
         over();
         drop((parting, inside));
+        // A thread that has waited for a fork in vain does not wait for it again, in whatever call.
+        hurry();
+        let (begin, [once, again]) = (Instant::now(), [enter, enter].map(|enter| (drop(enter()), Instant::now()).1));
+        assert!(once - begin >= FORK_TIMEOUT && Parting::begin().is_none());
+        assert!(again - once < FORK_TIMEOUT / 2 && once.elapsed() < FORK_TIMEOUT / 2);
+        over();
         // Somebody who hangs keeps no fork.
         let hangs = enter();
         wait(Instant::now() + Duration::from_millis(1));

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::time::UNIX_EPOCH;
 use super::plan::{rounds, Plan, Random, RECOVER};
 use super::recover::{recover, recover_command, Report};
 use super::run::{fresh_dir, Run, SpoolDir};
-use crate::support::lock_range;
+use crate::support::{lock_range, run_to_its_end};
 
 /// Where things are in a spool: see `src/queue/spool/layout.rs`.
 const PID_NAMESPACE: usize = 40;
@@ -147,18 +147,18 @@ impl Template {
         };
         let [device, inode, born] = case.identity;
         let last = self.word(COMMITTED);
+        let is_awaited = case.is_next && (case.which == DUMP || case.name.contains("awaited"));
         for (at, state) in STATES.into_iter().enumerate() {
-            // A dump is that of the last pass, which was committed by giving it the name.
-            let is_other = case.is_next && (case.which == MAP || at as u64 != last & 1);
+            // A file that is awaited is that of the last pass, which was committed by giving it the name.
+            let is_other = case.is_next && !(is_awaited && at as u64 == last & 1);
             set(state + MAP_IS_SHARED, &[case.shared.into()]);
             set(state + (MAP + DUMP - case.which), &[0; 4]);
             set(state + case.which, &[device, inode + u64::from(is_other), born, case.len]);
         }
         let is_next_map = case.is_next && case.which == MAP;
         set(NEXT_MAP, &if is_next_map { case.identity } else { [0; 3] });
-        let is_next_dump = case.is_next && case.which == DUMP;
-        set(AWAITED, &[if is_next_dump { last } else { 0 }]);
-        set(COMMITTED, &[last - u64::from(is_next_dump)]);
+        set(AWAITED, &[if is_awaited { last } else { 0 }]);
+        set(COMMITTED, &[last - u64::from(is_awaited)]);
         if let Some(namespace) = case.pid_namespace {
             set(PID_NAMESPACE, &[namespace]);
         }
@@ -274,6 +274,7 @@ fn good_cases(template: &Template, dir: &Path) -> Vec<Case> {
     };
     add("good private map", MAP, &own(MAP), LINES);
     add("good map that is next", MAP, &own(MAP), LINES);
+    add("good map that is next, awaited", MAP, &own(MAP), LINES);
     add("good shared map", MAP, &own(MAP), &[LINES, TEXT].concat());
     add("good map behind a directory that is a link", MAP, &own(MAP), LINES);
     add("good empty map", MAP, &own(MAP), b"");
@@ -412,6 +413,42 @@ fn begun_again() {
             let _ = fs::hard_link(&kept, &spool);
         }
         assert!(completed[0] == completed[1], "{}", String::from_utf8_lossy(&completed[1]));
+        fs::remove_dir_all(dir).expect("remove the files");
+    }
+}
+
+/// A recovery that has failed to write the map, because there was no room, is begun again. The process was killed just after another file
+/// had got the map's name: alone, which commits the pass, or beside a jitdump.
+#[test]
+fn begun_again_with_a_file_that_was_next() {
+    let mut random = Random::new("begun_again_with_a_file_that_was_next");
+    let template = Template::new(&mut random);
+    // More than the first recovery may write.
+    const MOST: u64 = 8192;
+    let more: String = (0..1000).map(|number| format!("{:x} 10 more\n", 0x3000 + number * 16)).collect();
+    for name in ["good map that is next, awaited", "good map that is next"] {
+        let (dir, place) = (fresh_dir("next"), SpoolDir::new("next"));
+        let path = dir.join(template.own_name(MAP));
+        file(&path, MARK | 0o644, &[LINES, more.as_bytes()].concat());
+        let case = Case { is_next: true, ..Case::new(name, MAP, &path) };
+        template.put(&place.0, 1, &template.spool(&case));
+        let mut command = recover_command(&place.0, &[]);
+        // SAFETY: it makes a system call.
+        unsafe {
+            command.pre_exec(|| {
+                let limit = libc::rlimit { rlim_cur: MOST, rlim_max: MOST };
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+                Ok(())
+            });
+        }
+        let output = run_to_its_end(&mut command);
+        let [report] = Report::parse(&output).try_into().expect("one report");
+        assert!(report.complaints.len() == 1 && place.spools().len() == 1, "{name}: {report:?}");
+        let [report] = Report::parse(&recover(&place.0, &[])).try_into().expect("one report");
+        assert!(report.complaints.is_empty() && report.records == 50, "{name}: {report:?}");
+        assert!(place.spools().is_empty());
+        check_completed(&case, "again");
         fs::remove_dir_all(dir).expect("remove the files");
     }
 }

@@ -150,6 +150,11 @@ pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
+/// Where in a spool the number of the last pass that was committed lies, and what is written there.
+pub fn committed_cell(pass: u64) -> (u64, Vec<u8>) {
+    (offset_of!(Header, committed) as u64, pass.to_ne_bytes().into())
+}
+
 /// Bytes before the first unit.
 pub fn header_len(units: usize) -> usize {
     (size_of::<Header>() + 4 * units).next_multiple_of(page_size().max(4096))
@@ -310,11 +315,11 @@ impl Header {
     }
 
     /// What a spool is whose process is dead: of a pass that was to be committed by giving a file its name, whether that has come to be.
-    /// `has_name`: whether the map has its name, or the jitdump.
-    pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) {
+    /// `has_name`: whether the map has its name, or the jitdump. Returns whether a pass is committed by that.
+    pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
-            return;
+            return false;
         }
         let (old, new) = (self.state(), self.state_of(awaited));
         let files = [(Sinks::MAP, old.map, new.map), (Sinks::JITDUMP, old.dump, new.dump)];
@@ -322,9 +327,21 @@ impl Header {
         let is_there = |&(sink, old, new): &(Sinks, Option<FileState>, Option<FileState>)| {
             new.is_some_and(|new| is_new(old, new) && has_name(sink, new.identity))
         };
-        if files.iter().any(is_there) {
+        let is_committed = files.iter().any(is_there);
+        if is_committed {
             self.committed.store(awaited, Ordering::Release);
         }
+        is_committed
+    }
+
+    /// Where in a spool the state of the last pass that was committed says which file the map is, and what is written there for another
+    /// one, of whose length nothing is known.
+    pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
+        const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
+        let state = (self.committed() & 1) as usize * size_of::<StateCell>();
+        let at = offset_of!(Header, states) + state + offset_of!(StateCell, map);
+        let words = [identity.device, identity.inode, identity.born, 0];
+        (at as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 
     /// Whether a recovery has written all to the map, which is in place then.

@@ -25,7 +25,7 @@ use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::apart;
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::record::EventKind;
-use crate::queue::spool::layout::{header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
+use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
@@ -311,7 +311,10 @@ impl Dead {
 
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
-        self.header.settle(|sink, identity| self.has_name(sink, identity));
+        if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
+            // What is announced takes the place of what this was known by.
+            self.note(committed_cell(self.header.committed()));
+        }
         if self.is_completed() {
             self.file.remove();
             return report;
@@ -360,10 +363,18 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Notes in the spool which file is about to replace the map: if this recovery is interrupted, the next one knows it.
+    /// Notes in the spool which file is about to replace the map: if this recovery is interrupted, or fails, the next one knows it, and
+    /// the file that is there now.
     fn announce(&self, identity: Identity) {
-        let (at, bytes) = next_map_cell(identity, ALL);
-        // Without it the next one leaves the map alone, which is complete by then.
+        let (known, next) = (self.header.state().map, self.header.next_map());
+        if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
+            self.note(self.header.map_cell(next));
+        }
+        self.note(next_map_cell(identity, ALL));
+    }
+
+    fn note(&self, (at, bytes): (u64, Vec<u8>)) {
+        // Without it the next recovery leaves the file alone, which is complete by then unless this one is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
