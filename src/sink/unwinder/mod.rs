@@ -47,12 +47,12 @@ struct Told {
 
 static TOLD: TimedLock<Told> = TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// How long a thread waits for others that tell an unwinder something. None of these waits for a disk or for the writer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the sink waits at first for others that tell an unwinder something. None of these waits for a disk or for the writer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For those who come after `Unwinder::open` has had them in the same process. `None` if others have them all the time.
 fn told() -> Option<Locked<'static, Told>> {
-    TOLD.lock_until(Instant::now() + PATIENCE)
+    TOLD.lock_in_time()
 }
 
 /// In a forked child, when its sinks are open: without this sink the unwinder forgets the code, and with it that which the child does
@@ -97,7 +97,7 @@ fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
 
 /// As `told`, but in a child that was forked while another thread had them nobody waits for the lock itself.
 fn told_at_first() -> Option<Locked<'static, Told>> {
-    let end = Instant::now() + PATIENCE / 10;
+    let end = Instant::now() + PATIENCE;
     loop {
         match TOLD.try_lock() {
             None if Instant::now() < end => thread::sleep_micros(100),
