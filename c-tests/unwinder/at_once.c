@@ -5,6 +5,8 @@
  * Usage: at_once DIR PART..., with a session for each part
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -40,12 +42,19 @@ static int is_known(unsigned number) {
 static _Thread_local size_t least_refused = SIZE_MAX;
 /* Each of its allocations is interrupted. */
 static _Thread_local int is_interrupted;
+/* This one stands still in its next allocation. */
+static _Thread_local int stands_still;
+static int is_still, may_go_on;
 
 void *__libc_malloc(size_t size);
 
 void *malloc(size_t size) {
   if (is_interrupted) {
     raise(SIGUSR1);
+  }
+  while (stands_still && !__atomic_load_n(&may_go_on, __ATOMIC_SEQ_CST)) {
+    __atomic_store_n(&is_still, 1, __ATOMIC_SEQ_CST);
+    test_sleep_ms(1);
   }
   return size >= least_refused ? NULL : __libc_malloc(size);
 }
@@ -311,6 +320,56 @@ static void adopted(void) {
   }
 }
 
+/* A table of the host's own, for code that never runs. */
+static struct {
+  uint32_t cie_length, cie_id;
+  unsigned char cie[8];
+  uint32_t length, cie_pointer;
+  uint64_t begin, size;
+  uint32_t end;
+} __attribute__((packed)) table = {12, 0, {1, 0, 1, 0x78, 16}, 20, 20, 0x10000, 16, 0};
+
+enum { TABLES = 1000 };
+
+/* LLVM libunwind takes memory for its list now and then, under its lock. */
+static void *fills_list(void *add) {
+  stands_still = 1;
+  for (int i = 0; i < TABLES; i++) {
+    ((void (*)(void *))add)(&table.length);
+  }
+  return NULL;
+}
+
+/* LLVM libunwind's lock is nobody's in a child. The child is told that it has no such sink, and goes on. */
+static void forked_under_lock(void) {
+  void *add = dlsym(RTLD_DEFAULT, "__register_frame"), *remove = dlsym(RTLD_DEFAULT, "__deregister_frame");
+  pthread_t thread;
+  if (dlsym(RTLD_DEFAULT, "__unw_add_dynamic_fde") == NULL) {
+    return;
+  }
+  announce(1);
+  CHECK_OK(test_flush(session));
+  CHECK(pthread_create(&thread, NULL, fills_list, add) == 0);
+  TEST_AWAIT(__atomic_load_n(&is_still, __ATOMIC_SEQ_CST));
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    jitsym_id id;
+    CHECK_OK(announce_at(place(20), 0, &id));
+    CHECK_STATUS(JITSYM_ERR_SINK_FAILED, test_flush(session));
+    CHECK(test_stats_now(session).sinks_failed == JITSYM_SINK_UNWINDER);
+    CHECK_OK(jitsym_unregister(session, id));
+    CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(session));
+    _exit(0);
+  }
+  test_wait_ok(child);
+  __atomic_store_n(&may_go_on, 1, __ATOMIC_SEQ_CST);
+  CHECK(pthread_join(thread, NULL) == 0);
+  for (int i = 0; i < TABLES; i++) {
+    ((void (*)(void *))remove)(&table.length);
+  }
+}
+
 int main(int argc, char **argv) {
   static const struct {
     const char *name;
@@ -324,6 +383,7 @@ int main(int argc, char **argv) {
     {"between", in_between, 0, 0, 0},
     {"interrupted", interrupted, 0, 0, 0},
     {"adopted", adopted, JITSYM_SINK_REGION, 0, 0},
+    {"forked", forked_under_lock, 0, 0, 0},
   };
   test_begin(argc, argv);
   memory = mmap(NULL, ROOM * PLACES, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

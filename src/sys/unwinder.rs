@@ -234,6 +234,13 @@ impl Drop for Registered {
     }
 }
 
+/// Takes the lock for changes of `Dialect::Each`, and changes nothing. In a forked child nobody may be there who would give it back.
+pub fn await_changes() {
+    static NO_TABLE: u8 = 0;
+    // SAFETY: it looks for this address among those that it was told of.
+    functions().deregister.into_iter().for_each(|deregister| unsafe { deregister(&raw const NO_TABLE) });
+}
+
 /// Makes four bytes of a table 0, which the unwinder knows all the time.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {

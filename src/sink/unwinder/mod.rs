@@ -16,12 +16,14 @@ use self::tables::Tables;
 use crate::api::options::{Config, Sinks};
 use crate::format::jitdump::raw::RawRecords;
 use crate::format::jitdump::{id, shadow};
+use crate::queue::apart;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Sink};
+use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
-use crate::sys::{thread, unwinder};
+use crate::sys::unwinder::{self, Dialect};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -59,7 +61,7 @@ fn told() -> Option<Locked<'static, Told>> {
 /// not take over.
 pub fn end_inherited(lives: impl Fn(u64) -> bool) {
     let Some(mut told) = TOLD.try_lock() else { return };
-    if told.is_let_go {
+    if told.is_let_go && !told.tables.is_empty() && told.can_change() {
         told.tables.clear();
     }
     told.tables.iter_mut().for_each(|tables| tables.retain(&lives));
@@ -78,6 +80,17 @@ impl Unwinder {
 }
 
 impl Told {
+    /// Whether the unwinder takes changes. It does not for ever in a child that was forked while another thread of the parent had its
+    /// lock. Then it keeps what it knows.
+    fn can_change(&mut self) -> bool {
+        let has_lock = unwinder::dialect() == Some(Dialect::Each);
+        let can_change = !has_lock || apart::run_for(PATIENCE / 2, unwinder::await_changes).is_some();
+        if !can_change {
+            std::mem::forget(std::mem::take(&mut self.tables));
+        }
+        can_change
+    }
+
     fn add(&mut self, id: u64, (addr, size): (u64, u64), info_records: Option<&[u8]>) {
         for tables in &mut self.tables {
             match info_records {
@@ -110,6 +123,9 @@ impl Sink for Unwinder {
     fn open(&mut self, _: &Config) -> Result<(), String> {
         let mut told = told_at_first().ok_or("the unwinder's tables are in use since before the fork")?;
         told.by_callers = false;
+        if !told.can_change() {
+            return Err("another thread has had the unwinder's lock since before the fork".into());
+        }
         if !std::mem::take(&mut told.is_let_go) {
             // Those of the parent, in a child that takes nothing over.
             told.tables.clear();
