@@ -64,7 +64,9 @@ impl Content {
         head.extend_from_slice(&elf_header(ET_EXEC, 2, count, headers_at));
         let mut segments = [(PF_R | PF_X, text_at, pages.start, len), (PF_R | PF_W, 0, data, page_size)];
         // In the order of addresses, as the format wants it.
-        segments.sort_unstable_by_key(|&(_, _, addr, _)| addr);
+        if data < pages.start {
+            segments.reverse();
+        }
         segments.iter().for_each(|segment| head.extend_from_slice(&program_header(*segment, page_size)));
         Some(Executable { head, text_at, rest, rest_at })
     }

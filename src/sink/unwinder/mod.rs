@@ -52,6 +52,9 @@ static TOLD: TimedLock<Told> = TimedLock::new(Told { tables: Vec::new(), is_let_
 /// How long the sink waits at first for others that tell an unwinder something. None of these waits for a disk or for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long it waits for the lock of an unwinder that nobody may give back. Calls wait longer for the sink.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// For those who come after `Unwinder::open` has had them in the same process. `None` if others have them all the time.
 fn told() -> Option<Locked<'static, Told>> {
     TOLD.lock_in_time()
@@ -84,7 +87,7 @@ impl Told {
     /// lock. Then it keeps what it knows.
     fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
-        let can_change = !has_lock || apart::run_for(PATIENCE / 2, unwinder::await_changes).is_some();
+        let can_change = !has_lock || apart::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();
         if !can_change {
             std::mem::forget(std::mem::take(&mut self.tables));
         }
