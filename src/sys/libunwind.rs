@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::retired::Retired;
+use super::sort::sort;
 
 /// `UNW_INFO_FORMAT_DYNAMIC`, which only says a few words of the code, and `UNW_INFO_FORMAT_IP_OFFSET`.
 const FORMAT_DYNAMIC: i32 = 0;
@@ -131,7 +132,7 @@ fn rest_at() -> Option<usize> {
 
 /// An entry of the array: code from `start`, as a distance from where the table's code begins, and its FDE, as a distance from where
 /// the entries begin.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {
     start: i32,
@@ -241,7 +242,7 @@ impl Table {
             memory.places.push(place);
             memory.entries.extend_from_slice(bytes);
         }
-        memory.places.sort_unstable_by_key(|place| place.start);
+        sort(&mut memory.places);
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
