@@ -38,7 +38,7 @@ impl Ref {
     /// meanwhile, which `still_open` tells.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.engine.is_off()
+        self.engine.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
     /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
@@ -60,10 +60,39 @@ impl Ref {
         self.still_open(()).and(result)
     }
 
+    /// What is wanted.
+    #[inline]
+    fn wanted(&self) -> Result<Sinks> {
+        match self.engine.wanted() {
+            Sinks::NONE => self.wanted_after_all(),
+            wanted => Ok(wanted),
+        }
+    }
+
+    /// A forked child that could not start its sinks tries again. An error says that it cannot yet.
+    #[cold]
+    fn wanted_after_all(&self) -> Result<Sinks> {
+        /// How long a call waits for that.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        if self.process.unstarted() == Sinks::NONE {
+            return Ok(Sinks::NONE);
+        }
+        let started = thread::quietly(|| self.start_again(PATIENCE, false));
+        self.outcome(started).map(|()| self.engine.wanted())
+    }
+
+    fn start_again(&self, time: Duration, at_once: bool) -> Result<()> {
+        self.process.with_control(Instant::now() + time, |control| {
+            let started = control.start_again(self.process, self.engine, at_once);
+            watch_thread(self.engine, control);
+            started
+        })
+    }
+
     /// `flags`: what is known of the code's place, if `Regions::before_code` has been asked. The caller lets its own caller go on after
     /// `known`.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
-        let wanted = self.engine.wanted();
+        let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
             return self.still_open(Id(0));
         }
@@ -158,7 +187,7 @@ impl Ref {
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-        let wanted = self.engine.wanted();
+        let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
             return self.still_open(());
         }
@@ -184,7 +213,7 @@ impl Ref {
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
-        let wanted = self.engine.wanted();
+        let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
             return self.still_open(());
         }
@@ -201,7 +230,7 @@ impl Ref {
     }
 
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
-        let wanted = self.engine.wanted();
+        let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
             return self.still_open(());
         }
@@ -225,6 +254,9 @@ impl Ref {
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
+        if self.process.unstarted() != Sinks::NONE {
+            self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
+        }
         // While the sinks are being disabled they still get what was registered before.
         match (self.engine.status.has_ended(), self.engine.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),

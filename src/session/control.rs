@@ -12,6 +12,7 @@ use crate::queue::requests::{Change, Stop};
 use crate::session::process::Process;
 use crate::session::{bridge, fork};
 use crate::sink;
+use crate::sink::again::Again;
 use crate::sys::thread::Thread;
 use crate::sys::{barrier, debug, delegate, descriptors, guard, rights, thread};
 use crate::writer::{self, Inheritance, Writer};
@@ -35,6 +36,15 @@ pub struct Control {
     home: Option<Take<Box<Writer>>>,
     /// Threads of ours.
     threads: Vec<Thread>,
+    unstarted: Option<Unstarted>,
+}
+
+/// What a forked child takes over, while its sinks cannot start.
+struct Unstarted {
+    config: Config,
+    inheritance: Inheritance,
+    /// When a call that registers something tries again. Not after a start that nobody could wait for.
+    again: Option<Again>,
 }
 
 impl std::fmt::Debug for Control {
@@ -90,13 +100,54 @@ impl Control {
         }
     }
 
-    /// Opens the sinks and starts the writer, if there is anything to write to.
+    /// Opens the sinks and starts the writer, if there is anything to write to. What a forked child takes over is kept until that
+    /// succeeds.
     pub fn start(
         &mut self,
         process: &'static Process,
         engine: &'static Engine,
         config: Config,
         inheritance: Option<Inheritance>,
+    ) -> Result<()> {
+        let (mut inheritance, before) = match self.unstarted.take() {
+            Some(unstarted) => (Some(unstarted.inheritance), unstarted.again),
+            None => (inheritance, None),
+        };
+        let started = self.start_with(process, engine, config.clone(), &mut inheritance);
+        if let (Err(error), Some(inheritance)) = (&started, inheritance) {
+            engine.status.set_sinks(Sinks::NONE, config.sinks);
+            let again = (*error != Error::Timeout).then(|| Again::after(before.as_ref()));
+            self.unstarted = Some(Unstarted { config, inheritance, again });
+        }
+        started
+    }
+
+    /// In a forked child whose sinks could not start: tries again, if that is due or `at_once`.
+    pub fn start_again(&mut self, process: &'static Process, engine: &'static Engine, at_once: bool) -> Result<()> {
+        let Some(unstarted) = &self.unstarted else { return Ok(()) };
+        if !at_once && !unstarted.again.as_ref().is_some_and(Again::is_due) {
+            return Err(Error::SinkFailed);
+        }
+        let config = unstarted.config.clone();
+        self.start(process, engine, config, None).or(Err(Error::SinkFailed))
+    }
+
+    /// The sinks that a forked child could not start so far.
+    pub fn unstarted(&self) -> Sinks {
+        self.unstarted.as_ref().map_or(Sinks::NONE, |unstarted| unstarted.config.sinks)
+    }
+
+    /// What a child that could not start its sinks hands down to a child of its own.
+    pub fn hand_down(&mut self) -> Option<(Config, Inheritance)> {
+        self.unstarted.take().map(|unstarted| (unstarted.config, unstarted.inheritance))
+    }
+
+    fn start_with(
+        &mut self,
+        process: &'static Process,
+        engine: &'static Engine,
+        config: Config,
+        inheritance: &mut Option<Inheritance>,
     ) -> Result<()> {
         // A session that writes nothing completes no other process's files, and makes nothing that needs to be cleaned up.
         if !config.starts_writer() {
@@ -147,12 +198,10 @@ impl Control {
         self.home = Some(come_home);
         self.starting = Some(Starting { config, is_open });
         let started = self.finish_start(engine);
-        if let Some(inheritance) = inheritance {
-            if let Err(error) = started {
-                // The child goes on without sinks. Nobody else waits for these.
-                self.starting.take().map(|starting| starting.is_open.give_up());
-                return Err(error);
-            }
+        if inheritance.is_some() && started.is_err() {
+            // The child goes on without sinks. Nobody else waits for these.
+            self.starting.take().map(|starting| starting.is_open.give_up());
+        } else if let Some(inheritance) = inheritance.take() {
             if let Some(regions) = &inheritance.regions {
                 // Here, where the descriptors are that the child has inherited.
                 process.regions.inherit(&engine.status, regions);
@@ -272,6 +321,10 @@ impl Control {
         let Some(running) = &self.running else {
             // A sink that could not start is no longer wanted.
             engine.status.remove_sinks(sinks, sink::with_wants);
+            self.unstarted.take_if(|Unstarted { config, .. }| {
+                config.sinks = config.sinks.without(sinks);
+                config.sinks == Sinks::NONE
+            });
             return Ok(());
         };
         let mut left = engine.status.sinks().without(sinks);
@@ -361,6 +414,7 @@ impl Control {
             }
         }
         if self.running.is_none() {
+            self.unstarted = None;
             return if off { self.fetch_writer() } else { self.remove_files() };
         }
         let (ack, answer) = oneshot();

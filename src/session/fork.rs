@@ -282,8 +282,10 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     // process, and of the threads that do only this one runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
-    let remember = writer.as_ref().and_then(|writer| writer.config()).is_some_and(|config| config.remember);
-    let config = wanted.or_else(|| writer.as_ref().and_then(|writer| writer.config().cloned()));
+    let unstarted = if writer.is_none() { parent.hand_down() } else { None };
+    let before = writer.as_ref().and_then(|writer| writer.config()).or(unstarted.as_ref().map(|(config, _)| config));
+    let remember = before.is_some_and(|config| config.remember);
+    let config = wanted.or_else(|| before.cloned());
     let config = match (config, parent.configs.first()) {
         (Some(config), _) => Config { recover: false, remember: remember || config.remember, ..config },
         // All sessions are off.
@@ -296,7 +298,10 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     // From here on nothing fails that would have to be tried again.
     process.allocator.inherit(&parent.allocator);
     process.collector.inherit(&parent.collector);
-    let mut inheritance = writer.map(|writer| writer.hand_down(words.forked_at.load(Ordering::Relaxed)));
+    let forked_at = words.forked_at.load(Ordering::Relaxed);
+    let mut inheritance =
+        writer.map(|writer| writer.hand_down(forked_at)).or(unstarted.map(|(_, inheritance)| inheritance));
+    inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = forked_at);
     let regions = &*parent.regions;
     if let Some(parent) = parent.engine() {
         let mut none = [Registry::default(), Registry::default()];
@@ -306,7 +311,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
         };
         engine.inherit(parent, registries);
         match &mut inheritance {
-            Some(inheritance) => inheritance.regions = Some(regions),
+            Some(inheritance) => _ = inheritance.regions.get_or_insert(regions),
             None => process.regions.inherit(&engine.status, regions),
         }
         if parent.status.clock != config.clock {

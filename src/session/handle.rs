@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::error::{Error, Result};
+use crate::api::options::Sinks;
 use crate::queue::engine::Engine;
 use crate::session::call::Ref;
 use crate::session::control::Control;
@@ -83,7 +84,7 @@ fn why_not(process: &Process, handle: u64) -> Error {
 /// Notes whether the session is off, and stays so until a call changes that. The caller holds the process's lock.
 pub fn set_off(engine: &Engine, control: &Control, handle: u64) {
     valgrind::share(&OFF);
-    let is_off = engine.is_off() && !control.is_starting();
+    let is_off = engine.is_off() && !control.is_starting() && control.unstarted() == Sinks::NONE;
     OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 

@@ -101,15 +101,14 @@ pub fn watch_thread(engine: &Engine, control: &Control) {
     }
 }
 
-/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed.
+/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed, and are tried again.
 pub fn inherit(process: &'static Process, engine: &'static Engine, config: Config, inheritance: Option<Inheritance>) {
     // Nobody else has it yet.
     let _ = process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         control.open = open as u32;
-        let sinks = config.sinks;
-        if inheritance.is_some() && control.start(process, engine, config, inheritance).is_err() {
-            engine.status.set_sinks(Sinks::NONE, sinks);
+        if inheritance.is_some() {
+            let _ = control.start(process, engine, config, inheritance);
         }
         watch_thread(engine, control);
         Ok(())

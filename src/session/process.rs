@@ -11,6 +11,7 @@ use std::time::Instant;
 use once_cell::sync::OnceCell;
 
 use crate::api::error::{Error, Result};
+use crate::api::options::{Config, Sinks};
 use crate::queue::engine::Engine;
 use crate::queue::host::Host;
 use crate::session::allocator::Allocator;
@@ -23,6 +24,7 @@ use crate::sys::guard::{self, PerThread};
 use crate::sys::sync::outside::Arc;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{thread, valgrind};
+use crate::writer::Inheritance;
 
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
@@ -42,6 +44,8 @@ pub struct Process {
     /// Number of the next session.
     pub serial: AtomicU32,
     control: TimedLock<Control>,
+    /// As of the last call that had `control`.
+    unstarted: AtomicU32,
     /// Sessions that were closed while another call had `control` for too long.
     closed_meanwhile: AtomicU32,
     engine: OnceCell<Engine>,
@@ -141,6 +145,7 @@ impl Process {
             configs: Configs::default(),
             serial: AtomicU32::new(1),
             control: TimedLock::new(Control::default()),
+            unstarted: AtomicU32::new(0),
             closed_meanwhile: AtomicU32::new(0),
             engine: OnceCell::new(),
             regions: Arc::default(),
@@ -174,7 +179,18 @@ impl Process {
         control.note_closed(self.engine(), closed());
         let result = body(&mut control);
         control.note_closed(self.engine(), closed());
+        self.unstarted.store(control.unstarted().0, Ordering::Relaxed);
         result
+    }
+
+    /// The sinks that this process, a forked child, could not start so far. It has not taken its parent's code over yet.
+    pub fn unstarted(&self) -> Sinks {
+        Sinks(self.unstarted.load(Ordering::Relaxed))
+    }
+
+    /// What a child that could not start its sinks hands down. Its own child calls this, where no other thread is.
+    pub fn hand_down(&self) -> Option<(Config, Inheritance)> {
+        self.control.try_lock()?.hand_down()
     }
 
     /// A session has ended, and the call that ends it does not wait any longer to say so.

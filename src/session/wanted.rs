@@ -3,6 +3,7 @@
 use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
+use crate::sink;
 
 /// Answers for the session that a handle names. Nothing is changed, waited for or taken over, so that a signal handler can ask
 /// too. A handle that names no open session wants nothing.
@@ -17,7 +18,11 @@ pub fn wanted(handle: u64) -> Wanted {
     let Some((process, engine)) = known.and_then(|process| Some((process, process.engine()?))) else {
         return Wanted::default();
     };
-    let sinks = engine.wanted();
+    let sinks = match engine.wanted() {
+        // Whoever registers something has them tried again.
+        Sinks::NONE => sink::with_wants(process.unstarted()),
+        sinks => sinks,
+    };
     Wanted {
         code: sinks != Sinks::NONE,
         lines: sinks.want_groups(),

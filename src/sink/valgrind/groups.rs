@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::format::elf::executable::Content;
+use crate::sys::sort::sort;
 
 /// The most functions of a group that grows because a function lies in two of its pages.
 const FUNCTIONS_MAX: usize = 512;
@@ -263,7 +264,7 @@ impl Groups {
             self.shrink(start, &mut due, &mut gone);
         }
         let mut fresh = std::mem::take(&mut self.fresh);
-        fresh.sort_unstable();
+        sort(&mut fresh);
         fresh.dedup();
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for addr in &fresh {
