@@ -35,13 +35,20 @@ impl Running {
     /// Starts a test in a group of its own.
     pub fn start(&self, command: &mut Command) -> Result<Child> {
         let signals = interruptions();
-        // SAFETY: a system call with a set that is initialised, between fork and exec.
-        let unblock = move || match unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        let begin = move || {
+            // `nohup` has one ignored, and a shell without job control those of what runs in its background.
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: a system call, between fork and exec.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            // SAFETY: the same, with a set that is initialised.
+            match unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
         };
-        // SAFETY: it makes one system call.
-        unsafe { command.process_group(0).pre_exec(unblock) };
+        // SAFETY: it makes nothing but system calls.
+        unsafe { command.process_group(0).pre_exec(begin) };
         // Nobody looks at the list between the start and the note.
         let mut groups = self.groups();
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
