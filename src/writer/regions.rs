@@ -215,9 +215,16 @@ impl Ledger {
 
     /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
-        if self.sinks.region.tidy(until) {
-            self.take_in_all();
-            self.sinks.region.write_files(now, until);
+        let mut write = || {
+            let has_regions = self.sinks.region.tidy(until);
+            if has_regions {
+                self.take_in_all();
+            }
+            has_regions && self.sinks.region.write_files(now, until)
+        };
+        // Who asks is not told that all is written while code waits for a file that can be written again.
+        if write() && now {
+            write();
         }
     }
 

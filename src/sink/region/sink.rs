@@ -161,10 +161,11 @@ impl RegionSink {
         are_watching
     }
 
-    /// Brings the files up to date.
-    pub fn write_files(&mut self, now: bool, until: u64) {
+    /// Brings the files up to date. Returns whether a file can be written again: code that was registered meanwhile is in the other
+    /// sinks, and in no file yet.
+    pub fn write_files(&mut self, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
-        let (mut have_work, mut left_out) = (false, 0);
+        let (mut have_work, mut is_well_again, mut left_out) = (false, false, 0);
         self.again = None;
         for region in regions.all() {
             self.close_all(region, || if now { region.next_split_made(until) } else { region.next_split(until) });
@@ -184,10 +185,9 @@ impl RegionSink {
                 let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
                 match &result {
                     Err(error) if !was_unwell => self.report("write", region, error),
-                    // Code that was registered meanwhile is in the other sinks.
                     Ok(()) if was_unwell => {
                         region.is_new.store(true, Ordering::Relaxed);
-                        have_work = true;
+                        (have_work, is_well_again) = (true, true);
                     }
                     _ => {}
                 }
@@ -208,6 +208,7 @@ impl RegionSink {
         self.have_work = have_work;
         status.counters.region_left_out.set(left_out);
         self.registry.tidy();
+        is_well_again
     }
 
     /// The files, which are up to date, are final for now: the last session closes, or the process exits. Those of private memory
