@@ -122,7 +122,7 @@ fn inject(data: &Path) -> PathBuf {
 }
 
 fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
-    record_program(name, environment, server(), &["3", "0.6"], expected)
+    record_program(name, environment, server(), &["3", "0.2"], expected)
 }
 
 /// With enough samples of what is expected to run.
@@ -242,7 +242,7 @@ fn one_worker_is_looked_at() {
 fn attach(data: &Path, pace: u32) -> (u32, Truth) {
     let _alone = serial();
     let mut child = perf::command(server())
-        .args(["2", "0.8", "wait"])
+        .args(["2", "0.2", "wait"])
         .envs([("JITSYM_FORK", "now"), (PACE, &pace.to_string())])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
