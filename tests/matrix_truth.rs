@@ -52,7 +52,7 @@ impl Held {
         let dir = scratch_dir(name);
         let truth = dir.join("truth");
         let mut command = perf::command(program);
-        command.arg(scenario).args(["seconds=0.15", "count=1000", "hold=1"]);
+        command.arg(scenario).args(["seconds=0.08", "count=1000", "hold=1"]);
         if is_about_regions(scenario) {
             command.args(["sinks=region", "memory=created"]);
         }
