@@ -198,7 +198,7 @@ fn clocks_of_time_namespaces() {
     let program = compile("gcc", &["c-tests/perf/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
     for (name, environment) in [("time", &[][..]), ("time-at-once", &[("JITSYM_FORK", "now")][..])] {
         let all = |truth: &Truth| truth.lives.iter().map(|life| (life.pid, life.name.clone())).collect();
-        let (truth, samples) = record_program(name, environment, &program, &["0.3"], all);
+        let (truth, samples) = record_program(name, environment, &program, &["0.1"], all);
         check_names(&truth, &samples);
     }
 }
