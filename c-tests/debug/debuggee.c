@@ -143,7 +143,7 @@ int main(int argc, char **argv) {
       CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory + 4096 + (uint64_t)PIECE_ROOM * i, PIECE_ROOM));
     }
   } else if (strcmp(what, "on-and-off") == 0) {
-    for (unsigned i = 0; i < 20; i++) {
+    for (unsigned i = 0; i < number && i < 20; i++) {
       register_many(number);
       CHECK_OK(jitsym_disable(session, SINK_GDB));
       CHECK(!(test_stats_now(session).sinks_running & SINK_GDB));
