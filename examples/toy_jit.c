@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
     if (mprotect(memory, MEMORY, PROT_READ | PROT_EXEC) != 0) return 1;
 
     void (*entry)(void) = (void (*)(void))(uintptr_t)find("start")->code;
-    clock_t end = clock() + (argc > 2 ? atoi(argv[2]) : 2) * CLOCKS_PER_SEC;
+    clock_t end = clock() + (clock_t)((argc > 2 ? atof(argv[2]) : 2) * CLOCKS_PER_SEC);
     while (clock() < end)
         for (int i = 0; i < 100; i++) entry();
 

@@ -181,7 +181,7 @@ fn ends_and_changes_in_gdb() {
     let commands = ["break reached", "run", "bt", "info symbol many_8", "info symbol many_7"];
     for gdb in gdbs() {
         // gdb takes time for each.
-        let text = debuggee.run_in(gdb, &commands, &["one-by-one", if thorough() { "2000" } else { "300" }]);
+        let text = debuggee.run_in(gdb, &commands, &["one-by-one", if thorough() { "2000" } else { "100" }]);
         assert_stack(&text, 0, "");
         assert!(text.contains("many_7 in section") && !text.contains("many_8 in section"), "{text}");
         let text = debuggee.run_in(gdb, &commands, &["on-and-off", if thorough() { "20" } else { "10" }]);

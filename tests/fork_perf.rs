@@ -122,7 +122,7 @@ fn inject(data: &Path) -> PathBuf {
 }
 
 fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
-    record_program(name, environment, server(), &["3", "0.6"], expected)
+    record_program(name, environment, server(), &["3", "0.2"], expected)
 }
 
 /// With enough samples of what is expected to run.
@@ -198,7 +198,7 @@ fn clocks_of_time_namespaces() {
     let program = compile("gcc", &["c-tests/perf/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
     for (name, environment) in [("time", &[][..]), ("time-at-once", &[("JITSYM_FORK", "now")][..])] {
         let all = |truth: &Truth| truth.lives.iter().map(|life| (life.pid, life.name.clone())).collect();
-        let (truth, samples) = record_program(name, environment, &program, &["0.3"], all);
+        let (truth, samples) = record_program(name, environment, &program, &["0.1"], all);
         check_names(&truth, &samples);
     }
 }
@@ -242,7 +242,7 @@ fn one_worker_is_looked_at() {
 fn attach(data: &Path, pace: u32) -> (u32, Truth) {
     let _alone = serial();
     let mut child = perf::command(server())
-        .args(["2", "0.8", "wait"])
+        .args(["2", "0.2", "wait"])
         .envs([("JITSYM_FORK", "now"), (PACE, &pace.to_string())])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use crate::perf::{self, Recording};
 use crate::support::{
-    artifacts, compile, describe, fresh_dir, is_root, once, root, run, scratch_dir, shared_dir, stdout, try_run, Link,
+    artifacts, compile, describe, fresh_dir, is_root, once, root, run, scratch_dir, shared_dir, stdout, thorough,
+    try_run, Link,
 };
 
 /// How programs are compiled that were not written for the loader: whatever they include of the library is that then.
@@ -171,7 +172,8 @@ fn every_function() {
         assert!(header.contains(&format!("FUNCTION({name})")), "{name}");
     }
     // Those whose first call is jitsym_init.
-    for source in ["calls/threads", "files/files", "calls/late"] {
+    let others = if thorough() { &["calls/late"][..] } else { &[] };
+    for source in ["calls/threads", "files/files"].iter().chain(others) {
         let flags = [&INSTEAD[..], &["-O1"]].concat();
         let name = source.replace('/', "-");
         let program = compile("gcc", &[&format!("c-tests/{source}.c")], Link::None, &flags, &name);

@@ -12,12 +12,12 @@ use crate::support::{checker, compile, run, scratch_dir, stdout, Link};
 use crate::truth::{Code, Part, Run, Truth};
 
 /// As for readers that follow the tables, and for those that follow frame pointers.
-const TABLES: &[&str] = &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"];
-const FRAME_POINTERS: &[&str] =
+pub const TABLES: &[&str] = &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"];
+pub const FRAME_POINTERS: &[&str] =
     &["-std=gnu11", "-Wpedantic", "-O2", "-fno-optimize-sibling-calls", "-fno-omit-frame-pointer", "-DFRAME_POINTERS"];
 
 /// The program, as the compiler makes it with these flags.
-fn build(compiler: &str, flags: &[&str], name: &str) -> PathBuf {
+pub fn build(compiler: &str, flags: &[&str], name: &str) -> PathBuf {
     let dir = crate::support::root().join("c-tests/matrix");
     let files = std::fs::read_dir(dir).expect("sources").map(|entry| entry.expect("source").path());
     let mut sources: Vec<String> = files
@@ -52,7 +52,7 @@ impl Held {
         let dir = scratch_dir(name);
         let truth = dir.join("truth");
         let mut command = perf::command(program);
-        command.arg(scenario).args(["seconds=0.15", "count=1000", "hold=1"]);
+        command.arg(scenario).args(["seconds=0.08", "count=1000", "hold=1"]);
         if is_about_regions(scenario) {
             command.args(["sinks=region", "memory=created"]);
         }

@@ -804,9 +804,10 @@ static void register_bytes(jitsym *session, uint64_t addr, uint64_t size) {
 /* However full a thread's chunk is when its memory goes, the next registration finds another one. */
 static void off_at_every_fill(void) {
   jitsym *session = open_off(0);
-  for (unsigned round = 0; round < (test_slow ? 20 : 200); round++) {
+  unsigned rounds = test_slow ? 20 : test_light ? 50 : 200, step = rounds == 50 ? 28 : 7;
+  for (unsigned round = 0; round < rounds; round++) {
     CHECK_OK(jitsym_enable(session, 0));
-    for (uint64_t i = 0; i < 40 + 7 * round; i++) {
+    for (uint64_t i = 0; i < 40 + step * round; i++) {
       register_bytes(session, ADDR + 64 * i, 64);
     }
     CHECK_OK(jitsym_disable(session, 0));

@@ -92,6 +92,14 @@ static void register_many(unsigned count) {
   register_some(0, count);
 }
 
+static void start_sink(void) {
+  /* On a busy machine a debugger may take longer than that waits. */
+  jitsym_status status = jitsym_enable(session, SINK_GDB);
+  CHECK(status == JITSYM_OK || status == JITSYM_ERR_TIMEOUT);
+  CHECK_OK(test_flush(session));
+  CHECK(test_stats_now(session).sinks_running & SINK_GDB);
+}
+
 /* Until the process is ended. */
 static void *registers_on(void *nothing) {
   for (unsigned i = 0;; i = (i + 1) % 1000) {
@@ -130,20 +138,16 @@ int main(int argc, char **argv) {
     /* What is ended one by one was in large objects. */
     CHECK_OK(jitsym_disable(session, SINK_GDB));
     register_many(number);
-    CHECK_OK(jitsym_enable(session, SINK_GDB));
+    start_sink();
     for (unsigned i = 0; i < number; i += 2) {
       CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory + 4096 + (uint64_t)PIECE_ROOM * i, PIECE_ROOM));
     }
   } else if (strcmp(what, "on-and-off") == 0) {
-    for (unsigned i = 0; i < 20; i++) {
+    for (unsigned i = 0; i < number && i < 20; i++) {
       register_many(number);
       CHECK_OK(jitsym_disable(session, SINK_GDB));
       CHECK(!(test_stats_now(session).sinks_running & SINK_GDB));
-      /* On a busy machine a debugger may take longer than that waits. */
-      jitsym_status status = jitsym_enable(session, SINK_GDB);
-      CHECK(status == JITSYM_OK || status == JITSYM_ERR_TIMEOUT);
-      CHECK_OK(test_flush(session));
-      CHECK(test_stats_now(session).sinks_running & SINK_GDB);
+      start_sink();
     }
     if (argc > 4) {
       /* Without a jitdump, which would have its bytes. No object can describe it, and it takes no name from others. */

@@ -23,11 +23,16 @@ fn each_has_names_in_gdb() {
     let host = compile("gcc", &["c-tests/debug/copies.c"], Link::None, &["-std=gnu11", "-O1"], "copies");
     let shared = artifacts().shared_dir.join("libjitsym.so");
     let mut wrong = Vec::new();
-    for binding in BINDINGS {
+    for (number, binding) in BINDINGS.into_iter().enumerate() {
         let (one, other) = (dir.join("one.so"), dir.join("other.so"));
         plugin(&one, binding);
-        plugin(&other, binding);
-        for order in [[&shared, &one], [&one, &shared], [&one, &other]] {
+        std::fs::copy(&one, &other).expect("copy of the plugin");
+        let mut orders = vec![[&shared, &one], [&one, &other], [&one, &shared]];
+        // Each order with one of the bindings.
+        if !thorough() {
+            orders = vec![orders[number]];
+        }
+        for order in orders {
             for gdb in gdbs() {
                 let mut command = gdb.commands(&[
                     "break reached",

@@ -37,12 +37,13 @@ impl Sandbox {
 
     pub fn shell(&self, commands: &str) -> Command {
         let mut shell = perf::command("sh");
-        // What runs in the background would do so for ever, and write its files again when they have been removed.
-        let commands =
-            format!("wait() {{ kill ${{!-}} 2>/dev/null || :; command wait || :; }}\ntrap wait EXIT\n{commands}");
+        // What runs in the background would do so for ever, and write its files again when they have been removed. What `tail`
+        // waits for would too: it is the first process of a container, which only signal 9 ends.
+        let waits = "wait() { kill ${!-} 2>/dev/null || :; command wait || :; }\ntrap wait EXIT
+            tail() { if [ \"$1\" = --pid ]; then kill -9 \"$2\"; fi; command tail \"$@\"; }\n";
         // What runs in the background is there until the last command has ended.
-        let seconds = if commands.contains("vm &") { 1_000_000 } else { 1 };
-        shell.env("VM_SECONDS", seconds.to_string());
+        shell.env("VM_SECONDS", if commands.contains("vm &") { "1000000" } else { "0.3" });
+        let commands = format!("{waits}{commands}");
         shell.args(["-euc", &commands]).current_dir(&self.0).env("HOME", &self.0);
         let path = std::env::var("PATH").expect("PATH");
         shell.env("PATH", format!("{}:{path}", self.0.join("bin").display()));
@@ -58,7 +59,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// The toy in a pid namespace and with a `/tmp` of its own, for twelve seconds of a processor.
+/// The toy in a pid namespace and with a `/tmp` of its own, until it is ended.
 pub struct Container {
     unshare: Child,
     /// Its pid out here.
@@ -69,7 +70,7 @@ impl Container {
     pub fn new(toy: &Path) -> Self {
         // Both files may lie in the /tmp that is hidden.
         let script = "exec 8<\"$1\" 9<\"$0\"; mount -t tmpfs none /tmp; cat <&8 >/tmp/hello.toy
-            exec /proc/self/fd/9 /tmp/hello.toy 12";
+            exec /proc/self/fd/9 /tmp/hello.toy 1000000";
         let mut unshare = perf::command("unshare");
         unshare.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-euc", script]).arg(toy);
         let unshare = unshare.arg(root().join("examples/hello.toy")).spawn().expect("start unshare");

@@ -9,36 +9,25 @@ use std::sync::OnceLock;
 use jitsym_step::Graph;
 
 use crate::score::{self, Score};
-use crate::support::{compile, fresh_dir, root, run, stdout, until_enough, Link, TmpFiles, PACE};
+use crate::support::{fresh_dir, run, stdout, until_enough, TmpFiles, PACE};
 use crate::truth::{Truth, Unwind};
-use crate::{perf, script};
+use crate::{matrix_truth, perf, script};
 
 /// Call stacks by unwind tables.
 pub const TABLES: Graph = Graph::Stack(16384);
 /// The same for `perf record`, with the clock of the truth.
 pub const STACKS: &[&str] = &["-k", "CLOCK_MONOTONIC", "--call-graph", "dwarf,16384", "-m", "4M"];
 
-/// Every call is a call, so that every function is in the stack.
-const FLAGS: &[&str] = &["-std=gnu11", "-O2", "-fno-optimize-sibling-calls"];
-
-fn build(flags: &[&str], name: &str) -> PathBuf {
-    let files = std::fs::read_dir(root().join("c-tests/matrix")).expect("sources").flatten();
-    let sources: Vec<String> =
-        files.map(|file| file.path().display().to_string()).filter(|path| path.ends_with(".c")).collect();
-    let sources: Vec<&str> = sources.iter().map(|source| &**source).collect();
-    compile("gcc", &sources, Link::Shared, &[FLAGS, flags].concat(), name)
-}
-
 /// The program for readers that follow tables.
 pub fn for_tables() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["-fomit-frame-pointer"], "matrix_jit"))
+    BUILT.get_or_init(|| matrix_truth::build("gcc", matrix_truth::TABLES, "matrix_jit"))
 }
 
 /// The program for readers that follow frame pointers.
 pub fn for_frame_pointers() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["-fno-omit-frame-pointer", "-DFRAME_POINTERS"], "matrix_jit_fp"))
+    BUILT.get_or_init(|| matrix_truth::build("gcc", matrix_truth::FRAME_POINTERS, "matrix_jit_fp_gcc"))
 }
 
 fn read_truth(path: &Path) -> Truth {

@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 
 use super::{samples, Recording, ENOUGH};
 use crate::perf;
-use crate::support::{compile, fetched, run, scratch_dir, serial, spaceless, stdout, until_enough, Link, PACE};
+use crate::support::{
+    compile, fetched, run, scratch_dir, serial, spaceless, stdout, thorough, until_enough, Link, PACE,
+};
 
 /// Burns in code that the runtime names `pyburn`, until the passenger has arrived.
 const PYTHON: &str = r#"
@@ -172,20 +174,24 @@ fn check_jsburn(data: &Path, recording: &Recording) {
     assert!(named >= ENOUGH, "{named} samples in jsburn\n{:?}", recording.told);
 }
 
-/// The library is there before Node.js opens its files as if they were nobody's, and after it has.
+/// The library is there before Node.js opens its files as if they were nobody's, and after it has: once with each kind of file, and
+/// in a thorough run with both.
 #[test]
 fn node() {
-    for delay_ms in [0, 500] {
-        let recording = record_node(&format!("node-map-{delay_ms}"), "--perf-basic-prof", delay_ms);
-        recording.check_names(&recording.data, "-");
-        recording.told.check_map("-");
-        check_jsburn(&recording.data, &recording);
-
-        let recording = record_node(&format!("node-dump-{delay_ms}"), "--perf-prof", delay_ms);
-        let injected = recording.injected();
-        recording.check_names(&injected, "-");
-        recording.told.check_dumps("-");
-        check_jsburn(&injected, &recording);
-        assert_eq!(recording.told.dumps().len(), 2);
+    for (delay_ms, map, dump) in [(0, true, thorough()), (500, thorough(), true)] {
+        if map {
+            let recording = record_node(&format!("node-map-{delay_ms}"), "--perf-basic-prof", delay_ms);
+            recording.check_names(&recording.data, "-");
+            recording.told.check_map("-");
+            check_jsburn(&recording.data, &recording);
+        }
+        if dump {
+            let recording = record_node(&format!("node-dump-{delay_ms}"), "--perf-prof", delay_ms);
+            let injected = recording.injected();
+            recording.check_names(&injected, "-");
+            recording.told.check_dumps("-");
+            check_jsburn(&injected, &recording);
+            assert_eq!(recording.told.dumps().len(), 2);
+        }
     }
 }

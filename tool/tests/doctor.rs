@@ -29,7 +29,7 @@ fn doctor(words: &[&str]) -> Command {
 /// Records the toy with such a mistake, and looks at the recording.
 fn of_command(program: &Path, dir: &Path, environment: &[(&str, &str)]) -> Output {
     let mut command = doctor(&["--"]);
-    command.arg(program).arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", dir);
+    command.arg(program).arg(root().join("examples/hello.toy")).arg("0.3").env("JITSYM_DIR", dir);
     try_run(command.envs(environment.iter().copied()))
 }
 
@@ -315,17 +315,17 @@ fn record(dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> PathBuf
     let data = dir.join("perf.data");
     let mut record = perf::perf("record");
     record.args(["-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data).arg("--").arg(perf::program());
-    record.args(["scenario=stacks", "layout=gap", "seconds=0.5"]).arg(format!("dir={}", dir.display()));
+    record.args(["scenario=stacks", "layout=gap", "seconds=0.2"]).arg(format!("dir={}", dir.display()));
     run(record.envs(environment.iter().copied()));
     data
 }
 
-/// Records the toy for a second.
+/// Records the toy.
 fn record_toy(dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> PathBuf {
     let data = dir.join("perf.data");
     let mut record = perf::perf("record");
     record.args(["-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data).arg(toy());
-    record.arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", dir);
+    record.arg(root().join("examples/hello.toy")).arg("0.3").env("JITSYM_DIR", dir);
     run(record.envs(environment.iter().copied()));
     data
 }
@@ -533,7 +533,7 @@ fn masked(text: &str, dir: &Path) -> String {
 fn a_command_is_looked_at_in_private() {
     let (dir, temporary) = (fresh_dir("files"), fresh_dir("temporary"));
     let mut command = doctor(&["--", "sh", "-euc", "stat -c 'mode %a %n' \"${JITSYM_DEBUG%/*}\"; exec \"$@\"", "sh"]);
-    command.arg(toy()).arg(root().join("examples/hello.toy")).arg("1").env("JITSYM_DIR", &dir);
+    command.arg(toy()).arg(root().join("examples/hello.toy")).arg("0.3").env("JITSYM_DIR", &dir);
     let text = stdout(&try_run(command.env("TMPDIR", &temporary)));
     assert!(text.contains(&format!("mode 700 {}/jitsym-doctor-", temporary.display())), "{text}");
     assert!(text.contains("perf inject --jit has put that in"), "{text}");
@@ -563,7 +563,7 @@ fn nothing_is_wrong() {
     let text = good(&of_recording(&inject(&record(&dir, DWARF, &[]))));
     assert!(text.contains("have whole stacks") && text.contains("(100 %)"), "{text}");
     let mut command = doctor(&["--"]);
-    command.arg(perf::program()).args(["scenario=stacks", "layout=gap", "seconds=0.5"]);
+    command.arg(perf::program()).args(["scenario=stacks", "layout=gap", "seconds=0.2"]);
     let text = good(&try_run(command.arg(format!("dir={}", dir.display()))));
     assert!(text.contains("perf inject --jit has put that in"), "{text}");
 }

@@ -8,11 +8,11 @@ use crate::{jitsym, perf, said};
 
 type Environment = &'static [(&'static str, &'static str)];
 
-/// Records a toy for a second, or another command for as long as it takes.
+/// Records a toy for a moment, or another command for as long as it takes.
 fn record(program: &Path, environment: Environment) -> String {
     let data = fresh_dir("said").join("perf.data");
     let mut command = jitsym(&["record", "-e", "cpu-clock", "-o"]);
-    command.arg(&data).arg("--").arg(program).arg(root().join("examples/hello.toy")).arg("1");
+    command.arg(&data).arg("--").arg(program).arg(root().join("examples/hello.toy")).arg("0.3");
     let text = said(&run(command.envs(environment.iter().copied())));
     if let Some((_, rest)) = text.split_once("/tmp/jit-") {
         let pid = rest.split('.').next().and_then(|pid| pid.parse().ok());
