@@ -31,7 +31,9 @@
  * on after 75 milliseconds at most. If the library was not at rest then, or its handlers did not run (a raw clone system call,
  * a signal handler that forks while its thread is in the library), calls on an inherited session return JITSYM_ERR_FORKED
  * and touch nothing, as they always do with JITSYM_INIT_FORK_ALONE; jitsym_init then begins with empty files. (Calls for which
- * there is nothing to do, because no sink runs, return JITSYM_OK.) A child of vfork may call nothing here, as elsewhere.
+ * there is nothing to do, because no sink runs, return JITSYM_OK.) If none of the child's sinks can start, because a descriptor
+ * or a thread is missing, calls return JITSYM_ERR_SINK_FAILED and change nothing. jitsym_flush, jitsym_enable and jitsym_init try
+ * again, other calls after 0.1 to 10 seconds. A child of vfork may call nothing here, as elsewhere.
  *
  * The shared library is never unloaded (dlclose leaves it in place), nor is a plugin with the static one inside after a
  * session that writes was opened in it.
@@ -1251,7 +1253,8 @@ enum jitsym_status jitsym_init(const struct jitsym_options *options,
  * thread has told no sink of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` if valgrind could not be
  * told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it. Where calls
  * tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst of that for 10 seconds.
- * Then nothing is registered.
+ * Then nothing is registered. Nor is it with `JITSYM_ERR_SINK_FAILED` in a forked child whose sinks could not start yet ("Processes"
+ * above).
  *
  * Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
  * the steady state.

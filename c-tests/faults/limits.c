@@ -138,6 +138,69 @@ static void no_descriptors(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+static jitsym *inherited;
+
+/* Now there are descriptors, and the child goes on: with all code of its parent, and with its own. */
+static void goes_on(int is_flushed) {
+  jitsym_code code = test_code(ADDR + 0x1000 * 10, 0x400, "kept 10");
+  limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  if (is_flushed) {
+    CHECK_OK(test_flush(inherited));
+  }
+  /* A registration tries again after a while. */
+  jitsym_status status;
+  while ((status = jitsym_register(inherited, &code, NULL)) == JITSYM_ERR_SINK_FAILED && !is_flushed) {
+    test_sleep_ms(1);
+  }
+  CHECK_OK(status);
+  jitsym_stats stats = test_stats(inherited);
+  CHECK(stats.sinks_failed == 0 && stats.inherited == 10 && stats.live == 11);
+  check_files(11, "kept");
+  CHECK_OK(jitsym_close(inherited));
+}
+
+static void goes_on_by_flush(void) {
+  goes_on(1);
+}
+
+static void goes_on_by_registration(void) {
+  goes_on(0);
+}
+
+static void begins_without(void) {
+  limit(RLIMIT_NOFILE, 3);
+  jitsym_code code = test_code(ADDR, 0x400, "refused");
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_register(inherited, &code, NULL));
+  CHECK(jitsym_wanted(inherited) & JITSYM_WANT_CODE);
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_flush(inherited, 0));
+  CHECK(test_stats_now(inherited).sinks_failed == (JITSYM_SINK_JITDUMP | JITSYM_SINK_MAP));
+  /* A child of its own takes over what it could not. */
+  test_child(goes_on_by_flush);
+  test_child(goes_on_by_registration);
+}
+
+static void begins_and_flushes(void) {
+  begins_without();
+  goes_on_by_flush();
+}
+
+static void begins_and_registers(void) {
+  begins_without();
+  goes_on_by_registration();
+}
+
+/* A forked child that has no descriptors at its first call loses nothing of its parent. */
+static void no_descriptors_in_a_child(void) {
+  inherited = test_open();
+  for (unsigned i = 0; i < 10; i++) {
+    put(inherited, i, "kept");
+  }
+  CHECK_OK(test_flush(inherited));
+  test_child(begins_and_flushes);
+  test_child(begins_and_registers);
+  CHECK_OK(jitsym_close(inherited));
+}
+
 static rlim_t address_space(void) {
   FILE *file = fopen("/proc/self/statm", "r");
   unsigned long pages;
@@ -662,6 +725,7 @@ int main(int argc, char **argv) {
   test_child(file_size_before);
   test_child(descriptors);
   test_child(no_descriptors);
+  test_child(no_descriptors_in_a_child);
   if (!test_light) {
     /* Sanitizers and valgrind want address space of their own. */
     memory();

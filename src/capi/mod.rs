@@ -84,7 +84,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// thread has told no sink of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` if valgrind could not be
 /// told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it. Where calls
 /// tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst of that for 10 seconds.
-/// Then nothing is registered.
+/// Then nothing is registered. Nor is it with `JITSYM_ERR_SINK_FAILED` in a forked child whose sinks could not start yet ("Processes"
+/// above).
 ///
 /// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
 /// the steady state.
