@@ -158,8 +158,10 @@ impl Ref {
     fn wait_until_known(&self) -> Result<()> {
         /// While a debugger has stopped all threads, only one of these passes.
         const STEP: Duration = Duration::from_millis(50);
-        // Under valgrind one thread runs at a time, and the writer may have to wait long for its turn.
-        let most = if valgrind::is_running() { 1200 } else { 20 };
+        // Under valgrind one thread runs at a time, and the writer may have to wait long for its turn. A debugger that is called has
+        // stopped the writer, and stops the other threads when its turn comes.
+        let is_slow = valgrind::is_running();
+        let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
         // As long as sinks are told of something, this call's turn comes.
         let told = || (self.engine.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
@@ -167,7 +169,7 @@ impl Ref {
             let now = told();
             idle = if now == last { idle + 1 } else { 0 };
             last = now;
-            idle < most
+            idle < most()
         };
         let answer = thread::uncancelled(|| self.engine.wait_until_told(STEP, goes_on));
         match answer {

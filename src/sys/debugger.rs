@@ -7,7 +7,7 @@
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
 
 use super::mapping::Table;
@@ -255,6 +255,14 @@ pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
+/// A debugger's turn has come, or would have.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a debugger has stopped a thread to look at a change, and has not let it go on.
+pub fn is_called() -> bool {
+    IS_CALLED.load(Ordering::Relaxed) && has_breakpoint()
+}
+
 /// An object for the list.
 #[derive(Debug)]
 pub struct Listed {
@@ -419,7 +427,9 @@ fn tell(action: u32, entry: NonNull<Entry>) {
     descriptor.relevant.store(entry.as_ptr(), Ordering::Release);
     descriptor.action.store(action, Ordering::Release);
     if !has_breakpoint() || is_traced() {
+        IS_CALLED.store(true, Ordering::Relaxed);
         function();
+        IS_CALLED.store(false, Ordering::Relaxed);
     }
     descriptor.action.store(NOTHING, Ordering::Release);
 }
