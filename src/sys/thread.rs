@@ -4,12 +4,12 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
 use super::loader::Optional;
-use super::valgrind;
+use super::{guard, valgrind};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -167,21 +167,35 @@ pub const BRIDGE: &CStr = c"jitsym-bridge";
 pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
 /// How much of its stack a thread has for itself.
 pub const STACK: usize = 512 << 10;
-pub const SMALL_STACK: usize = 128 << 10;
 
 /// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
 /// other threads have them, because exit handlers run there.
-pub fn end_process() {
+///
+/// A sandbox or a limit may forbid another thread. Then the calling one, of ours, becomes such a thread and exits: nobody may wait for
+/// it from then on. `leave` is called before, and sees to that.
+pub fn end_process(leave: fn()) {
+    /// The process in which a thread is about to exit, until that can be told from ours: another one of ours may look meanwhile.
+    static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // It has inherited a name by which other copies would take it for one of ours.
+        // It has a name by which other copies would take it for one of ours.
         let _ = set_name(c"jitsym-exit");
+        BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
         // SAFETY: no frame of Rust code that has anything to drop is left.
         unsafe { libc::exit(0) }
     }
+    let own = std::process::id();
+    if BEGINS.swap(own, Ordering::AcqRel) == own {
+        return;
+    }
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the pointers are valid. If there is no memory for a thread, it is tried again later.
-    unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) };
+    // SAFETY: the pointers are valid.
+    if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
+        leave();
+        // Else exit handlers would take it for one that was interrupted in the middle of a call.
+        guard::leave_for_good();
+        run(std::ptr::null_mut());
+    }
 }
 
 /// Starts a thread that no signal of others is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
@@ -215,11 +229,15 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits for its end, which is near.
+    /// Waits for its end, which is near; not if it is the calling one, by which the process exits (`end_process`).
     pub fn join(self) {
         // SAFETY: it is joinable, and nobody else waits for it.
-        uncancelled(|| unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) });
-        std::mem::forget(self);
+        unsafe {
+            if libc::pthread_equal(self.0, libc::pthread_self()) == 0 {
+                uncancelled(|| libc::pthread_join(self.0, std::ptr::null_mut()));
+                std::mem::forget(self);
+            }
+        }
     }
 }
 
