@@ -92,21 +92,20 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    with_others_blocked(|| Some(libc::SIGXFSZ), body)
+    with_others_blocked(libc::SIGXFSZ, body)
 }
 
 /// As `quietly`, for writing to what may be a pipe whose reader has gone.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
-    // One that has come for the host is left to it.
-    with_others_blocked(|| Some(libc::SIGPIPE).filter(|&signal| !is_pending(signal)), body)
+    with_others_blocked(libc::SIGPIPE, body)
 }
 
-/// `own`: asked before `body`, the signal that it may raise.
-fn with_others_blocked<T>(own: impl FnOnce() -> Option<libc::c_int>, body: impl FnOnce() -> T) -> T {
+/// `own`: the signal that `body` may raise.
+fn with_others_blocked<T>(own: libc::c_int, body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
-        let (before, own) = (block_others(), own());
+        let before = block_others(own);
         let result = body();
-        before.inspect(|before| restore_blocked(before, own));
+        before.inspect(restore_blocked);
         result
     })
 }
@@ -117,14 +116,21 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// Those that are blocked already stay so.
+/// The signals that a thread had blocked, and one that is taken away before it has these again.
+type Blocked = (libc::sigset_t, Option<libc::c_int>);
+
+/// Those that are blocked already stay so. One that has come for the host is left to it. It can only wait where the host has it
+/// blocked, so that the kernel is not asked elsewhere.
 #[inline(never)]
-fn block_others() -> Option<libc::sigset_t> {
-    change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))
+fn block_others(own: libc::c_int) -> Option<Blocked> {
+    let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
+    // SAFETY: the set is initialised.
+    let may_wait = unsafe { libc::sigismember(&before, own) == 1 };
+    Some((before, Some(own).filter(|&own| !(may_wait && is_pending(own)))))
 }
 
 #[inline(never)]
-fn restore_blocked(before: &libc::sigset_t, own: Option<libc::c_int>) {
+fn restore_blocked((before, own): &Blocked) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointers are valid.
     unsafe { libc::sigtimedwait(&signals(false, own.as_slice()), std::ptr::null_mut(), &now) };
@@ -345,4 +351,28 @@ pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
     // Any value but NULL will do.
     // SAFETY: the key was made and is never deleted.
     unsafe { libc::pthread_setspecific((known - 1) as libc::pthread_key_t, end as *const libc::c_void) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_waits_for_the_host_stays() {
+        for own in [libc::SIGXFSZ, libc::SIGPIPE] {
+            // SAFETY: the signal is blocked on this thread, and comes to no other one.
+            let raise = || assert_eq!(unsafe { libc::raise(own) }, 0);
+            let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
+            raise();
+            with_others_blocked(own, || ());
+            assert!(is_pending(own));
+            restore_blocked(&(before, Some(own)));
+            // One that was raised meanwhile does not, blocked or not.
+            with_others_blocked(own, raise);
+            let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
+            with_others_blocked(own, raise);
+            assert!(!is_pending(own));
+            restore_blocked(&(before, None));
+        }
+    }
 }
