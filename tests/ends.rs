@@ -175,6 +175,18 @@ fn with_a_plugin_unloaded() {
     }
 }
 
+/// The last thread ends where no thread can be started, on which the process would exit: it exits on one of the library's.
+#[test]
+fn without_any_more_threads() {
+    let program = compile("gcc", &["c-tests/ends/no_threads.c"], Link::Shared, &["-O1"], "ends_no_threads");
+    let (dir, spools) = fresh_dirs("no-threads");
+    assert_eq!(stdout(&run(Command::new(program).arg(&dir))), "ok\n");
+    checker::assert_all_sound(&dir, &[]);
+    for dir in [dir, spools] {
+        std::fs::remove_dir_all(dir).expect("remove the scratch directory");
+    }
+}
+
 /// What the call from a signal handler comes to is all that it calls: no allocator, no lock, no thread-local storage but errno, no
 /// panic.
 #[test]

@@ -25,6 +25,8 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 static PID: AtomicU32 = AtomicU32::new(0);
 /// Its id; 0 while none runs.
 static TID: AtomicU32 = AtomicU32::new(0);
+/// The thread is to have the process end.
+static ENDS: AtomicBool = AtomicBool::new(false);
 /// The task to be done, on the stack of the thread that waits for it.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -37,6 +39,7 @@ struct Task<'t> {
 pub fn want() {
     // Those of a parent are not here.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
+    ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
     PID.store(std::process::id(), Ordering::SeqCst);
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
@@ -45,7 +48,7 @@ pub fn want() {
 /// Starts the thread that is wanted, from a thread of the host. Nobody waits until it runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
-    let started = thread::spawn_bare(thread::SMALL_STACK, serve, number as usize as *mut c_void);
+    let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);
     started.inspect_err(|_| stop())
 }
 
@@ -73,6 +76,18 @@ pub fn tid() -> Option<u32> {
 fn ring() {
     BELL.fetch_add(1, Ordering::SeqCst);
     futex::wake(&BELL, futex::ALL);
+}
+
+/// Has the process end (`thread::end_process`) where exit handlers find the descriptors that the host has left open. Nobody waits for
+/// that: an exit handler asks the writer to write, and the thread may be the one that exits. Then it does no more tasks.
+pub fn end_process() {
+    match tid() {
+        Some(_) => {
+            ENDS.store(true, Ordering::SeqCst);
+            ring();
+        }
+        None => thread::end_process(|| ()),
+    }
 }
 
 /// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one, or nobody else is there.
@@ -124,6 +139,9 @@ fn serve_until_unwanted(number: usize) {
     ring();
     while WANTED.load(Ordering::SeqCst) as usize == number {
         let bell = BELL.load(Ordering::SeqCst);
+        if ENDS.swap(false, Ordering::SeqCst) {
+            thread::end_process(stop);
+        }
         // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.
         match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
             Some(task) => perform(task),

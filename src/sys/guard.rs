@@ -100,6 +100,11 @@ pub fn enter_for_good() {
     PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
+/// Takes that back: the calling thread goes on as one of the host's.
+pub fn leave_for_good() {
+    PER_THREAD.with(|thread| thread.state.set(0));
+}
+
 /// Runs `body`, which does not panic. The host's threads may write to the code that it registers, or unmap that, at any time.
 pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {

@@ -4,12 +4,12 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
 use super::loader::Optional;
-use super::valgrind;
+use super::{guard, valgrind};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -92,21 +92,20 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    with_others_blocked(|| Some(libc::SIGXFSZ), body)
+    with_others_blocked(libc::SIGXFSZ, body)
 }
 
 /// As `quietly`, for writing to what may be a pipe whose reader has gone.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
-    // One that has come for the host is left to it.
-    with_others_blocked(|| Some(libc::SIGPIPE).filter(|&signal| !is_pending(signal)), body)
+    with_others_blocked(libc::SIGPIPE, body)
 }
 
-/// `own`: asked before `body`, the signal that it may raise.
-fn with_others_blocked<T>(own: impl FnOnce() -> Option<libc::c_int>, body: impl FnOnce() -> T) -> T {
+/// `own`: the signal that `body` may raise.
+fn with_others_blocked<T>(own: libc::c_int, body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
-        let (before, own) = (block_others(), own());
+        let before = block_others(own);
         let result = body();
-        before.inspect(|before| restore_blocked(before, own));
+        before.inspect(restore_blocked);
         result
     })
 }
@@ -117,14 +116,21 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// Those that are blocked already stay so.
+/// The signals that a thread had blocked, and one that is taken away before it has these again.
+type Blocked = (libc::sigset_t, Option<libc::c_int>);
+
+/// Those that are blocked already stay so. One that has come for the host is left to it. It can only wait where the host has it
+/// blocked, so that the kernel is not asked elsewhere.
 #[inline(never)]
-fn block_others() -> Option<libc::sigset_t> {
-    change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))
+fn block_others(own: libc::c_int) -> Option<Blocked> {
+    let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
+    // SAFETY: the set is initialised.
+    let may_wait = unsafe { libc::sigismember(&before, own) == 1 };
+    Some((before, Some(own).filter(|&own| !(may_wait && is_pending(own)))))
 }
 
 #[inline(never)]
-fn restore_blocked(before: &libc::sigset_t, own: Option<libc::c_int>) {
+fn restore_blocked((before, own): &Blocked) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointers are valid.
     unsafe { libc::sigtimedwait(&signals(false, own.as_slice()), std::ptr::null_mut(), &now) };
@@ -167,21 +173,35 @@ pub const BRIDGE: &CStr = c"jitsym-bridge";
 pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
 /// How much of its stack a thread has for itself.
 pub const STACK: usize = 512 << 10;
-pub const SMALL_STACK: usize = 128 << 10;
 
 /// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
 /// other threads have them, because exit handlers run there.
-pub fn end_process() {
+///
+/// A sandbox or a limit may forbid another thread. Then the calling one, of ours, becomes such a thread and exits: nobody may wait for
+/// it from then on. `leave` is called before, and sees to that.
+pub fn end_process(leave: fn()) {
+    /// The process in which a thread is about to exit, until that can be told from ours: another one of ours may look meanwhile.
+    static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // It has inherited a name by which other copies would take it for one of ours.
+        // It has a name by which other copies would take it for one of ours.
         let _ = set_name(c"jitsym-exit");
+        BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
         // SAFETY: no frame of Rust code that has anything to drop is left.
         unsafe { libc::exit(0) }
     }
+    let own = std::process::id();
+    if BEGINS.swap(own, Ordering::AcqRel) == own {
+        return;
+    }
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the pointers are valid. If there is no memory for a thread, it is tried again later.
-    unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) };
+    // SAFETY: the pointers are valid.
+    if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
+        leave();
+        // Else exit handlers would take it for one that was interrupted in the middle of a call.
+        guard::leave_for_good();
+        run(std::ptr::null_mut());
+    }
 }
 
 /// Starts a thread that no signal of others is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
@@ -215,11 +235,15 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits for its end, which is near.
+    /// Waits for its end, which is near; not if it is the calling one, by which the process exits (`end_process`).
     pub fn join(self) {
         // SAFETY: it is joinable, and nobody else waits for it.
-        uncancelled(|| unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) });
-        std::mem::forget(self);
+        unsafe {
+            if libc::pthread_equal(self.0, libc::pthread_self()) == 0 {
+                uncancelled(|| libc::pthread_join(self.0, std::ptr::null_mut()));
+                std::mem::forget(self);
+            }
+        }
     }
 }
 
@@ -327,4 +351,28 @@ pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
     // Any value but NULL will do.
     // SAFETY: the key was made and is never deleted.
     unsafe { libc::pthread_setspecific((known - 1) as libc::pthread_key_t, end as *const libc::c_void) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_waits_for_the_host_stays() {
+        for own in [libc::SIGXFSZ, libc::SIGPIPE] {
+            // SAFETY: the signal is blocked on this thread, and comes to no other one.
+            let raise = || assert_eq!(unsafe { libc::raise(own) }, 0);
+            let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
+            raise();
+            with_others_blocked(own, || ());
+            assert!(is_pending(own));
+            restore_blocked(&(before, Some(own)));
+            // One that was raised meanwhile does not, blocked or not.
+            with_others_blocked(own, raise);
+            let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
+            with_others_blocked(own, raise);
+            assert!(!is_pending(own));
+            restore_blocked(&(before, None));
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::sources::Source;
 use super::Writer;
 use crate::sys::last_thread;
-use crate::sys::{barrier, delegate, thread};
+use crate::sys::{barrier, delegate};
 
 /// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
@@ -49,8 +49,7 @@ impl Writer {
     /// as long as nobody closes the session.
     pub(super) fn sleep_as_the_last(&mut self, again: Option<Duration>) {
         if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
-            // Exit handlers find the descriptors that the host has left open.
-            delegate::run(&thread::end_process);
+            delegate::end_process();
         }
         self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
     }

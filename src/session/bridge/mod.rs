@@ -119,7 +119,7 @@ fn run() {
             && first_has_ended()
             && last_thread.is_this_one(|| false)
         {
-            return thread::end_process();
+            return thread::end_process(|| ());
         }
         let before = thread::cpu_time();
         let looked = look_beside_host(compare);
