@@ -6,6 +6,7 @@
 
 mod copies;
 mod cores;
+mod killed;
 mod lldb;
 mod luajit;
 mod tools;

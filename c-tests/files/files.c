@@ -9,6 +9,7 @@
 #include <sys/un.h>
 
 #include "failing_disk.h"
+#include "failing_names.h"
 #include "testing.h"
 
 enum { BOTH = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, CODES = 2048, SIZE = 256 };
@@ -184,6 +185,100 @@ static void map_fails(void) {
   CHECK_OK(test_flush(session));
   check_live(session, 0, 1000, 1);
   CHECK_OK(jitsym_close(session));
+}
+
+static struct test_path new_map(void) {
+  char name[64];
+  snprintf(name, sizeof name, ".perf-%d.map.new", (int)getpid());
+  return test_subdir(name, 0);
+}
+
+/* Gives all of the code other names: the map is written anew. */
+static void put_generation(jitsym *session, unsigned generation) {
+  for (unsigned i = 0; i < 20; i++) {
+    put(session, i, generation);
+  }
+}
+
+/* A new map has the name already when the old one cannot be removed. That is no failure, and the next new map removes it. */
+static void old_map_stays(void) {
+  make_memory();
+  jitsym *session = test_open();
+  put_generation(session, 1);
+  CHECK_OK(test_flush(session));
+  names.removals = 1;
+  put_generation(session, 2);
+  CHECK_OK(test_flush(session));
+  CHECK(names.removals == 0);
+  CHECK(test_stats(session).map_rewrites > 1 || access(new_map().text, F_OK) == 0);
+  check_live(session, 0, 20, 2);
+  put_generation(session, 3);
+  CHECK_OK(test_flush(session));
+  check_live(session, 0, 20, 3);
+  CHECK(test_stats(session).map_rewrites >= 2 && access(new_map().text, F_OK) != 0);
+  CHECK_OK(jitsym_close(session));
+}
+
+static const char line_of_others[] = "7fff00000000 10 of somebody else\n";
+
+/* Somebody has opened the map just before another one got its name. */
+static void append_to_old(const char *fresh) {
+  CHECK(strcmp(strrchr(new_map().text, '/') + 1, fresh) == 0);
+  FILE *file = fopen(new_map().text, "a");
+  CHECK(file != NULL && fputs(line_of_others, file) >= 0 && fclose(file) == 0);
+}
+
+static int has_line(const char *path, const char *part) {
+  FILE *file = fopen(path, "r");
+  char line[200];
+  int found = 0;
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    found |= strstr(line, part) != NULL;
+  }
+  CHECK(file == NULL || fclose(file) == 0);
+  return found;
+}
+
+/* The old map is to have its name back, and cannot get it in one way or in both. */
+static unsigned failing_renames;
+
+static void old_map_comes_back(void) {
+  make_memory();
+  jitsym *session = test_open();
+  put_generation(session, 1);
+  CHECK_OK(test_flush(session));
+  struct test_path path = test_path(session, JITSYM_SINK_MAP);
+  names.exchanges = 1;
+  names.renames = failing_renames;
+  names.exchanged = append_to_old;
+  put_generation(session, 2);
+  CHECK_OK(test_flush(session));
+  CHECK_OK(test_flush(session));
+  CHECK(names.exchanges == 0 && names.renames == 0);
+  if (failing_renames > 0 && test_stats(session).map_rewrites == 1) {
+    /* The next one removes it, if nobody has it open. */
+    CHECK(has_line(new_map().text, line_of_others));
+  }
+  put(session, 20, 3);
+  CHECK_OK(test_flush(session));
+  if (failing_renames == 0) {
+    /* What is missing is appended. */
+    CHECK(has_line(path.text, line_of_others) && access(new_map().text, F_OK) != 0);
+    CHECK(has_line(path.text, " code 19 of 2\n") && has_line(path.text, " code 20 of 3\n"));
+  } else {
+    check_live(session, 0, 20, 2);
+    check_live(session, 20, 21, 3);
+  }
+  CHECK(test_stats(session).sinks_failed == 0);
+  CHECK_OK(jitsym_close(session));
+  /* Not a file to be checked: in a map of others, lines that should change stay. */
+  CHECK(failing_renames > 0 || unlink(path.text) == 0);
+}
+
+static void old_map_comes_back_or_not(void) {
+  for (failing_renames = 0; failing_renames < 2; failing_renames++) {
+    test_child(old_map_comes_back);
+  }
 }
 
 /* A disk that fails to the end, and one that works again only in the next session. */
@@ -652,6 +747,8 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   dump_failures();
   test_child(map_fails);
+  test_child(old_map_stays);
+  old_map_comes_back_or_not();
   test_child(fails_at_close);
   test_child(lost);
   test_child(replaced);

@@ -56,14 +56,33 @@ mod names {
         first: AtomicPtr::new(ptr::null_mut()),
     };
 
-    /// Debuggers set a breakpoint here.
+    #[cfg(target_arch = "x86_64")]
+    macro_rules! jump {
+        () => {
+            "jmp {}"
+        };
+    }
+    #[cfg(target_arch = "aarch64")]
+    macro_rules! jump {
+        () => {
+            "b {}"
+        };
+    }
+    #[cfg(target_arch = "riscv64")]
+    macro_rules! jump {
+        () => {
+            "tail {}"
+        };
+    }
+
+    /// Debuggers set a breakpoint here, in the place of the first instruction, which does nothing. One that finds the breakpoint of a
+    /// debugger that was killed takes it for a part of the program, and has the program go on behind it.
+    ///
+    /// Others call it too, where the linker or the loader makes one of all.
     #[no_mangle]
-    #[inline(never)]
+    #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
-        // SAFETY: it has no instruction. Without it calls of the function would be left out.
-        unsafe { std::arch::asm!("", options(nostack, preserves_flags)) };
-        // Others call it too, where the linker or the loader makes one of all.
-        called();
+        std::arch::naked_asm!(".cfi_startproc", "nop", jump!(), ".cfi_endproc", sym called)
     }
 
     std::arch::global_asm!(
@@ -96,6 +115,8 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
+        // In the place of this a debugger may leave a breakpoint: see the other function of this name.
+        "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
         ".popsection",
@@ -161,8 +182,8 @@ pub fn listen(listener: fn()) {
     LISTENER.store(listener as *mut (), Ordering::Release);
 }
 
-#[cfg_attr(not(feature = "reserve"), allow(dead_code, reason = "the function of other builds is a bare instruction"))]
-fn called() {
+#[cfg_attr(not(feature = "reserve"), allow(dead_code, reason = "the function of other builds does nothing"))]
+extern "C" fn called() {
     let listener = LISTENER.load(Ordering::Acquire);
     if !listener.is_null() && !super::guard::is_inside() {
         // SAFETY: `listen` has put a function of this type there.
@@ -185,7 +206,7 @@ pub fn own_entries() -> Option<(u64, u64)> {
 
 /// Whether a debugger listens.
 pub fn is_watched() -> bool {
-    has_breakpoint() && is_traced()
+    listener_of_breakpoint().is_some()
 }
 
 /// Whether nobody else has put anything into the list so far. Two that do so at the same moment can lose an entry of one.
@@ -193,22 +214,46 @@ pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
-/// Whether somebody traces the process. A debugger that was killed leaves its breakpoints in the process, and they end it.
-fn is_traced() -> bool {
-    tracer() != Some(0)
+/// Those that know this interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Debugger {
+    Gdb,
+    Lldb,
 }
 
-/// The process that traces this one; 0 for none. `None` if nobody says.
-fn tracer() -> Option<u32> {
+/// The debugger that meets the breakpoint if the function is called.
+///
+/// A debugger that was killed leaves its breakpoint in the process. That ends the process unless a debugger handles it, and other
+/// tracers, such as strace, do not. Nobody may have looked here since the first debugger came. So all that is known is who traces the
+/// process now. Where that is not known either, the function is not called.
+fn listener_of_breakpoint() -> Option<Debugger> {
+    if !has_breakpoint() {
+        return None;
+    }
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
-    status.lines().find_map(|line| line.strip_prefix("TracerPid:\t")?.parse().ok())
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t"))?;
+    // That of nobody is 0, which has no name.
+    let read = |what| std::fs::read(format!("/proc/{tracer}/{what}")).ok();
+    let name = read("comm")?;
+    // One that the loader runs (ld-linux-x86-64.so.2 gdb) has the loader's name.
+    debugger_called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
+}
+
+/// By the name of the process that traces: gdb, gdbserver, gdb-multiarch or `.gdb-wrapped`, lldb-server or lldb-server-14. Those that
+/// run a debugger for somebody (lldb, editors) trace nothing themselves.
+fn debugger_called(name: &[u8]) -> Option<Debugger> {
+    let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
+    match () {
+        () if has(b"lldb") => Some(Debugger::Lldb),
+        () if has(b"gdb") => Some(Debugger::Gdb),
+        () => None,
+    }
 }
 
 /// Whether two objects may speak of one address for a moment. gdb takes either. lldb forgets where the section of the new object is
 /// when an old one goes whose section begins there (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
-    let is_gdb = |pid| std::fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with(b"gdb"));
-    !has_breakpoint() || tracer().is_some_and(|pid| pid == 0 || is_gdb(pid))
+    listener_of_breakpoint() != Some(Debugger::Lldb)
 }
 
 /// Whether a breakpoint is in the place of the function's first instruction.
@@ -426,10 +471,26 @@ fn tell(action: u32, entry: NonNull<Entry>) {
     TIMES_TOLD.fetch_add(1, Ordering::Relaxed);
     descriptor.relevant.store(entry.as_ptr(), Ordering::Release);
     descriptor.action.store(action, Ordering::Release);
-    if !has_breakpoint() || is_traced() {
+    if !has_breakpoint() || is_watched() {
         IS_CALLED.store(true, Ordering::Relaxed);
         function();
         IS_CALLED.store(false, Ordering::Relaxed);
     }
     descriptor.action.store(NOTHING, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debuggers_are_known_by_their_names() {
+        for (kind, names) in [
+            (Some(Debugger::Gdb), &["gdb", "gdbserver", "gdb-multiarch", ".gdb-wrapped"][..]),
+            (Some(Debugger::Lldb), &["lldb-server", "lldb-server-14.", "lldb"]),
+            (None, &["strace", "ltrace", "perf", "jitsym", "gd", "", "\n"]),
+        ] {
+            names.iter().for_each(|name| assert_eq!(debugger_called(name.as_bytes()), kind, "{name}"));
+        }
+    }
 }

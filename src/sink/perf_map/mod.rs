@@ -273,7 +273,12 @@ impl PerfMap {
         let replaced = file::look_at(&fresh).and_then(|identity| {
             announce(Sinks::MAP, FileState { identity, len: text.len() as u64 });
             status.aside(|| (&fresh).write_all(&text))?;
-            self.put_in_place(&fresh_name, &name)
+            let is_in_place = self.put_in_place(&fresh_name, &name)?;
+            if is_in_place {
+                // Whatever fails from here on, this is the file that has the name.
+                self.identity = Some(identity);
+            }
+            Ok(is_in_place)
         });
         if !matches!(replaced, Ok(true)) {
             let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));

@@ -118,13 +118,16 @@ impl PerfMap {
         let in_company = !dead
             && old.is_some_and(|((file, now), identity)| now > len || other_writers::writes(identity, Some(file)));
         let dir = self.dir()?;
-        if in_company {
-            dir.exchange(fresh, name)?;
-            self.shared = true;
-            return Ok(false);
+        if !in_company {
+            // If it stays, that is no failure: the map is the new one. The next new one takes its place, and `jitsym clean` knows
+            // its name.
+            let _ = dir.remove(fresh);
+            return Ok(true);
         }
-        dir.remove(fresh)?;
-        Ok(true)
+        let is_back = dir.exchange(fresh, name).or_else(|_| dir.rename(fresh, name)).is_ok();
+        self.shared |= is_back;
+        // Where the old one cannot come back, the map is the new one. The others go on with the old one, so that is not removed.
+        Ok(!is_back)
     }
 
     /// Appends what is not in the file yet.

@@ -60,11 +60,14 @@ impl RegionSink {
         let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;
         drop(naming);
-        let result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, own));
+        let mut result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, own));
         // A name that is left is one of the file that is written to: no file is better than one with other code.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
-        let freed = names.iter().filter(is_own).try_for_each(|name| dir.remove(name));
-        result.and(freed)
+        for name in names.iter().filter(is_own) {
+            // One that cannot be removed is no reason for the others to stay.
+            result = result.and(dir.remove(name));
+        }
+        result
     }
 
     /// Writes what the file says under names, of which readers find the file or a whole copy at any time.
