@@ -89,6 +89,7 @@ fn by_exit() {
         "exit_in_destructor",
         "exit_alone_in_destructor",
         "exit_twice",
+        "exit_often",
         "exit_in_two_ways",
         "exit_overtaken",
         "exit_beside_flush",

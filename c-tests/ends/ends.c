@@ -306,20 +306,26 @@ static void *exits_together(void *quickly) {
   exit(0);
 }
 
-static int end_together(uint32_t quickly) {
+static int end_together(unsigned count, uint32_t quickly) {
   begin_busy();
-  CHECK(pthread_barrier_init(&together, NULL, 2) == 0);
-  start(exits_together, quickly);
+  CHECK(pthread_barrier_init(&together, NULL, count) == 0);
+  for (unsigned i = 1; i < count; i++) {
+    start(exits_together, quickly);
+  }
   exits_together(NULL);
   return 1;
 }
 
 static int exits_twice(void) {
-  return end_together(0);
+  return end_together(2, 0);
+}
+
+static int exits_often(void) {
+  return end_together(8, 0);
 }
 
 static int exits_in_two_ways(void) {
-  return end_together(1);
+  return end_together(2, 1);
 }
 
 /* The calling thread exits, and is held as soon as the library's exit handler makes its first call. */
@@ -790,6 +796,7 @@ static const struct way {
     {"exit_in_destructor", exits_in_destructor, 0, 1, 0},
     {"exit_alone_in_destructor", exits_alone_in_destructor, 0, 1, 0},
     {"exit_twice", exits_twice, 0, 1, 1},
+    {"exit_often", exits_often, 0, 1, 1},
     {"exit_in_two_ways", exits_in_two_ways, 0, 1, 1},
     {"exit_overtaken", exits_overtaken, 0, 1, 1},
     {"exit_beside_flush", exits_beside_flush, 0, 1, 0},

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::session::config::environment_asks_for_bridge;
 use crate::session::control::STOP_TIMEOUT;
-use crate::session::exit::{flush_at_exit, wait_for_exit};
+use crate::session::exit::{arm_waiting, at_quick_exit, flush_at_exit};
 use crate::session::flush_from_signal;
 use crate::session::process::blocking_guarded;
 use crate::sys::{guard, loader};
@@ -36,21 +36,16 @@ fn at_load() {
 /// library, and then the handler runs a little earlier than it could.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers may run at any time. The C library forgets them when a plugin is unloaded that this code lies in.
+        // First, because the last one runs first.
+        arm_waiting();
+        // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
         unsafe {
-            // In this order, because the last one runs first.
-            libc::atexit(after_exit);
             libc::atexit(at_exit);
             // A program that calls quick_exit wants no destructors to run, and its files complete all the same: that is what such
             // handlers are for. Ours touches nothing of the program's.
-            at_quick_exit(after_exit);
             at_quick_exit(at_exit);
         }
     }
-}
-
-extern "C" {
-    fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
 }
 
 extern "C" fn at_exit() {
@@ -62,17 +57,6 @@ extern "C" fn at_exit() {
     // Nothing may unwind into the C library; there is nobody to hear of a failure.
     let _ = blocking_guarded(|| {
         flush_at_exit();
-        Ok(())
-    });
-}
-
-/// Two threads may call `exit` at once. In C libraries that let them, each handler runs on one of them; this one keeps the other
-/// from ending the process before the first is done.
-extern "C" fn after_exit() {
-    // Before the guard, in which each thread is inside. A signal handler may have interrupted this library, as above.
-    let may_write = !guard::is_inside();
-    let _ = blocking_guarded(|| {
-        wait_for_exit(may_write);
         Ok(())
     });
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::api::error::Error;
 use crate::session::control::STOP_TIMEOUT;
 use crate::session::{explain, fork, process};
-use crate::sys::thread;
+use crate::sys::{guard, thread};
 
 /// The longest that an exit takes: it waits for the writer, and then for files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
@@ -20,7 +20,7 @@ pub fn flush_at_exit() {
     let opened_elsewhere = || process.with_control(end, |_| Ok(process.engine())).ok().flatten();
     let Some(engine) = process.engine().or_else(opened_elsewhere) else { return };
     if !engine.signal_flush.exit() {
-        return wait_for_exit(false);
+        return wait_for_exit();
     }
     // Also if nothing runs: a sink that another thread starts now writes nothing.
     engine.requests().exiting = Some(thread::id());
@@ -43,13 +43,42 @@ pub fn flush_at_exit() {
     explain::summary(&engine.status);
 }
 
-/// If the process exits by another thread too, waits until that has written pending records: the first thread without exit
-/// handlers left ends the process. The other may have the handler, and not have come to run it: then this thread writes them, if it
-/// may.
-pub fn wait_for_exit(may_write: bool) {
+/// Threads may call `exit` at once. In C libraries that let them, each handler runs on one of them, and the first thread that finds none
+/// left ends the process. `arm_waiting` registers one that waits, for the second thread.
+pub fn arm_waiting() {
+    // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
+    unsafe {
+        libc::atexit(after_exit);
+        at_quick_exit(after_exit);
+    }
+}
+
+extern "C" {
+    pub fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
+}
+
+extern "C" fn after_exit() {
+    // Before the guard, in which each thread is inside. A signal handler may have interrupted this library, whose locks its own thread
+    // may hold.
+    let may_write = !guard::is_inside();
+    let _ = process::blocking_guarded(|| {
+        // The other thread may have the first handler, and not have come to run it.
+        let has_begun = process::current_engine().is_none_or(|engine| engine.signal_flush.has_exit_begun());
+        if may_write && !has_begun {
+            flush_at_exit();
+        } else {
+            wait_for_exit();
+        }
+        Ok(())
+    });
+}
+
+/// If the process exits by another thread too, waits until that has written pending records.
+fn wait_for_exit() {
     let Some(engine) = process::current_engine() else { return };
-    if may_write && !engine.signal_flush.has_exit_begun() {
-        return flush_at_exit();
+    if engine.signal_flush.is_exit_under_way(thread::id()) {
+        // For the next thread.
+        arm_waiting();
     }
     let end = Instant::now() + EXIT_TIMEOUT;
     while engine.signal_flush.is_exit_under_way(thread::id()) && Instant::now() < end {

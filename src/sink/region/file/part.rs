@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::disk::Disk;
 use crate::sys::code_memory;
+use crate::sys::sort::sort;
 
 /// How long the smallest stretch is.
 const ROOM_MIN: u64 = 16 << 10;
@@ -166,7 +167,7 @@ impl Part {
     /// Code that dies together has its bytes near each other, for thousands of functions. So those are read, changed and written
     /// as one. All patches are zeros, so that their order does not matter.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
-        self.patches.sort_unstable_by_key(|&(at, _)| at);
+        sort(&mut self.patches);
         while let Some(&(last, _)) = self.patches.last() {
             let first = self.patches.partition_point(|&(at, _)| at + BLOCK < last);
             let group = || self.patches[first..].iter().map(|(at, (bytes, len))| (self.at + at, &bytes[..*len]));
