@@ -124,7 +124,7 @@ impl PerfMap {
             let _ = dir.remove(fresh);
             return Ok(true);
         }
-        let is_back = dir.exchange(fresh, name).or_else(|_| dir.rename(fresh, name)).is_ok();
+        let is_back = dir.exchange(fresh, name).is_ok() || dir.rename(fresh, name).is_ok();
         self.shared |= is_back;
         // Where the old one cannot come back, the map is the new one. The others go on with the old one, so that is not removed.
         Ok(!is_back)

@@ -65,7 +65,9 @@ impl RegionSink {
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
             // One that cannot be removed is no reason for the others to stay.
-            result = result.and(dir.remove(name));
+            if let Err(error) = dir.remove(name) {
+                result = Err(error);
+            }
         }
         result
     }
