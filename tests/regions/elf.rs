@@ -68,13 +68,18 @@ impl File {
     }
 
     /// Where it is, and what. Addresses are offsets; but the section header of the search table says another one, so that builds of
-    /// perf with libunwind count from where the mapping begins.
+    /// perf with libunwind count from where the mapping begins. Where the header lies over code, its page is a second `.text`, before the
+    /// first one.
     fn section(&self, name: &str) -> (u64, EndianSlice<'_, NativeEndian>) {
         let object = self.object();
-        let section = object.section_by_name(name).unwrap_or_else(|| panic!("{} has no {name}", self.path.display()));
-        let (from, size) = section.file_range().expect("section in the file");
-        let bytes = &self.bytes[from as usize..(from + size) as usize];
-        (from, EndianSlice::new(bytes, NativeEndian))
+        let parts = object.sections().filter(|section| section.name() == Ok(name));
+        let ranges = parts.map(|part| part.file_range().expect("section in the file"));
+        let range = ranges.map(|(from, size)| from..from + size).reduce(|one, other| {
+            assert!(one.start == other.end || one.end == other.start, "{}: a gap in {name}", self.path.display());
+            one.start.min(other.start)..one.end.max(other.end)
+        });
+        let range = range.unwrap_or_else(|| panic!("{} has no {name}", self.path.display()));
+        (range.start, EndianSlice::new(&self.bytes[range.start as usize..range.end as usize], NativeEndian))
     }
 
     pub fn symbols(&self) -> Vec<Symbol> {
