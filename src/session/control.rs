@@ -132,14 +132,21 @@ impl Control {
         self.start(process, engine, config, None).or(Err(Error::SinkFailed))
     }
 
-    /// The sinks that a forked child could not start so far.
+    /// The sinks that a forked child could not start so far, and `Sinks::REMEMBER`.
     pub fn unstarted(&self) -> Sinks {
-        self.unstarted.as_ref().map_or(Sinks::NONE, |unstarted| unstarted.config.sinks)
+        self.unstarted_config().map_or(Sinks::NONE, |config| {
+            config.sinks.with(if config.remember { Sinks::REMEMBER } else { Sinks::NONE })
+        })
     }
 
-    /// What a child that could not start its sinks hands down to a child of its own.
-    pub fn hand_down(&mut self) -> Option<(Config, Inheritance)> {
-        self.unstarted.take().map(|unstarted| (unstarted.config, unstarted.inheritance))
+    /// With which options it tries that.
+    pub fn unstarted_config(&self) -> Option<&Config> {
+        self.unstarted.as_ref().map(|unstarted| &unstarted.config)
+    }
+
+    /// What it hands down to a child of its own.
+    pub fn hand_down(&mut self) -> Option<Inheritance> {
+        self.unstarted.take().map(|unstarted| unstarted.inheritance)
     }
 
     fn start_with(
@@ -323,7 +330,7 @@ impl Control {
             engine.status.remove_sinks(sinks, sink::with_wants);
             self.unstarted.take_if(|Unstarted { config, .. }| {
                 config.sinks = config.sinks.without(sinks);
-                config.sinks == Sinks::NONE
+                config.sinks == Sinks::NONE && !config.remember
             });
             return Ok(());
         };

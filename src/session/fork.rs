@@ -282,10 +282,9 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     // process, and of the threads that do only this one runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
-    let unstarted = if writer.is_none() { parent.hand_down() } else { None };
-    let before = writer.as_ref().and_then(|writer| writer.config()).or(unstarted.as_ref().map(|(config, _)| config));
-    let remember = before.is_some_and(|config| config.remember);
-    let config = wanted.or_else(|| before.cloned());
+    let before = writer.as_ref().map_or_else(|| parent.unstarted_config(), |writer| writer.config().cloned());
+    let remember = before.as_ref().is_some_and(|config| config.remember);
+    let config = wanted.or(before);
     let config = match (config, parent.configs.first()) {
         (Some(config), _) => Config { recover: false, remember: remember || config.remember, ..config },
         // All sessions are off.
@@ -299,8 +298,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     process.allocator.inherit(&parent.allocator);
     process.collector.inherit(&parent.collector);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
-    let mut inheritance =
-        writer.map(|writer| writer.hand_down(forked_at)).or(unstarted.map(|(_, inheritance)| inheritance));
+    let mut inheritance = writer.map_or_else(|| parent.hand_down(), |writer| Some(writer.hand_down(forked_at)));
     inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = forked_at);
     let regions = &*parent.regions;
     if let Some(parent) = parent.engine() {

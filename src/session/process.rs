@@ -183,13 +183,19 @@ impl Process {
         result
     }
 
-    /// The sinks that this process, a forked child, could not start so far. It has not taken its parent's code over yet.
+    /// The sinks that this process, a forked child, could not start so far, and `Sinks::REMEMBER`. It has not taken its parent's code
+    /// over yet.
     pub fn unstarted(&self) -> Sinks {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// What a child that could not start its sinks hands down. Its own child calls this, where no other thread is.
-    pub fn hand_down(&self) -> Option<(Config, Inheritance)> {
+    /// With which options it tries that. For its own child, where no other thread is.
+    pub fn unstarted_config(&self) -> Option<Config> {
+        self.control.try_lock()?.unstarted_config().cloned()
+    }
+
+    /// What it hands down to its own child.
+    pub fn hand_down(&self) -> Option<Inheritance> {
         self.control.try_lock()?.hand_down()
     }
 
