@@ -206,6 +206,10 @@ static void *register_all_the_time(void *argument) {
   for (unsigned i = 0; !stop && i < 1000 * CODES; i++) {
     test_register(shared, 2 * ADDR + ((uint64_t)thread << 36) + 0x100 * (uint64_t)(i % CODES), 0x100, "busy");
     registered[thread]++;
+    if (i % CODES == CODES - 1) {
+      /* As fast as the library writes, so that there is always room. */
+      TEST_AWAIT(test_flush(shared) == JITSYM_OK);
+    }
   }
   return NULL;
 }
