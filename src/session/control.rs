@@ -145,8 +145,8 @@ impl Control {
     }
 
     /// What it hands down to a child of its own.
-    pub fn hand_down(&mut self) -> Option<Inheritance> {
-        self.unstarted.take().map(|unstarted| unstarted.inheritance)
+    pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
+        self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
 
     fn start_with(

@@ -298,8 +298,8 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     process.allocator.inherit(&parent.allocator);
     process.collector.inherit(&parent.collector);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
-    let mut inheritance = writer.map_or_else(|| parent.hand_down(), |writer| Some(writer.hand_down(forked_at)));
-    inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = forked_at);
+    let mut inheritance =
+        writer.map_or_else(|| parent.hand_down(forked_at), |writer| Some(writer.hand_down(forked_at)));
     let regions = &*parent.regions;
     if let Some(parent) = parent.engine() {
         let mut none = [Registry::default(), Registry::default()];

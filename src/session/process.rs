@@ -195,8 +195,8 @@ impl Process {
     }
 
     /// What it hands down to its own child.
-    pub fn hand_down(&self) -> Option<Inheritance> {
-        self.control.try_lock()?.hand_down()
+    pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
+        self.control.try_lock()?.hand_down(forked_at)
     }
 
     /// A session has ended, and the call that ends it does not wait any longer to say so.

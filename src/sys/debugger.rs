@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
 
 use super::mapping::Table;
+use super::tracer::{self, Debugger};
 
 const NOTHING: u32 = 0;
 pub const REGISTER: u32 = 1;
@@ -76,7 +77,7 @@ mod names {
     }
 
     /// Debuggers set a breakpoint here, in the place of the first instruction, which does nothing. One that finds the breakpoint of a
-    /// debugger that was killed takes it for a part of the program, and has the program go on behind it.
+    /// debugger that was killed takes it for a part of the program, and has the program go on after it.
     ///
     /// Others call it too, where the linker or the loader makes one of all.
     #[no_mangle]
@@ -214,40 +215,13 @@ pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
-/// Those that know this interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Debugger {
-    Gdb,
-    Lldb,
-}
-
 /// The debugger that meets the breakpoint if the function is called.
 ///
 /// A debugger that was killed leaves its breakpoint in the process. That ends the process unless a debugger handles it, and other
 /// tracers, such as strace, do not. Nobody may have looked here since the first debugger came. So all that is known is who traces the
 /// process now. Where that is not known either, the function is not called.
 fn listener_of_breakpoint() -> Option<Debugger> {
-    if !has_breakpoint() {
-        return None;
-    }
-    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t"))?;
-    // That of nobody is 0, which has no name.
-    let read = |what| std::fs::read(format!("/proc/{tracer}/{what}")).ok();
-    let name = read("comm")?;
-    // One that the loader runs (ld-linux-x86-64.so.2 gdb) has the loader's name.
-    debugger_called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
-}
-
-/// By the name of the process that traces: gdb, gdbserver, gdb-multiarch or `.gdb-wrapped`, lldb-server or lldb-server-14. Those that
-/// run a debugger for somebody (lldb, editors) trace nothing themselves.
-fn debugger_called(name: &[u8]) -> Option<Debugger> {
-    let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
-    match () {
-        () if has(b"lldb") => Some(Debugger::Lldb),
-        () if has(b"gdb") => Some(Debugger::Gdb),
-        () => None,
-    }
+    has_breakpoint().then(tracer::debugger).flatten()
 }
 
 /// Whether two objects may speak of one address for a moment. gdb takes either. lldb forgets where the section of the new object is
@@ -477,20 +451,4 @@ fn tell(action: u32, entry: NonNull<Entry>) {
         IS_CALLED.store(false, Ordering::Relaxed);
     }
     descriptor.action.store(NOTHING, Ordering::Release);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn debuggers_are_known_by_their_names() {
-        for (kind, names) in [
-            (Some(Debugger::Gdb), &["gdb", "gdbserver", "gdb-multiarch", ".gdb-wrapped"][..]),
-            (Some(Debugger::Lldb), &["lldb-server", "lldb-server-14.", "lldb"]),
-            (None, &["strace", "ltrace", "perf", "jitsym", "gd", "", "\n"]),
-        ] {
-            names.iter().for_each(|name| assert_eq!(debugger_called(name.as_bytes()), kind, "{name}"));
-        }
-    }
 }

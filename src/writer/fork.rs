@@ -25,7 +25,7 @@ pub struct Inheritance {
     pub region_code: Registry,
     /// The parent's regions.
     pub regions: Option<&'static Regions>,
-    dump: Option<Contents>,
+    pub dump: Option<Contents>,
     /// When the child was forked, by the clock of its records.
     pub forked_at: u64,
 }

@@ -222,7 +222,7 @@ impl Ledger {
             }
             has_regions && self.sinks.region.write_files(now, until)
         };
-        // Who asks is not told that all is written while code waits for a file that can be written again.
+        // A flush does not say that all is written while code waits for a file that can be written again.
         if write() && now {
             write();
         }

@@ -46,17 +46,18 @@ impl Program {
         assert_eq!(answer.as_deref(), Some(&*name), "{when}: {:?}", self.child.wait());
     }
 
-    fn tracer(&self) -> u32 {
+    /// What the kernel says of its first thread.
+    fn status(&self, what: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("status");
-        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t")).expect("a tracer");
-        tracer.parse().expect("number")
+        status.lines().find_map(|line| line.strip_prefix(what)).expect("a line").trim().to_owned()
     }
 
-    /// Of its first thread.
-    fn state(&self) -> String {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("status");
-        let state = status.lines().find_map(|line| line.strip_prefix("State:\t")).expect("a state");
-        state[..1].to_owned()
+    fn tracer(&self) -> u32 {
+        self.status("TracerPid:").parse().expect("number")
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.status("State:").starts_with('t')
     }
 
     /// A debugger attaches, and is killed when it has heard of a function.
@@ -100,8 +101,8 @@ impl Attached {
         let mut child = command.spawn().expect("debugger");
         let said = BufReader::new(child.stdout.take().expect("output"));
         // What it prints comes late. Its breakpoints are there when it has the program go on.
-        wait_until("it has stopped the program", || program.state() == "t");
-        wait_until("the program goes on", || program.state() != "t");
+        wait_until("it has stopped the program", || program.is_stopped());
+        wait_until("the program goes on", || !program.is_stopped());
         Attached { child, said }
     }
 

@@ -246,7 +246,7 @@ impl Dead {
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
     }
 
-    /// Whether a session of this process writes all the files of this one anew.
+    /// Whether a session of this process writes all the files of this one from scratch.
     fn is_replaced_by(&self, config: &Config) -> bool {
         let (state, files) = (self.header.state(), self.header.files().unwrap_or_default());
         let is_in = |path: &[u8], dir: &Path| Path::new(OsStr::from_bytes(path)).parent() == Some(dir);
@@ -312,7 +312,7 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // What is announced takes the place of what this was known by.
+            // The next announcement takes the place of the one by which this was known.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
