@@ -418,6 +418,43 @@ static void data(void) {
   }
 }
 
+/* The last thread of a program ends while there is no memory for what it has registered: the process ends, and its exit handlers run. */
+static jitsym *last;
+static unsigned last_count, *last_seen;
+
+static void give_data_back(void) {
+  limit(RLIMIT_DATA, RLIM_INFINITY);
+  check_filled(last, last_count);
+  *last_seen = last_count;
+}
+
+static void *exits(void *unused) {
+  pthread_exit(unused);
+}
+
+static void no_data_for_the_last_thread(void) {
+  pthread_t thread;
+  /* The C library loads the unwinder for that. */
+  CHECK(pthread_create(&thread, NULL, exits, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  last = test_open();
+  CHECK_OK(test_flush(last));
+  CHECK(atexit(give_data_back) == 0);
+  limit(RLIMIT_DATA, data_size() + room);
+  last_count = fill(last);
+  CHECK_STATUS(JITSYM_ERR_NO_MEMORY, test_flush(last));
+  pthread_exit(NULL);
+}
+
+static void last_thread(void) {
+  last_seen = mmap(NULL, sizeof *last_seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(last_seen != MAP_FAILED);
+  for (room = 128 << 10; room <= 2 << 20; room *= 4) {
+    *last_seen = 0;
+    test_child(no_data_for_the_last_thread);
+    CHECK(*last_seen != 0);
+  }
+}
+
 /* As many mappings as a process may have. */
 static char *many;
 static size_t many_size;
@@ -730,6 +767,7 @@ int main(int argc, char **argv) {
     /* Sanitizers and valgrind want address space of their own. */
     memory();
     data();
+    last_thread();
     test_child(mappings);
     test_child(room_for_large_code);
   }

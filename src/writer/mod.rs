@@ -59,7 +59,7 @@ const CLOCK_AHEAD: Duration = Duration::from_millis(10);
 /// By so much, in nanoseconds or ticks, the clock of a thread that a signal has interrupted is ahead at most, if the writer keeps its
 /// processor.
 const SIGNAL_AHEAD: u64 = 50_000;
-/// Passes without work, at the longest pause, before the writer sleeps until it is woken.
+/// Passes that read nothing, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_PASSES: u32 = 20;
 
 /// Everything that only the writer touches. Handed from one thread to the next when sessions close and open again.
@@ -203,14 +203,18 @@ impl Writer {
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
             // A pass that was asked for came before its time.
-            let idle = bytes == 0 && pause == LONGEST_PAUSE && !self.ledger.sinks.have_work();
-            idle_passes = if idle { idle_passes + u32::from(!asked) } else { 0 };
-            if idle_passes > IDLE_PASSES {
-                self.sleep();
-                idle_passes = 0;
-                pause = SHORTEST_PAUSE;
-            } else {
+            let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
+            idle_passes = if is_idle { idle_passes + u32::from(!asked) } else { 0 };
+            if idle_passes <= IDLE_PASSES {
                 self.engine.parker.park_timeout(pause);
+                continue;
+            }
+            idle_passes = 0;
+            if self.ledger.sinks.have_work() {
+                self.look_around();
+            } else {
+                self.sleep();
+                pause = SHORTEST_PAUSE;
             }
         }
     }

@@ -28,10 +28,14 @@ impl Writer {
         // A thread that publishes a record or sends a message from now on sees the announcement. Earlier records and messages are
         // found here.
         self.collect();
-        if !self.is_asked() && !self.sources.iter().any(Source::has_unread) {
+        let is_asked = self.is_asked();
+        if !is_asked && self.sources.iter().any(Source::has_unread) {
+            self.end_with_the_last_thread();
+        } else if !is_asked {
             let again = self.ledger.sinks.again_in();
             if last_thread::first_has_ended() {
-                self.sleep_as_the_last(again);
+                self.end_with_the_last_thread();
+                self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
             } else if let Some(time) = again {
                 self.engine.parker.park_timeout(time);
             } else if self.engine.first_tells() {
@@ -45,13 +49,18 @@ impl Writer {
         self.engine.set_asleep(false);
     }
 
-    /// Sleeps, unless all threads of the host have ended. The C library ends a process with its last thread, and ours is the last
-    /// as long as nobody closes the session.
-    pub(super) fn sleep_as_the_last(&mut self, again: Option<Duration>) {
-        if self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
+    /// Work is left that the writer can do nothing about, as without memory, and perhaps nobody else either.
+    pub(super) fn look_around(&mut self) {
+        self.engine.set_asleep(true);
+        self.end_with_the_last_thread();
+        self.engine.set_asleep(false);
+    }
+
+    /// The C library ends a process with its last thread, and ours is the last as long as nobody closes the session.
+    fn end_with_the_last_thread(&mut self) {
+        if last_thread::first_has_ended() && self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
             delegate::end_process();
         }
-        self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
     }
 
     /// A signal handler that asked most likely ends the process now, and would cut a write that is under way.
