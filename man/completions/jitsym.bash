@@ -43,6 +43,9 @@ _jitsym() {
             jitsym,stat)
                 cmd="jitsym__subcmd__stat"
                 ;;
+            jitsym,top)
+                cmd="jitsym__subcmd__top"
+                ;;
             jitsym,verify)
                 cmd="jitsym__subcmd__verify"
                 ;;
@@ -76,6 +79,9 @@ _jitsym() {
             jitsym__subcmd__help,stat)
                 cmd="jitsym__subcmd__help__subcmd__stat"
                 ;;
+            jitsym__subcmd__help,top)
+                cmd="jitsym__subcmd__help__subcmd__top"
+                ;;
             jitsym__subcmd__help,verify)
                 cmd="jitsym__subcmd__help__subcmd__verify"
                 ;;
@@ -89,7 +95,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat record verify callgrind doctor recover clean version help"
+            opts="-h -V --help --version check dump stat record verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -213,7 +219,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat record verify callgrind doctor recover clean version help"
+            opts="check dump stat record verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -352,6 +358,20 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__help__subcmd__top)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help__subcmd__verify)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -472,6 +492,24 @@ _jitsym() {
             fi
             case "${prev}" in
                 --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__top)
+            opts="-h --seconds --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --seconds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -21,5 +21,7 @@ pub mod show;
 mod tables;
 pub mod text;
 #[allow(missing_docs)]
+pub mod top;
+#[allow(missing_docs)]
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod verify;

@@ -14,15 +14,15 @@ use crate::text::Shown;
 
 /// What is mapped and open.
 #[derive(Default)]
-struct Seen {
+pub struct Seen {
     /// The shared library; a program may also hold the static one.
     library: bool,
     /// Executable mappings of jitdumps, and jitdumps without one.
     markers: BTreeSet<String>,
     unmarked: BTreeSet<String>,
-    maps: BTreeSet<String>,
+    pub maps: BTreeSet<String>,
     regions: BTreeSet<String>,
-    spools: BTreeSet<String>,
+    pub spools: BTreeSet<String>,
     /// Bytes of executable memory without a file.
     memory: u64,
 }
@@ -46,7 +46,8 @@ impl Seen {
         }
     }
 
-    fn read(dir: &Path) -> io::Result<Seen> {
+    /// Of the process with this directory in `/proc`.
+    pub fn read(dir: &Path) -> io::Result<Seen> {
         let mut seen = Seen::default();
         for line in String::from_utf8_lossy(&fs::read(dir.join("maps"))?).lines() {
             // `START-END PROTECTION OFFSET DEVICE INODE   PATH`

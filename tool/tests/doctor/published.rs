@@ -1,6 +1,6 @@
 //! What a running process says of itself to `jitsym doctor PID`, against what it was told to do.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -116,6 +116,51 @@ fn counters_of_a_process() {
             is_told.then(|| assert_eq!(output.status.code(), Some(1), "{text}"))
         };
         assert!((0..100).any(|_| refused().is_some()), "{}", stdout(&program.look()));
+    }
+}
+
+/// `jitsym top` shows the counters and the names of what was registered, what has changed for a second, and ends with the process.
+#[test]
+fn top() {
+    let dir = fresh_dir("top");
+    let mut program = LookedAt::start(Link::Shared, &dir, &[]);
+    program.run("rrruf");
+    let pid = program.0.id().to_string();
+    let top = perf::command(env!("CARGO_BIN_EXE_jitsym")).args(["top", &pid]).stdout(Stdio::piped()).spawn();
+    let mut top = top.expect("start");
+    let mut lines = std::io::BufReader::new(top.stdout.take().expect("pipe")).lines().map(|line| line.expect("a line"));
+    let mut next = || -> Option<Vec<String>> {
+        let first = lines.next()?;
+        assert_eq!(first, format!("process {pid}"));
+        Some(lines.by_ref().take_while(|line| !line.is_empty()).collect())
+    };
+    let has = |block: &[String], words: &str| {
+        block.iter().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").starts_with(words))
+    };
+    let block = next().expect("a block");
+    for words in ["sinks that run: map jitdump", "registered 3", "unregistered 1", "live 2", "dropped 0"] {
+        assert!(has(&block, words), "{words}: {block:?}");
+    }
+    let map = std::fs::read_to_string(dir.join(format!("perf-{pid}.map"))).expect("the map");
+    let names: Vec<&str> = map.lines().map(|line| line.splitn(3, ' ').last().expect("a name")).collect();
+    assert!(!names.is_empty() && names.iter().all(|name| has(&block, name)), "{names:?}: {block:?}");
+    program.run("rrf");
+    let block = std::iter::from_fn(&mut next).find(|block| has(block, "registered 5")).expect("five are registered");
+    assert!(has(&block, "registered 5 +") && has(&block, "live 4 +"), "{block:?}");
+    drop(program);
+    while next().is_some() {}
+    assert!(top.wait().expect("wait").success());
+}
+
+/// A process without a spool says nothing.
+#[test]
+fn top_of_nothing() {
+    let dir = fresh_dir("top-nothing");
+    let program = LookedAt::start(Link::Shared, &dir, &["JITSYM=off"]);
+    for (pid, why) in [(program.0.id(), "it has no spool"), (u32::MAX >> 2, "there is no such process")] {
+        let output = try_run(perf::command(env!("CARGO_BIN_EXE_jitsym")).args(["top", &pid.to_string()]));
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
     }
 }
 

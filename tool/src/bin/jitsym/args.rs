@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{callgrind, check, clean, doctor, record, recover, show, verify};
+use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify};
 
 /// What the exit status says, in `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
@@ -32,6 +32,7 @@ pub enum Command {
     Verify(verify::Verify),
     Callgrind(callgrind::Callgrind),
     Doctor(doctor::Doctor),
+    Top(top::Top),
     Recover(recover::Recover),
     Clean(clean::Clean),
     /// Prints the version

@@ -18,6 +18,7 @@ mod progress;
 mod record;
 mod recover;
 mod show;
+mod top;
 mod verify;
 
 use std::fmt::Display;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
             drop(out);
             return record::run(asked);
         }
+        Asked::Command(Command::Top(asked)) => top::run(&asked, &mut out),
         Asked::Command(Command::Verify(asked)) => verify::run(asked, &mut out),
         Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),
     };

@@ -1,0 +1,72 @@
+//! `jitsym top`
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jitsym_tool::record::PROC;
+use jitsym_tool::top::Look;
+
+use crate::{written, Outcome};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Clears the terminal. The rest of the output may not.
+const CLEAR: &[u8] = b"\x1b[H\x1b[J";
+
+/// Shows what a process registers, how fast, and what it loses
+///
+/// Each second, until the process or its last session ends. The names of the counters are those of `jitsym_stats`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  jitsym top 4711")]
+pub struct Top {
+    /// The process
+    pid: u32,
+    /// Stops after so many seconds
+    #[arg(long, value_name = "S", value_parser = crate::record::seconds)]
+    seconds: Option<f64>,
+}
+
+/// Shows what there is, until the process or the time ends.
+pub fn run(asked: &Top, out: &mut dyn Write) -> Outcome {
+    let (begin, on_terminal) = (Instant::now(), io::stdout().is_terminal());
+    let mut last: Option<(Look, Instant)> = None;
+    loop {
+        let look = match Look::at(asked.pid, Path::new(PROC)) {
+            Ok(look) => look,
+            // It may have been there, and have ended.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return last.map_or_else(|| refuse(asked.pid, "there is no such process"), |_| Outcome::Good);
+            }
+            Err(error) => return refuse(asked.pid, &error.to_string()),
+        };
+        let now = Instant::now();
+        if !look.has_said() {
+            // A process that has ended and is still listed has nothing.
+            return match last {
+                Some(_) => Outcome::Good,
+                None => refuse(asked.pid, "it has no spool in which it says what it does; `jitsym doctor` says why"),
+            };
+        }
+        if on_terminal {
+            let _ = io::stdout().write_all(CLEAR);
+        }
+        let before = last.as_ref().map(|(look, when)| (look, now - *when));
+        let shown = writeln!(out, "process {}\n{}", asked.pid, look.show(before)).and_then(|()| out.flush());
+        // Also if the reader has gone away.
+        if shown.is_err() {
+            return written(shown);
+        }
+        last = Some((look, now));
+        let left =
+            asked.seconds.map_or(EVERY, |seconds| Duration::from_secs_f64(seconds).saturating_sub(begin.elapsed()));
+        if left.is_zero() {
+            return Outcome::Good;
+        }
+        std::thread::sleep(EVERY.min(left));
+    }
+}
+
+fn refuse(pid: u32, why: &str) -> Outcome {
+    crate::say(format_args!("jitsym: process {pid}: {why}"));
+    Outcome::Failed
+}
