@@ -1,6 +1,7 @@
 /* The bridge that a program asks for: what is told to debuggers goes where its session writes, and nowhere while that is off. */
 #define _GNU_SOURCE
 #include <elf.h>
+#include <pthread.h>
 
 #include "gdb_list.h"
 #include "testing.h"
@@ -217,6 +218,32 @@ static void check_by_variable(void) {
   check_elsewhere();
 }
 
+static void last_thread_ends(jitsym *session) {
+  add(0, "last");
+  await(session, 1, 0);
+  CHECK_OK(jitsym_disable(session, 0));
+  pthread_exit(NULL);
+}
+
+/* The program's last thread ends when nothing is written any more: the bridge's thread does not keep the process. */
+static void check_end(void) {
+  last_thread_ends(test_open_flags(MAP, BRIDGE));
+}
+
+/* Nor in a child that has taken nothing over. */
+static void check_end_of_child(void) {
+  jitsym *session = test_open_flags(MAP, BRIDGE);
+  add(0, "inherited");
+  await(session, 1, 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    pthread_exit(NULL);
+  }
+  CHECK(test_wait_for(child, TEST_SCENARIO_TURNS) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* The bridge is for good, so each needs a process. */
 static void in_child(void (*check)(void)) {
   pid_t child = fork();
@@ -236,5 +263,7 @@ int main(int argc, char **argv) {
   in_child(check_options);
   in_child(check_after_another);
   in_child(check_by_variable);
+  in_child(check_end);
+  in_child(check_end_of_child);
   return test_end();
 }

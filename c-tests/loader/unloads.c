@@ -168,6 +168,18 @@ static void scenario(void) {
   how_it_ends();
 }
 
+/* A plugin whose session is off and has asked for the bridge stays, as does the bridge's thread. */
+static void bridge_stays(void) {
+  void *handle;
+  const struct plugin *plugin = load(&handle);
+  jitsym_options options = {.struct_size = sizeof options, .flags = JITSYM_INIT_BRIDGE};
+  jitsym *session = NULL;
+  OK(plugin->jitsym_init(&options, &session));
+  OK(plugin->jitsym_close(session));
+  CHECK(dlclose(handle) == 0);
+  CHECK(dlopen(plugin_path, RTLD_NOW | RTLD_NOLOAD) != NULL);
+}
+
 /* A host that loads and unloads plugins all day has all that it had. */
 static void again_and_again(void) {
   for (int i = 0; i < CYCLES; i++) {
@@ -196,6 +208,7 @@ int main(int argc, char **argv) {
     }
   }
   test_child(again_and_again);
+  test_child(bridge_stays);
   CHECK(test_files_in(test_dir) == 0);
   return test_end();
 }

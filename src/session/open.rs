@@ -45,7 +45,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
     let config = Config::new(options)?;
     explain::decided(&config);
     let asks_for_bridge = config.bridge;
-    if config.starts_writer() {
+    if config.starts_writer() || config.bridge {
         // Before any lock.
         loader::keep_this_loaded();
     }

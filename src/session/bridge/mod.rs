@@ -95,6 +95,11 @@ fn is_off() -> bool {
     process.and_then(|process| process.engine()).is_some_and(|engine| engine.is_off())
 }
 
+/// Whether a writer runs in this process, or is about to. A child that has taken nothing over has none.
+fn has_writer() -> bool {
+    current_engine().is_some_and(|engine| !engine.status.has_ended())
+}
+
 /// The child has a copy of the state, and not the thread.
 pub fn in_child() {
     if IS_ON.load(Ordering::Acquire) {
@@ -114,11 +119,7 @@ fn run() {
             return;
         }
         // Without a writer, which looks for that, the process would not end with the host's last thread.
-        if turn % 128 == 0
-            && SESSION.load(Ordering::Acquire) == 0
-            && first_has_ended()
-            && last_thread.is_this_one(|| false)
-        {
+        if turn % 128 == 0 && !has_writer() && first_has_ended() && last_thread.is_this_one(|| false) {
             return thread::end_process(|| ());
         }
         let before = thread::cpu_time();
