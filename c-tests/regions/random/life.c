@@ -116,12 +116,21 @@ int come(struct worker *worker) {
   return 1;
 }
 
-static void leave_place(struct worker *worker, struct arena *arena, uint64_t at, uint32_t size) {
-  if (one_in(&worker->rng, 2)) {
-    begin_change();
+/*
+ * Whether the protection of memory changes with each death in it, before other threads run: only then perf has the next name of the
+ * file at once, and all stacks are right. Workloads of one kind of flips leave that to the next code that comes.
+ */
+static int flips_at_once(void) {
+  return workload->flips >= ANY_FLIPS;
+}
+
+static void wipe(struct worker *worker, struct arena *arena, uint64_t at, uint32_t size) {
+  if (flips_at_once() || one_in(&worker->rng, 2)) {
     arena_write(arena, &worker->rng, at, NULL, size, NULL, NULL);
-    end_either();
   }
+}
+
+static void leave_place(struct arena *arena, uint64_t at, uint32_t size) {
   if (workload->life == REUSES) {
     pthread_mutex_lock(&lock);
     arena_give(arena, at, size);
@@ -133,6 +142,9 @@ static void die(struct worker *worker) {
   uint32_t index = below(&worker->rng, worker->count);
   struct function function = worker->functions[index];
   worker->functions[index] = worker->functions[--worker->count];
+  if (flips_at_once()) {
+    begin_change();
+  }
   if (workload->features & SILENT) {
     /* Nobody tells the library, until other code is registered there. */
   } else if (one_in(&worker->rng, 3)) {
@@ -144,7 +156,12 @@ static void die(struct worker *worker) {
     }
   }
   truth_ends(&function);
-  leave_place(worker, function.arena, function.at, function.size);
+  if (!flips_at_once()) {
+    begin_change();
+  }
+  wipe(worker, function.arena, function.at, function.size);
+  end_either();
+  leave_place(function.arena, function.at, function.size);
 }
 
 /* Within its arena. */
@@ -172,8 +189,9 @@ void move(struct worker *worker) {
   truth_ends(function);
   function->at = to;
   tell_truth(function);
+  wipe(worker, arena, from, function->size);
   end_either();
-  leave_place(worker, arena, from, function->size);
+  leave_place(arena, from, function->size);
 }
 
 /* ------------------------------------------------------------------------------------------------ running */
