@@ -36,13 +36,13 @@
  * again, other calls after 0.1 to 10 seconds. A child of vfork may call nothing here, as elsewhere.
  *
  * The shared library is never unloaded (dlclose leaves it in place), nor is a plugin with the static one inside after a
- * session that writes was opened in it.
+ * session that writes, or that asks for the bridge, was opened in it.
  *
  * Process end. At an exit with a session open (exit, return from main, quick_exit, or the end of the program's last thread)
- * what is pending is written, which takes 20 seconds at most. From then on nothing is written any more but what the exiting
- * thread itself, in a later exit handler, flushes or closes. Other threads are told so: what they register is refused with
- * JITSYM_ERR_CLOSED, and flushing and closing return JITSYM_ERR_TIMEOUT at once, so that the end of the process finds no record
- * half written. After any other end (_exit, abort, an uncaught exception, a signal) what was pending is in the spool, for the
+ * what is pending is written, which takes 20 seconds at most. Time in which the process is stopped does not count. After that,
+ * only the exiting thread can still write, by calling flush or close in a later exit handler. Other threads are told so: what they
+ * register is refused with JITSYM_ERR_CLOSED, and flushing and closing return JITSYM_ERR_TIMEOUT at once, so that the end of the
+ * process finds no record half written. After any other end (_exit, abort, an uncaught exception, a signal) what was pending is in the spool, for the
  * command `jitsym recover`, unless a crash handler calls jitsym_flush_from_signal.
  *
  * The library prints nothing, installs no signal handler, and does nothing when it is loaded but to remember to write at
@@ -991,8 +991,9 @@ typedef struct jitsym_stats {
    */
   uint32_t sinks_running;
   /**
-   * `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. These try again, at each flush and by
-   * themselves at least every ten seconds.
+   * `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. Those that cannot write try again, at each
+   * flush and by themselves at least every ten seconds. Those that could not start wait for `jitsym_enable`, except in a forked
+   * child, which tries to start them again at each flush.
    */
   uint32_t sinks_failed;
   /**

@@ -25,8 +25,14 @@ static int no_new_files, no_writes;
 static pid_t dead_for;
 static unsigned waiting;
 
+/* For a process whose disk another one brings back: whether it is back, and whether the process exits. */
+static struct {
+  int is_back, exits;
+} *shared;
+
 static int is_dead(void) {
-  return __atomic_load_n(&dead_for, __ATOMIC_SEQ_CST) == getpid();
+  return __atomic_load_n(&dead_for, __ATOMIC_SEQ_CST) == getpid() &&
+         (shared == NULL || !__atomic_load_n(&shared->is_back, __ATOMIC_SEQ_CST));
 }
 
 static void wait_for_disk(void) {
@@ -356,6 +362,40 @@ static void exits(void) {
 }
 
 /* Files are removed at the exit. */
+static void says_that_it_exits(void) {
+  __atomic_store_n(&shared->exits, 1, __ATOMIC_SEQ_CST);
+}
+
+static void exits_with_two(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP, JITSYM_INIT_NO_SPOOL);
+  CHECK_OK(test_flush(session));
+  CHECK(atexit(says_that_it_exits) == 0);
+  no_writes = 1;
+  disk_dies();
+  test_register(session, 0x7000000000, 64, "in hand");
+  await_waiting();
+  test_register(session, 0x7000001000, 64, "behind it");
+}
+
+/* A process that is stopped in its exit, for longer than it waits, still has its time when it goes on. */
+static void stopped_in_its_exit(void) {
+  int status;
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(shared != MAP_FAILED);
+  pid_t child = test_start(exits_with_two);
+  TEST_AWAIT(__atomic_load_n(&shared->exits, __ATOMIC_SEQ_CST));
+  CHECK(kill(child, SIGSTOP) == 0 && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+  test_sleep_ms(21000);
+  CHECK(kill(child, SIGCONT) == 0);
+  /* Whoever has no time left gives up now. */
+  test_sleep_ms(500);
+  __atomic_store_n(&shared->is_back, 1, __ATOMIC_SEQ_CST);
+  test_wait_ok(child);
+  struct map map = map_read(test_path_of(child, JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, 0x7000000000), "in hand") == 0 && strcmp(map_name(&map, 0x7000001000), "behind it") == 0);
+  map_free(&map);
+}
+
 static void exits_and_removes(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP, JITSYM_INIT_REMOVE_FILES);
   test_register(session, 0x7000000000, 64, "removed");
@@ -585,7 +625,7 @@ int main(int argc, char **argv) {
       not_removed_at_exit, removed_at_exit,      removed_at_close,   exits,
       exits_and_removes,   forks_beside_create,  forks_beside_alloc, forks_beside_collector,
       child_without_files, exits_in_first_call,  beside_create,      beside_alloc,
-      recovers,
+      recovers,            stopped_in_its_exit,
   };
   enum { SCENES = sizeof scenes / sizeof scenes[0] };
   pid_t running[SCENES];

@@ -10,6 +10,9 @@ use crate::sys::{guard, thread};
 /// The longest that an exit takes: it waits for the writer, and then for files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 
+/// What files have at least, also if the process was stopped while it waited for the writer.
+const FILES_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Writes pending records when the process exits with a session open, for as long as closing would. Unwritten records stay in
 /// the spool. The current write is waited for, so that it is not cut; but a disk that hangs does not hang the exit for ever.
 /// Once everything is written the spool is removed.
@@ -31,6 +34,7 @@ pub fn flush_at_exit() {
         // Unless a thread was stopped in the middle of a call.
         Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
+            let end = end.max(Instant::now() + FILES_TIMEOUT);
             let left = end.saturating_duration_since(Instant::now());
             let is_done = process.regions.write_last(left) && process.remove_files_at_exit(end);
             if is_done && !process.host.is_broken() && !engine.has_left_unread() {

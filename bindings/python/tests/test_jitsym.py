@@ -279,6 +279,19 @@ class Descriptions(TestCase):
         self.assertIn(b"\x07\0\0\0\0\0\0\0/src/two.toy\0", dump)
         self.assertIn(b"\x08\0\0\0\x05\0\0\0/src/two.toy\0", dump)
 
+    def test_a_subinterpreter_changes_nothing(self):
+        try:
+            import _xxsubinterpreters as interpreters
+        except ImportError:
+            self.skipTest("no such module in this Python")
+        other = interpreters.create()
+        self.addCleanup(interpreters.destroy, other)
+        with self.session() as session:
+            # It takes ctypes' list of pointer types away.
+            interpreters.run_string(other, "import ctypes")
+            session.register(ADDR, len(CODE), "after it", CODE, unwind=jitsym.FramePointer())
+            self.assertEqual(self.counted(session, "registered"), [1])
+
     def test_a_ready_eh_frame(self):
         with self.assertRaises(jitsym.InvalidArgument):
             jitsym.unwind_size(jitsym.EhFrame(b"\x10\0\0\0\0\0"), 6)

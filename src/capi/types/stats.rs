@@ -22,8 +22,9 @@ pub struct jitsym_stats {
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that are running and can write.
     pub sinks_running: u32,
-    /// `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. These try again, at each flush and by
-    /// themselves at least every ten seconds.
+    /// `JITSYM_SINK_*` bits of the sinks that could not start, or cannot write at present. Those that cannot write try again, at each
+    /// flush and by themselves at least every ten seconds. Those that could not start wait for `jitsym_enable`, except in a forked
+    /// child, which tries to start them again at each flush.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,

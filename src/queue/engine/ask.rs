@@ -9,6 +9,9 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
+/// Waiting is counted in steps of this length, so that time in which the process is stopped counts for no more.
+const STEP: Duration = Duration::from_secs(1);
+
 impl Engine {
     /// The requests, for the writer and for the threads that start and end it.
     pub fn requests(&self) -> MutexGuard<'_, Requests> {
@@ -97,12 +100,18 @@ impl Engine {
         problem: impl Fn(&Requests) -> Option<Error>,
     ) -> Result<()> {
         let unanswered = |requests: &mut Requests| requests.open && !is_answered(requests);
-        let (requests, waited) = self
-            .answered
-            .wait_timeout_while(self.requests(), timeout, unanswered)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut requests, mut left) = (self.requests(), timeout);
+        let is_late = loop {
+            let step = left.min(STEP);
+            let waited = self.answered.wait_timeout_while(requests, step, unanswered);
+            let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            (requests, left) = (again, left - step);
+            if !waited.timed_out() || left.is_zero() {
+                break waited.timed_out();
+            }
+        };
         match problem(&requests) {
-            _ if waited.timed_out() => Err(Error::Timeout),
+            _ if is_late => Err(Error::Timeout),
             // The writer ended before it came to this: what ends it writes everything.
             _ if !is_answered(&requests) => Err(Error::Closed),
             Some(error) => Err(error),

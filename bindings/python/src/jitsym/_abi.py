@@ -213,6 +213,10 @@ class jitsym_inline(Structure):
     ]
 
 
+# One type for good: ctypes makes another one when a subinterpreter has imported it.
+unwind_pointer = POINTER(jitsym_unwind)
+
+
 class jitsym_code(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -221,7 +225,7 @@ class jitsym_code(Structure):
         ("name", c_char_p),
         ("name_len", c_size_t),
         ("bytes", c_void_p),
-        ("unwind", POINTER(jitsym_unwind)),
+        ("unwind", unwind_pointer),
         ("lines", POINTER(jitsym_line)),
         ("line_count", c_size_t),
         ("line_size", c_size_t),

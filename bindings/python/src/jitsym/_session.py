@@ -278,7 +278,7 @@ class Session:
         code.line = unsigned(line, 32, "line")
         code.bytes = _code_bytes(bytes, code.size, stable, keep)
         if unwind is not None:
-            code.unwind = ctypes.pointer(described(unwind, keep))
+            code.unwind = _abi.unwind_pointer(described(unwind, keep))
         rows = [Line(*row) for row in lines]
         if rows:
             code.lines = _lines(rows)
