@@ -48,6 +48,12 @@ static jitsym_id announce(const unsigned char *at, size_t size, const char *name
   code.line_count = 3;
   code.inlines = &inlined;
   code.inline_count = has_inlined ? 1 : 0;
+  if (strcmp(what, "tiers") == 0) {
+    /* Names have a tier, a file and a line. One piece has no other lines. */
+    code.file = source;
+    code.line = line_number + 1;
+    code.line_count = line_number == 30 ? 0 : 3;
+  }
   jitsym_id id = 0;
   CHECK_OK(jitsym_register(session, &code, &id));
   return id;
@@ -58,7 +64,7 @@ static void make_chain(unsigned char *at, const char *prefix, jitsym_id *ids) {
   uint64_t next = (uintptr_t)reached;
   for (int i = PIECES - 1; i >= 0; i--) {
     char name[100];
-    snprintf(name, sizeof name, "%s%s", prefix, names[i]);
+    snprintf(name, sizeof name, "%s%s%s", prefix, names[i], strcmp(what, "tiers") == 0 ? " [opt]" : "");
     unsigned char *place = at + PIECE_ROOM * i;
     size_t size = chain_emit(place, next);
     ids[i] = announce(place, size, name, 10 * (unsigned)(i + 1), i == 1);

@@ -1,9 +1,11 @@
-//! Names that the library puts together: `NAME FILE:LINE`.
+//! Names that the library puts together, `NAME FILE:LINE`, and the parts of these that a debugger wants.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
+use super::jitdump::raw::RawRecords;
+use super::jitdump::shadow;
 use super::name::{self, MAX};
 
 /// Two parts of the longest kind, a space, a colon and a line.
@@ -92,6 +94,46 @@ impl Composed {
         for (place, &byte) in self.bytes[self.len..].iter_mut().zip(bytes) {
             place.write(byte);
             self.len += 1;
+        }
+    }
+}
+
+/// A name without the file and the line at its end, if the lines of its code are in that file: `NAME FILE:LINE` or `NAME FILE`.
+/// `info_records`: the records before the LOAD.
+pub fn without_place<'n>(name: &'n [u8], info_records: &[u8]) -> &'n [u8] {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let without_line = match &name[..name.len() - digits] {
+        [before @ .., b':'] if digits > 0 => before,
+        _ => name,
+    };
+    let before_file = |file: &[u8]| match without_line.strip_suffix(file)? {
+        [before @ .., b' '] if !before.is_empty() && !file.is_empty() => Some(before.len()),
+        _ => None,
+    };
+    let mut records = RawRecords::from(info_records, shadow::len(info_records));
+    let mut entries = records.by_ref().filter_map(|record| record.debug_info()).flat_map(|debug| debug.entries());
+    entries.find_map(|entry| before_file(entry.file)).map_or(name, |len| &name[..len])
+}
+
+/// A name without the tier at its end: `NAME [TIER]`.
+pub fn without_tier(name: &[u8]) -> &[u8] {
+    let Some(inner) = name.strip_suffix(b"]") else { return name };
+    match inner.iter().rposition(|byte| matches!(byte, b'[' | b']')) {
+        Some(at) if at > 1 && inner[at] == b'[' && inner[at - 1] == b' ' && at + 1 < inner.len() => &name[..at - 1],
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers() {
+        let bare = |name: &'static str| std::str::from_utf8(without_tier(name.as_bytes())).unwrap();
+        assert_eq!(["fib [opt]", "a b [tier 2]", "fib [a] [b]"].map(bare), ["fib", "a b", "fib [a]"]);
+        for name in ["fib", "fib[]", "fib []", "fib[opt]", " [opt]", "[opt]", "x [a]]", "a [[b]]", "fib [opt] "] {
+            assert_eq!(bare(name), name);
         }
     }
 }

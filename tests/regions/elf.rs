@@ -125,10 +125,8 @@ impl File {
                 continue;
             };
             found += 1;
-            // The header page may lie over the first code, of which the first byte has no name then.
-            let hidden = u64::from(at == 0);
-            let symbols = by_addr.get(&(at + hidden)).map(Vec::as_slice).unwrap_or_default();
-            let is_it = |symbol: &&Symbol| symbol.size + hidden == living.size && living.is_named(&symbol.name);
+            let symbols = by_addr.get(&at).map(Vec::as_slice).unwrap_or_default();
+            let is_it = |symbol: &&Symbol| symbol.size == living.size && living.is_named(&symbol.name);
             assert_eq!(symbols.iter().filter(is_it).count(), 1, "symbols of {living:?} at {at:x}");
             assert_eq!(symbols.len(), 1, "symbols at {at:x}, where {living:?} is");
 

@@ -27,8 +27,12 @@ const TEXT: u8 = 1;
 /// perf takes them all the same (linux tools/perf/util/symbol-elf.c, `elf_sym__is_function`).
 const LOCAL_FUNCTION: u8 = 2;
 
-/// How many bytes at the beginning of code are left out of what a file says of it. perf 6 asks addr2line for address 0 to know
-/// where its answer to another question ends, and waits for one that knows nothing (linux tools/perf/util/srcline.c).
+/// `STB_LOCAL`, `STT_COMMON`.
+const LOCAL_COMMON: u8 = 5;
+
+/// How many bytes at the beginning of code are left out of what a file says of its lines. perf 6 asks addr2line for address 0 to know
+/// where its answer to another question ends, and waits for one that knows nothing (linux tools/perf/util/srcline.c). addr2line looks
+/// for symbols of the section that the address lies in. So the section of code at address 0 is another one than `TEXT`.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -38,23 +42,23 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// The byte that `symbol` leaves out, as a function of the same name. perf shows samples at it: many processors deliver an interrupt
-/// where a branch goes to. Readers that leave out symbols at address 0 (bcc src/cc/bcc_elf.c) have the other one. addr2line looks
-/// for symbols of the section that the address lies in, so that has to be another one than `TEXT`.
-pub fn first_byte(name: u32) -> [u8; SYMBOL_SIZE] {
-    plain_symbol(TEXT.into(), name, 0, 1)
+/// A further symbol for code at address 0, of all bytes but the first one. It is for readers that leave out symbols at address 0, and
+/// take those of any type (bcc src/cc/bcc_elf.c). The others leave out those that are no functions. Of two functions perf would make
+/// two rows.
+pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
+    put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }
 
 /// A function in the section of this number.
 pub fn symbol_in(section: u16, name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
-    plain_symbol(section, name, addr + hidden(addr), size - hidden(addr).min(size))
+    put_symbol(LOCAL_FUNCTION, section, name, addr, size)
 }
 
-fn plain_symbol(section: u16, name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
+fn put_symbol(info: u8, section: u16, name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     let mut out = [0; SYMBOL_SIZE];
     let mut put = Put::new(&mut out);
     put.u32(name);
-    put.u8(LOCAL_FUNCTION);
+    put.u8(info);
     put.u8(0);
     put.u16(section);
     put.u64(addr);

@@ -10,6 +10,7 @@ use super::frames::{self, Frames};
 use super::header::{elf_header, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
 use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
+use crate::format::composed::without_tier;
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecords;
 use crate::format::jitdump::shadow;
@@ -70,7 +71,12 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
                 texts.push(function.addr..end);
             }
         }
-        let added = parts.add(&function, texts.len() as u16, function.addr..end)?;
+        // `break NAME` finds code of each tier. A further symbol has the tier, and gdb's `info symbol` prints it.
+        let bare = Function { name: without_tier(function.name), ..function };
+        let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
+        if bare.name.len() < function.name.len() {
+            parts.add_symbol(function.name, texts.len() as u16, function.addr..end)?;
+        }
         if let Some(section) = added {
             let to = frames::Target {
                 code_size: function.size,
@@ -156,17 +162,7 @@ impl Parts {
     /// Adds a function in the section of this number, of which the symbol is to cover these addresses. Returns its `.eh_frame`, which
     /// was made to follow the code, if it has one.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
-        if self.symtab.is_empty() {
-            self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
-            self.symtab.extend_from_slice(&[0; SYMBOL_SIZE]);
-            self.strtab.push(0);
-        }
-        let name = u32::try_from(self.strtab.len()).ok()?;
-        self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
-        self.strtab.try_reserve(function.name.len() + 1).ok()?;
-        self.symtab.extend_from_slice(&symbol_in(section, name, symbol.start, symbol.end - symbol.start));
-        self.strtab.extend_from_slice(function.name);
-        self.strtab.push(0);
+        self.add_symbol(function.name, section, symbol)?;
 
         let (mut records, mut eh_frame) = (debug::Records::default(), None);
         for record in RawRecords::from(function.info_records, shadow::len(function.info_records)) {
@@ -193,6 +189,22 @@ impl Parts {
             let _ = debug::append(&records, &function, to);
         }
         Some(eh_frame)
+    }
+
+    /// Adds a symbol alone.
+    fn add_symbol(&mut self, name: &[u8], section: u16, symbol: Range<u64>) -> Option<()> {
+        if self.symtab.is_empty() {
+            self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
+            self.symtab.extend_from_slice(&[0; SYMBOL_SIZE]);
+            self.strtab.push(0);
+        }
+        let at = u32::try_from(self.strtab.len()).ok()?;
+        self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
+        self.strtab.try_reserve(name.len() + 1).ok()?;
+        self.symtab.extend_from_slice(&symbol_in(section, at, symbol.start, symbol.end - symbol.start));
+        self.strtab.extend_from_slice(name);
+        self.strtab.push(0);
+        Some(())
     }
 
     /// Appends all sections, and their headers. The bytes begin at `base` in the file. Returns how many headers there are, and

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::group::{exchange, Entry, Group, WAYS, WINDOW};
+use crate::format::composed::without_place;
 use crate::format::elf::object::{self, FUNCTIONS_MAX, SPAN_MAX};
 use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;
@@ -87,6 +88,8 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
+        // Nobody types that after `break`, and the lines have it.
+        let name = without_place(name, info_records);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info_records).is_some() {
             self.places[slot] = Place { id, group: FRESH, number };

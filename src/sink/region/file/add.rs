@@ -4,7 +4,7 @@ use super::part::{Part, Parts};
 use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
-use crate::format::elf::{first_byte, search, symbol, SYMBOL_SIZE};
+use crate::format::elf::{search, symbol, symbol_after_0, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
 use crate::format::jitdump::{id, shadow};
 use crate::sink::again::Again;
@@ -47,8 +47,8 @@ impl RegionFile {
         symtab.pending.extend_from_slice(&symbol(name, self.layout.text + code.offset, code.size));
         strtab.pending.extend_from_slice(code.name);
         strtab.pending.push(0);
-        if self.layout.text + code.offset == 0 {
-            symtab.patch(SYMBOL_SIZE as u64, &first_byte(name));
+        if self.layout.text + code.offset == 0 && code.size > 1 {
+            symtab.patch(SYMBOL_SIZE as u64, &symbol_after_0(name, code.size));
         }
 
         let mut debug = debug::Records::default();

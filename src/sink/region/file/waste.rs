@@ -36,8 +36,8 @@ impl RegionFile {
         }
     }
 
-    /// How many symbols come before those of the code: one that names nothing, and where code may be at address 0 that of the first
-    /// byte.
+    /// How many symbols come before those of the code: one that names nothing, and where code may be at address 0 a further one
+    /// for it.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
     }
