@@ -72,6 +72,26 @@ fn decisions_and_first_refusals() {
     }
 }
 
+/// Regions alone are written, and the code lies in none. Or memory is to be adopted, and the same user's list has no regions.
+#[test]
+fn settings_without_effect() {
+    let said = |variables: &[&str]| {
+        String::from_utf8(run_with(program(), "settings", "1", &[variables, &["SINKS="]].concat()).stderr)
+            .expect("text")
+    };
+    let alone = said(&["JITSYM=region"]);
+    assert_eq!(
+        count(&lines(&alone), "failed: registrations in no file: 1; their code lies in no region"),
+        1,
+        "{alone}"
+    );
+    let with_map = said(&["JITSYM=region,map", "JITSYM_ADOPT=1"]);
+    assert_eq!(count(&lines(&with_map), "lies in no region"), 0, "{with_map}");
+    assert_eq!(count(&lines(&with_map), "adopts memory: yes;"), 1, "{with_map}");
+    let map = said(&["JITSYM=map", "JITSYM_ADOPT=1"]);
+    assert_eq!(count(&lines(&map), "adopts memory: no, because region is not among the sinks;"), 1, "{map}");
+}
+
 #[test]
 fn to_a_file() {
     let file = fresh_dir("debug-output-log").join("log");

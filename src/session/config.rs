@@ -48,7 +48,6 @@ impl Config {
 
     fn with_env(options: &Options, env: Lookup<'_>, tool: Tool) -> Result<Config> {
         let switch = |name| env(name).map(|value| value != "0" && value != "off");
-        // Nothing can be adopted without files.
         let adopt = switch("JITSYM_ADOPT");
         let is_off = options.off_by_default && adopt != Some(true);
         let default_sinks = if is_off { Sinks::NONE } else { sink::default() };
@@ -57,6 +56,9 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
+        // Nothing can be adopted without files: the user who asks for the one asks for the other, unless the sinks are the user's own.
+        let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
+        let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind takes code in mappings of files for code that never changes.
         let sinks = if for_valgrind { sinks.without(Sinks::REGION).with(Sinks::VALGRIND) } else { sinks };
 
@@ -243,6 +245,11 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
+        // Whoever wants memory adopted wants files for it, but not against the list of sinks that the same user gives.
+        let adopt = ("JITSYM_ADOPT", "1");
+        assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
+        assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);
+        assert_eq!(sinks(map_only(), &[("JITSYM_ADOPT", "0")]), Sinks::MAP);
     }
 
     /// Files that code is mapped from are none of its own, and it runs beside all others. Natively it runs where it is asked for, and

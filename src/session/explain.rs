@@ -132,7 +132,11 @@ pub fn decided(config: &Config) {
             words(config.sinks),
             config.map_dir.display(),
             dump.display(),
-            config.adopt,
+            match (config.adopt, config.sinks.has(Sinks::REGION)) {
+                (true, false) => "no, because region is not among the sinks",
+                (true, true) => "yes",
+                (false, _) => "no",
+            },
             config.late,
             config.unwind,
         ));

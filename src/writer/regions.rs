@@ -1,6 +1,6 @@
 //! Which code goes to the file of the region that it lies in, and neither to the map nor to the jitdump.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ledger::{Ledger, Notice};
 use crate::api::options::Sinks;
@@ -225,6 +225,24 @@ impl Ledger {
         // A flush does not say that all is written while code waits for a file that can be written again.
         if write() && now {
             write();
+        }
+        if now {
+            self.note_what_no_file_names();
+        }
+    }
+
+    /// Where regions alone are written, nothing names code that lies elsewhere. The first flush that finds such code says that. Memory
+    /// that is adopted may become a region later, and is counted if it does not.
+    fn note_what_no_file_names(&self) {
+        static IS_NOTED: AtomicBool = AtomicBool::new(false);
+        let (sinks, live) = (self.status.sinks(), self.registry.live_count());
+        let has_file = [Sinks::MAP, Sinks::JITDUMP, Sinks::VALGRIND].into_iter().any(|sink| sinks.has(sink));
+        let are_left_out = live > 0 && sinks.has(Sinks::REGION) && !has_file && !self.regions.are_adopting();
+        if are_left_out && !IS_NOTED.swap(true, Ordering::Relaxed) {
+            self.status.last_error.set(format!(
+                "registrations in no file: {live}; their code lies in no region, and only the sink region runs (JITSYM=on adds map and \
+                 jitdump, JITSYM_ADOPT=1 makes regions of private code memory)"
+            ));
         }
     }
 

@@ -157,8 +157,7 @@ fn code_below_the_header_page() {
         }
         file.write(true).unwrap();
         let [first, second] = [1, 2].map(|number| format!("{name}{number}"));
-        let expected =
-            [format!("01 15 COMMON {first}"), format!("00 16 FUNC {first}"), format!("20 16 FUNC {second}")];
+        let expected = [format!("01 15 COMMON {first}"), format!("00 16 FUNC {first}"), format!("20 16 FUNC {second}")];
         assert_eq!(named(&live.0), expected);
     }
     file.snapshot(copy.create(), |_| true, Some(ID)).unwrap();
