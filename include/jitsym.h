@@ -70,23 +70,30 @@
 #define JITSYM_API extern
 #endif
 
+#ifdef __cplusplus
+/* The form of a cast that -Wold-style-cast allows. */
+#define JITSYM_CAST(type, value) type(value)
+#else
+#define JITSYM_CAST(type, value) ((type)(value))
+#endif
+
 /*
  * Initialisers for C and C++. A struct that is defined with one has its size, what is named here, and 0 in all other fields. The
  * address of the code is a pointer or a number.
  */
 #define JITSYM_CODE(addr, size, name)                                                                          \
   {                                                                                                            \
-    sizeof(jitsym_code), (uint64_t)(uintptr_t)(addr), (uint64_t)(size), (name), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, \
-        NULL, 0, 0, NULL, 0, 0                                                                                 \
+    sizeof(jitsym_code), JITSYM_CAST(uintptr_t, addr), JITSYM_CAST(uint64_t, size), (name), 0, NULL, NULL, NULL, 0, \
+        0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0                                                                     \
   }
 #define JITSYM_UNWIND(kind) \
-  { sizeof(jitsym_unwind), (uint32_t)(kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0, 0 }
+  { sizeof(jitsym_unwind), JITSYM_CAST(uint32_t, kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0, 0 }
 #define JITSYM_MOVE_TARGET(addr) \
-  { sizeof(jitsym_move_target), (uint64_t)(uintptr_t)(addr), NULL, 0, 0, 0 }
+  { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0, 0 }
 #define JITSYM_OPTIONS \
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 #define JITSYM_REGION_OPTIONS(size) \
-  { sizeof(jitsym_region_options), (uint64_t)(size), 0, 0, 0, 0, 0 }
+  { sizeof(jitsym_region_options), JITSYM_CAST(uint64_t, size), 0, 0, 0, 0, 0 }
 #define JITSYM_REGION \
   { sizeof(jitsym_region), NULL, NULL, 0 }
 #define JITSYM_STATS \
@@ -926,7 +933,8 @@ typedef struct jitsym_code {
    */
   size_t inline_size;
   /**
-   * File in which the function begins, NUL-terminated. The name becomes `NAME FILE:LINE` then, for every reader. Without a line
+   * File in which the function begins, NUL-terminated. The name becomes `NAME FILE:LINE` then, for every reader but
+   * debuggers. Without a line
    * table, file and line are also its only row, at offset 0, so an absolute path is best. The file is cleaned as the name is, and
    * `JITSYM_NAME_MAX` holds for all of the name. NULL, or a file with nothing left after cleaning: not known.
    */

@@ -289,7 +289,9 @@ install_link "$soname" "$libdir" libjitsym.so
 install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug
 install_file 644 include/jitsym.h "$includedir" jitsym.h
 install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
+install_file 644 include/jitsym.hpp "$includedir" jitsym.hpp
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
+install_template pkgconfig/jitsym-static.pc.in "$pkgconfigdir" jitsym-static.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake
 install_template cmake/jitsymConfigVersion.cmake.in "$cmakedir" jitsymConfigVersion.cmake
 if [ -n "$tool" ]; then

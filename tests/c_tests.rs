@@ -171,6 +171,7 @@ programs! {
     // Code changes in mappings of files, where valgrind expects that least. Children have the memory of the parent's threads.
     #[ignore = "slow"] region, "gcc", "c-tests/regions/region.c", &["--smc-check=all", "--leak-check=no"], &[];
     cxx, "g++", "c-tests/calls/cxx.cc", &[], &[];
+    objects, "g++", "c-tests/calls/objects.cc", &[], &[];
 }
 
 /// What glibc makes a cancellation point (its manual, and its sources for what is of Linux alone).
@@ -245,6 +246,16 @@ fn cxx_versions() {
     }
 }
 
+/// docs/integration.md has lines of a program that runs.
+#[test]
+fn cxx_objects_on_the_page() {
+    let page = std::fs::read_to_string(root().join("docs/integration.md")).expect("page");
+    let program = std::fs::read_to_string(root().join("c-tests/calls/objects.cc")).expect("program");
+    let (_, block) = page.split_once("```cpp\n").expect("a block");
+    let (block, _) = block.split_once("```").expect("its end");
+    assert!(program.contains(block), "{block}");
+}
+
 #[test]
 fn double_include() {
     for link in [Link::Shared, Link::Static] {
@@ -254,11 +265,16 @@ fn double_include() {
     }
 }
 
+/// What strict C++ programs are compiled with.
+const STRICT_CXX: &[&str] =
+    &["-Wold-style-cast", "-Wzero-as-null-pointer-constant", "-Wconversion", "-Wsign-conversion"];
+
 #[test]
 fn header_compiles_alone() {
     let dir = scratch_dir("header");
     let source = dir.join("header.c");
-    std::fs::write(&source, "#include \"jitsym.h\"\n").expect("write the source");
+    let text = "#include \"jitsym.h\"\n#ifdef __cplusplus\n#include \"jitsym.hpp\"\n#endif\n";
+    std::fs::write(&source, text).expect("write the source");
     let compiles = |compiler: &str, language: &str, version: &str, extra: &[&str]| {
         let mut command = Command::new(compiler);
         command.current_dir(root()).args(["-x", language, &format!("-std={version}"), "-Iinclude"]);
@@ -273,8 +289,8 @@ fn header_compiles_alone() {
         }
     }
     for compiler in ["g++", "clang++"] {
-        for version in ["c++11", "c++17", "c++20"] {
-            compiles(compiler, "c++", version, &[]);
+        for version in ["c++11", "c++14", "c++17", "c++20", "c++2b"] {
+            compiles(compiler, "c++", version, STRICT_CXX);
             compiles(compiler, "c++", version, &["-fno-exceptions", "-fno-rtti"]);
         }
     }
@@ -296,6 +312,7 @@ fn initialisers() {
             "-pedantic",
             "-Wall",
         ]);
+        command.args(if language == "c++" { STRICT_CXX } else { &[] });
         run(command.args(["-Wextra", "-Werror", "-Wmissing-field-initializers", "-o"]).arg(&program).arg(&source));
         assert_eq!(stdout(&run(&mut Command::new(&program))), "ok\n", "{compiler} {version}");
     };

@@ -72,21 +72,11 @@ fn breakpoints_by_name() {
 fn breakpoints_by_bare_name() {
     let debuggee = Debuggee::new("tiers");
     for gdb in gdbs() {
-        let commands = [
-            "break jit_inner",
-            "run",
-            "bt",
-            "info symbol $pc",
-            "break jit_outer",
-            "info breakpoints",
-            "info line jit_middle",
-        ];
+        let commands = ["break jit_inner", "run", "bt", "info symbol $pc", "break jit_outer", "info breakpoints"];
         let text = debuggee.run_in(gdb, &commands, &["tiers"]);
         assert_stack(&text, 1, "");
-        assert_has(
-            &text,
-            &["Function \"jit_inner\" not defined.", "jit_inner [opt] in section", "in jit_outer at ", "chain.toy:21"],
-        );
+        let expected = ["Breakpoint 1 (jit_inner) pending.", "jit_inner [opt] in section", "in jit_outer at "];
+        assert_has(&text, &expected);
     }
 }
 

@@ -46,11 +46,13 @@ fn installed_files() {
             (tree.lib(&format!("libjitsym.so.{version}")), 0o755),
             (tree.lib("libjitsym.a"), 0o644),
             (tree.lib("pkgconfig/jitsym.pc"), 0o644),
+            (tree.lib("pkgconfig/jitsym-static.pc"), 0o644),
             (tree.lib("cmake/jitsym/jitsymConfig.cmake"), 0o644),
             (tree.lib("cmake/jitsym/jitsymConfigVersion.cmake"), 0o644),
             (tree.lib("cmake/jitsym/manifest.txt"), 0o644),
             (tree.path(tree.includedir).join("jitsym.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
+            (tree.path(tree.includedir).join("jitsym.hpp"), 0o644),
             (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
             (tree.path(tree.prefix).join("share/bash-completion/completions/jitsym"), 0o644),
             (tree.path(tree.prefix).join("share/zsh/site-functions/_jitsym"), 0o644),
@@ -284,8 +286,12 @@ fn scripts_say_how_they_are_used() {
 #[test]
 fn relocatable() {
     for tree in trees() {
-        for name in ["pkgconfig/jitsym.pc", "cmake/jitsym/jitsymConfig.cmake", "cmake/jitsym/jitsymConfigVersion.cmake"]
-        {
+        for name in [
+            "pkgconfig/jitsym.pc",
+            "pkgconfig/jitsym-static.pc",
+            "cmake/jitsym/jitsymConfig.cmake",
+            "cmake/jitsym/jitsymConfigVersion.cmake",
+        ] {
             let text = fs::read_to_string(tree.lib(name)).expect(name);
             assert!(!text.contains('@'), "a placeholder is left in {name}:\n{text}");
             assert!(!text.contains("first place"), "{name}:\n{text}");
@@ -339,17 +345,28 @@ fn pkg_config_shared() {
     }
 }
 
-/// `Libs.private` is what a static link needs, no more and no less.
+/// The static library has a file of its own: both libraries lie in one directory, and of `-ljitsym` the linker takes the shared one. Its
+/// flags are the same with `--static`, and what a static link needs, no more and no less. `Libs.private` of the other file has the same
+/// for build systems that find the library themselves.
 #[test]
 fn pkg_config_static() {
-    let tree = plain();
-    let libs = tree.pkg_config_words(&["--static", "--libs"]);
-    assert_eq!(libs[1], "-ljitsym");
-    assert_eq!(libs[2..], *STATIC_LIBS, "Libs.private and support::STATIC_LIBS differ");
-    // Both libraries lie in one directory, and the linker would take the shared one.
-    let libs: Vec<String> =
-        libs.into_iter().map(|flag| if flag == "-ljitsym" { "-l:libjitsym.a".into() } else { flag }).collect();
-    build_and_run("pc-static", false, &tree.pkg_config_words(&["--static", "--cflags"]), &libs);
+    for (index, tree) in trees().into_iter().enumerate() {
+        run(consumer("pkg-config").arg("--validate").arg(tree.lib("pkgconfig/jitsym-static.pc")));
+        let words = |arguments: &[&str]| {
+            let mut command = consumer("pkg-config");
+            command.env("PKG_CONFIG_PATH", tree.lib("pkgconfig")).args(arguments).arg("jitsym-static");
+            let words: Vec<String> = stdout(&run(&mut command)).split_whitespace().map(str::to_string).collect();
+            words
+        };
+        let libs = words(&["--libs"]);
+        assert_eq!(libs[1], "-l:libjitsym.a");
+        assert_eq!(libs[2..], *STATIC_LIBS, "jitsym-static.pc and support::STATIC_LIBS differ");
+        assert_eq!(words(&["--static", "--libs"]), libs);
+        assert_eq!(tree.pkg_config_words(&["--static", "--libs"])[2..], *STATIC_LIBS, "Libs.private");
+        if index == 0 {
+            build_and_run("pc-static", false, &words(&["--cflags"]), &libs);
+        }
+    }
 }
 
 /// A runtime that is a library, in a place that nobody else knows: by the commands of docs/linking.md.

@@ -49,6 +49,18 @@ fn breakpoints_by_name() {
 }
 
 #[test]
+fn breakpoints_by_bare_name() {
+    let debuggee = Debuggee::new("lldb-tiers");
+    for lldb in lldbs() {
+        let commands = ["breakpoint set -n jit_inner", "run", "bt", "breakpoint set -n jit_outer"];
+        let text = debuggee.run_in(lldb, &commands, &["tiers"]);
+        assert_stack(&text, 1, "");
+        assert_has(&text, &["`jit_outer + "]);
+        assert!(!text.contains("[opt]"), "{text}");
+    }
+}
+
+#[test]
 fn every_instruction() {
     let debuggee = Debuggee::new("lldb-instructions");
     let step = ["bt", "thread step-inst"];

@@ -113,7 +113,8 @@ pub struct jitsym_code {
     pub inline_count: usize,
     /// `sizeof(jitsym_inline)`; 0 stands for that of version 0.1.
     pub inline_size: usize,
-    /// File in which the function begins, NUL-terminated. The name becomes `NAME FILE:LINE` then, for every reader. Without a line
+    /// File in which the function begins, NUL-terminated. The name becomes `NAME FILE:LINE` then, for every reader but
+    /// debuggers. Without a line
     /// table, file and line are also its only row, at offset 0, so an absolute path is best. The file is cleaned as the name is, and
     /// `JITSYM_NAME_MAX` holds for all of the name. NULL, or a file with nothing left after cleaning: not known.
     pub file: *const c_char,
