@@ -2,7 +2,6 @@
 #include "jitsym.hpp"
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -40,13 +39,17 @@ std::string named_at(Session &session, const std::string &addr) {
   CHECK_OK(session.flush(60000));
   char path[JITSYM_DIR_MAX + 64];
   CHECK_OK(jitsym_path(session.get(), JITSYM_SINK_MAP, path, sizeof path));
-  std::ifstream map(path);
-  std::string line, found;
-  while (std::getline(map, line)) {
+  std::FILE *map = std::fopen(path, "r");
+  CHECK(map != nullptr);
+  std::string found;
+  char text[200];
+  while (std::fgets(text, sizeof text, map) != nullptr) {
+    std::string line(text);
     if (line.compare(0, addr.size() + 1, addr + " ") == 0) {
-      found += line.substr(addr.size() + 1) + ";";
+      found += line.substr(addr.size() + 1, line.size() - addr.size() - 2) + ";";
     }
   }
+  CHECK(std::fclose(map) == 0);
   return found;
 }
 
