@@ -80,6 +80,28 @@ fn breakpoints_by_bare_name() {
     }
 }
 
+/// gdb writes its breakpoints to private memory alone. In memory of two views those of the processor stop the program. The library says
+/// that where it is asked.
+#[test]
+fn breakpoints_in_two_views() {
+    let debuggee = Debuggee::new("two-views");
+    let mut alone = Command::new(&debuggee.program);
+    let said = run(alone.arg(&debuggee.dir).arg("two-views").env("JITSYM_DEBUG", "1")).stderr;
+    assert_has(&String::from_utf8_lossy(&said), &["has two views: gdb and lldb cannot set a breakpoint in it"]);
+    for gdb in gdbs() {
+        let text = debuggee.run_in(gdb, &["break jit_inner", "run"], &["two-views"]);
+        assert_has(&text, &["exited normally"]);
+        let mut command = gdb.commands(&["hbreak jit_inner", "run", "bt"]);
+        gdb.start(&mut command).arg(&debuggee.program).arg(&debuggee.dir).arg("two-views");
+        let output = try_run(&mut command);
+        if String::from_utf8_lossy(&output.stderr).contains("hardware breakpoint") {
+            println!("the processor gives no breakpoints: {}", describe(&command, &output));
+        } else {
+            assert_stack(&stdout(&output), 1, "");
+        }
+    }
+}
+
 /// At each instruction of the three functions, forth and back.
 #[test]
 fn every_instruction() {

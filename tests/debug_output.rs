@@ -92,6 +92,44 @@ fn settings_without_effect() {
     assert_eq!(count(&lines(&map), "adopts memory: no, because region is not among the sinks;"), 1, "{map}");
 }
 
+/// Each mistake is one finding, the first twenty of each kind are said, and calls that are right are none.
+#[test]
+fn checked_calls() {
+    let program = compile("gcc", &["c-tests/calls/debug_check.c"], Link::Shared, &["-O1"], "debug-check");
+    let said = |debug: &str| {
+        let mut command = Command::new(&program);
+        let output = run(command.arg(scratch_dir("debug-check-files")).env("JITSYM_DEBUG", debug));
+        assert_eq!(stdout(&output), "ok\n");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let text = said("check");
+    let findings: Vec<&str> = lines(&text).into_iter().filter_map(|line| line.strip_prefix("check: ")).collect();
+    let only = |name: &str| match findings.iter().filter(|line| line.contains(name)).collect::<Vec<_>>()[..] {
+        [finding] => *finding,
+        _ => panic!("one finding for {name}: {text}"),
+    };
+    assert_eq!(only("`good"), only("`bad_replaced`"));
+    for (name, expected) in [
+        ("bad_flushed", "(64 bytes): 10 bytes differ from jitsym_code.bytes, the first at +0: given f30f1efa554889e5, in memory 0102030405060708;"),
+        ("bad_ended", "(64 bytes): 1 bytes differ from jitsym_code.bytes, the first at +0: given f30f1efa554889e5, in memory f20f1efa554889e5;"),
+        ("bad_moved", "(64 bytes): 9 bytes differ from jitsym_code.bytes"),
+        ("bad_replaced", "(64 bytes), which is registered; unregister code before"),
+        ("bad_unmapped", "cannot be read when the code ends; unregister code before"),
+        ("bad_at_exit", "(64 bytes): 64 bytes differ"),
+    ] {
+        assert!(only(&format!("`{name}`")).contains(expected), "{name}: {text}");
+    }
+    // One of the twenty is another one's. Which ones of the 26 are over is said in the end.
+    assert_eq!(count(&findings, "ends `again`"), 19, "{text}");
+    assert_eq!(count(&findings, "more of each kind: 6 that end other code, 0 with other bytes, 0 without memory"), 1);
+    assert_eq!(findings.len(), 5 + 20 + 1, "{text}");
+
+    assert_eq!(said("1").matches("check:").count(), 0);
+    let file = fresh_dir("debug-check-log").join("log");
+    assert_eq!(said(&format!("check,{}", file.display())), "");
+    assert_eq!(std::fs::read_to_string(&file).expect("the file").matches("check: ").count(), findings.len());
+}
+
 #[test]
 fn to_a_file() {
     let file = fresh_dir("debug-output-log").join("log");

@@ -18,13 +18,15 @@ enum { LINES = 60, PIECES = 3, PIECE_ROOM = 64, MEMORY = 1 << 24, SINK_GDB = JIT
 
 static jitsym *session;
 static unsigned char *memory;
+/* From there to where it can be written to. */
+static ptrdiff_t to_write;
 static char source[600];
 static const char *what;
 static const char *const names[PIECES] = {"jit_outer", "jit_middle", "jit_inner"};
 
 /* Where a debugger has a breakpoint. */
 __attribute__((noinline)) int reached(int value) {
-  if (strcmp(what, "crash") == 0) {
+  if (strcmp(what, "crash") == 0 || strcmp(what, "crash-at-once") == 0) {
     raise(SIGSEGV);
   } else if (strcmp(what, "wait") == 0 || strcmp(what, "beside") == 0) {
     printf("waiting\n");
@@ -66,7 +68,7 @@ static void make_chain(unsigned char *at, const char *prefix, jitsym_id *ids) {
     char name[100];
     snprintf(name, sizeof name, "%s%s%s", prefix, names[i], strcmp(what, "tiers") == 0 ? " [opt]" : "");
     unsigned char *place = at + PIECE_ROOM * i;
-    size_t size = chain_emit(place, next);
+    size_t size = chain_emit(place + to_write, next);
     ids[i] = announce(place, size, name, 10 * (unsigned)(i + 1), i == 1);
     next = (uintptr_t)place;
   }
@@ -115,6 +117,13 @@ static void *registers_on(void *nothing) {
   return nothing;
 }
 
+/* The crash handler of a host. The default action of the signal comes after it. */
+static void crashed(int number) {
+  (void)jitsym_flush_from_signal(10000);
+  (void)signal(number, SIG_DFL);
+  (void)raise(number);
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   CHECK(argc >= 3);
@@ -132,6 +141,13 @@ int main(int argc, char **argv) {
   CHECK(memory != MAP_FAILED);
   uint32_t flags = strcmp(what, "adopted") == 0 ? JITSYM_INIT_ADOPT : 0;
   session = test_open_flags(argc > 4 ? (uint32_t)atoi(argv[4]) : 0, flags);
+  if (strcmp(what, "two-views") == 0) {
+    jitsym_region_options options = JITSYM_REGION_OPTIONS(MEMORY);
+    jitsym_region region = JITSYM_REGION;
+    CHECK_OK(jitsym_region_create(session, &options, &region));
+    memory = region.exec;
+    to_write = (unsigned char *)region.write - memory;
+  }
   jitsym_id ids[PIECES];
   unsigned number = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
   if (strcmp(what, "reuse") == 0) {
@@ -166,7 +182,11 @@ int main(int argc, char **argv) {
     printf("registered=%u ns\n", (unsigned)((test_now() - begin) / number));
   }
   make_chain(memory, "", ids);
-  CHECK_OK(test_flush(session));
+  if (strcmp(what, "crash-at-once") == 0) {
+    CHECK(signal(SIGSEGV, crashed) != SIG_ERR);
+  } else {
+    CHECK_OK(test_flush(session));
+  }
   if (strcmp(what, "fork") == 0) {
     pid_t child = fork();
     CHECK(child >= 0);

@@ -14,7 +14,7 @@ use crate::session::control::STOP_TIMEOUT;
 use crate::session::handle::{forget_off, place_number, set_off};
 use crate::session::open::watch_thread;
 use crate::session::process::Process;
-use crate::session::{fork, register};
+use crate::session::{check, fork, register};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sink::unwinder::by_callers;
@@ -108,6 +108,7 @@ impl Ref {
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
+        let registered = registered.inspect(|&id| check::registered(self.engine, id, code));
         self.outcome(registered)
     }
 
@@ -209,6 +210,7 @@ impl Ref {
                 regions.code_stays(addr, size);
             }
         }
+        let moved = moved.inspect(|()| check::moved(self.engine, id, target));
         let moved = self.outcome(moved).and_then(|()| moving.map_or(Ok(()), by_callers::Moving::end));
         drop(inside);
         moved.and(self.known())
@@ -225,6 +227,7 @@ impl Ref {
                 self.process.regions.after_code(status, addr, size);
             }
         }
+        check::ends(self.engine, id);
         let lay_down = || register::unregister(self.process, self.engine, id);
         let ended = self.end(wanted, lay_down, || by_callers::remove(id));
         let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
@@ -240,6 +243,7 @@ impl Ref {
         if self.process.regions.are_watching() {
             self.process.regions.after_range(status, addr, size);
         }
+        check::ends_in(addr, size);
         let lay_down = || register::unregister_range(self.process, self.engine, addr, size);
         let ended = self.end(wanted, lay_down, || by_callers::remove_in(addr, addr + size));
         self.outcome(ended).and(self.known())
@@ -256,6 +260,7 @@ impl Ref {
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
+        check::look(false);
         if self.process.unstarted() != Sinks::NONE {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::{self, parse_sinks, parse_size, BRIDGE_WORD, SINK_WORDS_ON};
-use super::process;
+use super::{check, process};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
@@ -164,6 +164,7 @@ pub fn opened(result: &Result<Option<&Status>>) {
 /// The process ends.
 pub fn summary(status: &Status) {
     if debug::is_on() {
+        check::look(true);
         let stats = status.stats();
         debug::say(format_args!(
             "at exit: {} registered, {} moved, {} unregistered, {} refused, {} dropped, {} unreadable; {} bytes of map, {} \

@@ -4,6 +4,7 @@ mod allocator;
 mod autoload;
 pub mod bridge;
 mod call;
+mod check;
 pub mod collector;
 mod config;
 mod configs;

@@ -25,6 +25,8 @@ const WAITING_MAX: usize = 4 * LINE_MAX;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
+/// On, and the host's calls are checked.
+const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// The file, if it is not the standard error output.
@@ -37,8 +39,14 @@ static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
-        state => state == ON,
+        state => state >= ON,
     }
+}
+
+/// Whether the host's calls are to be checked as well. Known once somebody has asked whether it is on.
+#[inline]
+pub fn checks() -> bool {
+    STATE.load(Ordering::Relaxed) == CHECKS
 }
 
 extern "C" {
@@ -57,11 +65,24 @@ fn look() -> bool {
             CStr::from_ptr(found).to_bytes()
         }
     };
+    let (value, checks) = match value.strip_prefix(b"check") {
+        Some(rest) if matches!(rest, [] | [b',', ..]) => (rest.strip_prefix(b",").unwrap_or(b"1"), true),
+        _ => (value, false),
+    };
     if value.starts_with(b"/") {
         let _ = FILE.set(Box::new(OsStr::from_bytes(value).into()));
     }
     let is_on = !matches!(value, b"" | b"0" | b"off");
-    STATE.store(if is_on { ON } else { OFF }, Ordering::Relaxed);
+    STATE.store(
+        if is_on && checks {
+            CHECKS
+        } else if is_on {
+            ON
+        } else {
+            OFF
+        },
+        Ordering::Relaxed,
+    );
     is_on
 }
 

@@ -49,27 +49,41 @@ fn why_none(pattern: &str, limit: &str) -> Option<String> {
     }
 }
 
-/// Of a process that has crashed. The kernel's pattern is left as it is.
+/// Of a process that has crashed.
 #[test]
 fn after_a_crash() {
     let debuggee = Debuggee::new("crash");
-    let dir = fresh_dir("crash-core");
-    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").expect("the kernel's pattern");
-    let limit = stdout(&run(Command::new("sh").args(["-c", "ulimit -H -c"])));
-    let core = match why_none(pattern.trim_end(), limit.trim_end()) {
-        None => by_kernel(&debuggee, &dir),
-        Some(reason) => {
-            println!("gdb writes the core file: {reason}");
-            by_gdb(&debuggee, &dir)
-        }
-    };
-    assert_core(&debuggee, &core);
+    assert_core(&debuggee, &core_of(&debuggee, "crash"));
 }
 
-fn by_kernel(debuggee: &Debuggee, dir: &Path) -> PathBuf {
+/// Nothing has been flushed when the process crashes, right after it has registered code, except by its crash handler.
+#[test]
+fn after_a_crash_at_once() {
+    let debuggee = Debuggee::new("crash-at-once");
+    let core = core_of(&debuggee, "crash-at-once");
+    for gdb in gdbs() {
+        assert_stack(&gdb.said(gdb.commands(&["bt"]).arg(&debuggee.program).arg(&core)), 0, "");
+    }
+}
+
+/// The kernel's pattern is left as it is.
+fn core_of(debuggee: &Debuggee, what: &str) -> PathBuf {
+    let dir = fresh_dir(format!("{what}-core"));
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").expect("the kernel's pattern");
+    let limit = stdout(&run(Command::new("sh").args(["-c", "ulimit -H -c"])));
+    match why_none(pattern.trim_end(), limit.trim_end()) {
+        None => by_kernel(debuggee, &dir, what),
+        Some(reason) => {
+            println!("gdb writes the core file: {reason}");
+            by_gdb(debuggee, &dir)
+        }
+    }
+}
+
+fn by_kernel(debuggee: &Debuggee, dir: &Path, what: &str) -> PathBuf {
     let mut crash = Command::new("sh");
     crash.current_dir(dir).args(["-c", "ulimit -S -c \"$(ulimit -H -c)\" && exec \"$@\"", "sh"]);
-    crash.arg(&debuggee.program).arg(&debuggee.dir).args(["crash", "100"]);
+    crash.arg(&debuggee.program).arg(&debuggee.dir).args([what, "100"]);
     let output = try_run(&mut crash);
     let status = output.status;
     assert!(status.signal() == Some(libc::SIGSEGV) && status.core_dumped(), "{}", describe(&crash, &output));

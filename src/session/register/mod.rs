@@ -28,6 +28,7 @@ use crate::session::process::Process;
 use crate::sink::region::Regions;
 use crate::sink::unwinder::by_callers;
 use crate::sys;
+use crate::sys::debug;
 use crate::sys::guard::PerThread;
 use crate::sys::mapping::Words;
 use crate::sys::valgrind::{self, Tool};
@@ -68,7 +69,7 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.engine, |local| {
         // The fast way begins with looks at what all threads share. helgrind and DRD would report each of them.
-        let is_to_be_slow = valgrind::tool() == Tool::Races;
+        let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
     })

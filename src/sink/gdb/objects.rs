@@ -1,7 +1,6 @@
 //! Which code is in which object. New code comes in small objects, and these are put together as there come to be many: debuggers
 //! look through all of them for each address, and take longer for each new one.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use crate::format::elf::object::{self, FUNCTIONS_MAX, SPAN_MAX};
 use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;
 use crate::sys::reserve;
+use crate::sys::sort::sort;
 
 /// Objects of this much code are not taken to pieces.
 const PART_LEAST: usize = 64;
@@ -231,21 +231,24 @@ impl Objects {
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            let mut by_level: HashMap<(u64, u32), Vec<usize>> = HashMap::new();
+            // Those of one size together, the smallest first.
+            let mut all = Vec::new();
+            all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {
                 if let Some(group) = group.as_ref().filter(|group| group.whole_from.is_none_or(|from| now >= from)) {
-                    by_level.entry((group.window(), group.level())).or_default().push(number);
+                    all.push((group.window(), group.level(), group.entries.len(), number));
                 }
             }
+            sort(&mut all);
             let mut merged = false;
-            for (_, mut numbers) in by_level.into_iter().filter(|(_, numbers)| numbers.len() >= WAYS) {
+            let same_size = all.chunk_by(|one, next| (one.0, one.1) == (next.0, next.1));
+            for same in same_size.filter(|same| same.len() >= WAYS) {
                 let mut sum = 0;
-                let len_of = |number: usize| self.groups[number].as_ref().map_or(0, |group| group.entries.len());
-                numbers.sort_unstable_by_key(|&number| len_of(number));
-                numbers.retain(|&number| {
-                    sum += len_of(number);
+                let fitting = same.iter().take_while(|(_, _, len, _)| {
+                    sum += len;
                     sum <= FUNCTIONS_MAX
                 });
+                let numbers: Vec<usize> = fitting.map(|&(_, _, _, number)| number).collect();
                 if numbers.len() >= WAYS / 2 {
                     self.replace(&numbers, 1)?;
                     merged = true;

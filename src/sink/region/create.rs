@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use super::naming::file_name;
@@ -20,7 +20,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::mapping::page_size;
-use crate::sys::{reserve, rights};
+use crate::sys::{debug, reserve, rights};
 
 /// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,7 +225,13 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
 
 /// Maps a file for a region with two views.
 fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
     let &Room { base, start, len, write, .. } = room;
+    if debug::is_on() && !IS_SAID.swap(true, Ordering::Relaxed) {
+        debug::say(format_args!(
+            "code memory at {start:#x} has two views: gdb and lldb cannot set a breakpoint in it; type hbreak in gdb"
+        ));
+    }
     map_tables((base, room.head()), start, &room.tables, Sharing::Shared, file)?;
     // SAFETY: both ranges were set aside for this, and nobody has them.
     unsafe {

@@ -1,0 +1,178 @@
+//! What is certain to be wrong in the host's calls (`JITSYM_DEBUG=check`): code that ends other code, bytes that are not those in
+//! memory, and memory that goes before its code ends.
+//!
+//! Code may be registered before it is in its place. So its bytes are compared once, at a time when it has to be there: when it ends, at
+//! an exit, or when the thread that has registered it flushes and the memory can be executed and not written to.
+
+use std::time::{Duration, Instant};
+
+use crate::api::code::{Bytes, Code, MoveTarget};
+use crate::api::Id;
+use crate::queue::engine::Engine;
+use crate::sys::timed_lock::TimedLock;
+use crate::sys::{debug, maps, process_memory, reserve, thread};
+
+/// Of each kind so many findings are said, and then how many more there are.
+const SAID_MOST: u32 = 20;
+/// In a forked child nobody may be there who gives the table back.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+static TABLE: TimedLock<Table> = TimedLock::new(Table { codes: Vec::new(), found: [0; 3] });
+
+struct Table {
+    /// In the order of their addresses; no two overlap.
+    codes: Vec<Box<Known>>,
+    /// How many findings there are of each kind.
+    found: [u32; 3],
+}
+
+/// Code that is registered, as far as this module has heard.
+struct Known {
+    id: Id,
+    addr: u64,
+    size: u64,
+    by: u32,
+    name: Vec<u8>,
+    /// Those that the host has given, until they are compared.
+    bytes: Option<Vec<u8>>,
+}
+
+/// Does something to the table, if calls are checked.
+#[inline]
+fn with(body: impl FnOnce(&mut Table)) {
+    if debug::checks() {
+        _ = TABLE.lock_until(Instant::now() + PATIENCE).map(|mut table| body(&mut table));
+    }
+}
+
+/// Code was registered. What is left of other code there is a finding if its id is still in use.
+#[inline]
+pub fn registered(engine: &Engine, id: Id, code: &Code<'_>) {
+    with(|table| table.add(engine, id, (code.addr, code.size), code.name, &code.bytes));
+}
+
+/// Code was moved. Its old place may have other bytes by now.
+#[inline]
+pub fn moved(engine: &Engine, id: Id, target: &MoveTarget<'_>) {
+    with(|table| {
+        if let Some(index) = table.codes.iter().position(|known| known.id == id) {
+            let known = table.codes.remove(index);
+            table.add(engine, id, (target.addr, known.size), &known.name, &target.bytes);
+        }
+    });
+}
+
+/// The host says that the code with an id ends.
+#[inline]
+pub fn ends(engine: &Engine, id: Id) {
+    if debug::checks() {
+        _ = engine.ids.place_of(id).map(|(addr, size)| ends_in(addr, size));
+    }
+}
+
+/// The host says that all code in a range ends.
+#[inline]
+pub fn ends_in(addr: u64, size: u64) {
+    with(|table| {
+        for mut known in table.take(addr, size) {
+            table.compare(&mut known, true);
+        }
+    });
+}
+
+/// The calling thread flushes, or the process exits.
+#[inline]
+pub fn look(is_exit: bool) {
+    with(|table| {
+        let mut codes = std::mem::take(&mut table.codes);
+        for known in codes.iter_mut().filter(|known| known.bytes.is_some()) {
+            if is_exit || known.by == thread::id() && known.is_in_place() {
+                table.compare(known, false);
+            }
+        }
+        table.codes = codes;
+        if is_exit {
+            let more = table.found.map(|found| found.saturating_sub(SAID_MOST));
+            if more != [0; 3] {
+                let [ends, differ, gone] = more;
+                debug::say(format_args!(
+                    "check: more of each kind: {ends} that end other code, {differ} with other bytes, {gone} without memory"
+                ));
+            }
+        }
+    });
+}
+
+impl Table {
+    fn add(&mut self, engine: &Engine, id: Id, (addr, size): (u64, u64), name: &[u8], bytes: &Bytes<'_>) {
+        if id == Id(0) {
+            return;
+        }
+        for old in self.take(addr, size) {
+            // Disabling ends all ids.
+            if engine.ids.size_of(old.id).is_some() && self.is_to_be_said(0) {
+                debug::say(format_args!(
+                    "check: `{}` at {addr:#x} ends `{}` at {:#x} ({} bytes), which is registered; unregister code before its memory \
+                     has other code",
+                    name.escape_ascii(),
+                    old.name.escape_ascii(),
+                    old.addr,
+                    old.size,
+                ));
+            }
+        }
+        let bytes = if let Bytes::Here(bytes) = bytes { reserve::copy_of(bytes).ok() } else { None };
+        let Ok(name) = reserve::copy_of(name) else { return };
+        let index = self.codes.partition_point(|known| known.addr < addr);
+        self.codes.insert(index, Box::new(Known { id, addr, size, by: thread::id(), name, bytes }));
+    }
+
+    /// Removes what overlaps a range.
+    fn take(&mut self, addr: u64, size: u64) -> Vec<Box<Known>> {
+        let from = self.codes.partition_point(|known| known.addr + known.size <= addr);
+        let to = self.codes.partition_point(|known| known.addr < addr.saturating_add(size));
+        self.codes.drain(from..to.max(from)).collect()
+    }
+
+    fn is_to_be_said(&mut self, kind: usize) -> bool {
+        self.found[kind] += 1;
+        self.found[kind] <= SAID_MOST
+    }
+
+    /// Compares what was registered with what is in memory. `ends`: the memory is to be there.
+    fn compare(&mut self, known: &mut Known, ends: bool) {
+        let Known { addr, size, ref name, .. } = *known;
+        let Ok((there, is_whole)) = process_memory::copy(std::process::id(), addr, size) else { return };
+        let name = name.escape_ascii();
+        if !is_whole {
+            if ends && self.is_to_be_said(2) {
+                debug::say(format_args!(
+                    "check: the memory of `{name}` at {addr:#x} ({size} bytes) cannot be read when the code ends; unregister code before \
+                     its memory goes"
+                ));
+            }
+            return;
+        }
+        let Some(given) = known.bytes.take() else { return };
+        let differ = || (0..there.len()).filter(|&at| there[at] != given[at]);
+        if let Some(at) = differ().next().filter(|_| self.is_to_be_said(1)) {
+            let some = |bytes: &[u8]| bytes[at..].iter().take(8).fold(0, |all: u64, &byte| all << 8 | u64::from(byte));
+            debug::say(format_args!(
+                "check: `{name}` at {addr:#x} ({size} bytes): {} bytes differ from jitsym_code.bytes, the first at +{at}: given {:0width$x}, in \
+                 memory {:0width$x}; register the bytes that run",
+                differ().count(),
+                some(&given),
+                some(&there),
+                width = 2 * (there.len() - at).min(8),
+            ));
+        }
+    }
+}
+
+impl Known {
+    /// Whether its memory can be executed, and not written to.
+    fn is_in_place(&self) -> bool {
+        let mappings = maps::within(self.addr, self.addr + self.size).unwrap_or_default();
+        !mappings.is_empty() && mappings.iter().all(|it| it.is_executable() && it.protection & libc::PROT_WRITE == 0)
+    }
+}
