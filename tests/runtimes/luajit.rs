@@ -118,7 +118,7 @@ fn luajit_with_a_jitdump() {
     assert!(stubs >= 1, "no exit stubs");
 }
 
-/// gdb goes from the middle of a trace to `main`, with the trace's name and line.
+/// gdb goes from the middle of a trace to `main`, with the trace's name, for which a user can set a breakpoint, and its line.
 #[test]
 fn luajit_in_gdb() {
     let (guest, library) = (root().join("tests/luajit/visits.lua"), scratch_dir("luajit").join("stop.so"));
@@ -146,10 +146,9 @@ fn luajit_in_gdb() {
     let text = stdout(&run(&mut gdb));
     let source = std::fs::read_to_string(&guest).expect("guest");
     let line = |comment: &str| 1 + source.lines().position(|line| line.ends_with(comment)).expect("the line");
-    let trace = format!("visits.lua:{} ", line("-- the trace's name"));
     let stack: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
-    let at = stack.iter().position(|frame| frame.contains("TRACE_1 ") && frame.contains(&trace));
-    let at = at.unwrap_or_else(|| panic!("no {trace}: {text}"));
+    let at = stack.iter().position(|frame| frame.contains(" TRACE_1 ("));
+    let at = at.unwrap_or_else(|| panic!("no trace: {text}"));
     assert!(stack[at].ends_with(&format!("visits.lua:{}", line("-- inlined"))), "{text}");
     assert!(stack[at + 1..].iter().any(|frame| frame.contains(" main (")), "{text}");
 }
