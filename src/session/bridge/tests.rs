@@ -23,7 +23,7 @@ fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
         objects.add(&Code { id: number, addr, size, name: name.as_bytes(), info_records: Some(&records) });
         said.push((addr, truth));
     }
-    objects.list_fresh().unwrap();
+    objects.list_fresh(true).unwrap();
     (objects.images().map(<[u8]>::to_vec).collect(), said)
 }
 

@@ -32,7 +32,7 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
-/// Where nobody has asked for it, it knows at most so much code: 350 to 700 bytes each are 3 to 6 MB.
+/// Where nobody has asked for it, it knows at most so much code: 120 to 800 bytes each (docs/debugging.md) are 1 to 7 MB.
 const UNASKED_MOST: usize = 8 << 10;
 /// How long code comes together before it is put into an object, while no debugger listens. Much code does not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
@@ -120,7 +120,7 @@ impl Gdb {
             if is_watched || now || is_enough || since.elapsed() >= self.batch_time {
                 let all = fresh + std::mem::take(&mut self.ended);
                 self.fresh_since = None;
-                let live = self.objects.list_fresh()?;
+                let live = self.objects.list_fresh(self.objects.live_count() < self.most())?;
                 let longer = if 2 * live < all { self.batch_time * 2 } else { BATCH_TIME };
                 self.batch_time = longer.min(LONGEST_BATCH_TIME);
             }

@@ -205,8 +205,9 @@ impl Objects {
         *self = Objects { has_lost: had_any, ..Objects::default() };
     }
 
-    /// Makes objects of fresh code, and fewer of all if there are many. Returns how much code they are about.
-    pub fn list_fresh(&mut self) -> io::Result<usize> {
+    /// Makes objects of fresh code, and fewer of all if there are many. Returns how much code they are about. `expects_more`: memory
+    /// for the next code may be kept.
+    pub fn list_fresh(&mut self, expects_more: bool) -> io::Result<usize> {
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
         live.try_reserve(self.fresh.entries.len())?;
@@ -219,7 +220,7 @@ impl Objects {
                 self.put(group)?;
             }
         }
-        let kept = if self.is_fresh_enough(8) { KEPT_BYTES } else { 0 };
+        let kept = if expects_more && self.is_fresh_enough(8) { KEPT_BYTES } else { 0 };
         self.fresh.entries.clear(kept);
         self.fresh.texts.clear(kept);
         self.fresh.dead = 0;

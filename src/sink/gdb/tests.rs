@@ -150,7 +150,7 @@ fn code_at_random() {
         if turn % 10 != 0 && random.below(2) == 0 {
             continue;
         }
-        objects.list_fresh().unwrap();
+        objects.list_fresh(true).unwrap();
         if turn % 10 == 0 {
             let said = said(&objects);
             let wrong = said.iter().find(|(addr, found)| truth.get(addr) != Some(found));
@@ -245,13 +245,13 @@ fn one_section_spans_small_gaps() {
     const AT: u64 = 0x7000_0000_0000;
     (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 128 * number));
     add(&mut objects, 1 + FUNCTIONS, AT + 128 * FUNCTIONS + (1 << 20));
-    objects.list_fresh().unwrap();
+    objects.list_fresh(true).unwrap();
     assert_eq!(sections(&objects), [2], "one, and one far away");
     // Whoever puts code into one gap puts it into others, so that the object is made again once.
     let told = debugger::times_told();
     for number in 0..10 {
         add(&mut objects, 2 + FUNCTIONS + number, AT + 128 * (100 + number) + 64);
-        objects.list_fresh().unwrap();
+        objects.list_fresh(true).unwrap();
         let said = said(&objects);
         assert_eq!(said.len() as u64, FUNCTIONS + 2 + number);
     }
@@ -259,7 +259,7 @@ fn one_section_spans_small_gaps() {
     // Where code has ended other code comes.
     objects.clear();
     (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 64 * number));
-    objects.list_fresh().unwrap();
+    objects.list_fresh(true).unwrap();
     objects.remove(1 + FUNCTIONS / 2);
     objects.take_out_dead(false).unwrap();
     assert_eq!(sections(&objects), [2]);
