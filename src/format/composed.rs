@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::slice;
 
 use super::jitdump::raw::RawRecords;
-use super::jitdump::shadow;
+use super::jitdump::{id, shadow};
 use super::name::{self, MAX};
 
 /// Two parts of the longest kind, a space, a colon and a line.
@@ -101,6 +101,12 @@ impl Composed {
 /// A name without the file and the line at its end, if the lines of its code are in that file: `NAME FILE:LINE` or `NAME FILE`.
 /// `info_records`: the records before the LOAD.
 pub fn without_place<'n>(name: &'n [u8], info_records: &[u8]) -> &'n [u8] {
+    // Most code has no lines, which is soon seen: the records are one, or none, that is of another kind.
+    let Some(&[a, b, c, d, e, f, g, h]) = info_records.first_chunk() else { return name };
+    let (first, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+    if first != id::DEBUG_INFO && len as usize == info_records.len() {
+        return name;
+    }
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let without_line = match &name[..name.len() - digits] {
         [before @ .., b':'] if digits > 0 => before,

@@ -75,7 +75,7 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
         let bare = Function { name: without_tier(function.name), ..function };
         let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
         if bare.name.len() < function.name.len() {
-            parts.add_symbol(function.name, texts.len() as u16, function.addr..end)?;
+            parts.add_other_name(function.name, texts.len() as u16, function.addr..end)?;
         }
         if let Some(section) = added {
             let to = frames::Target {
@@ -191,7 +191,14 @@ impl Parts {
         Some(eh_frame)
     }
 
-    /// Adds a symbol alone.
+    /// Adds a second name of a function.
+    #[cold]
+    #[inline(never)]
+    fn add_other_name(&mut self, name: &[u8], section: u16, symbol: Range<u64>) -> Option<()> {
+        self.add_symbol(name, section, symbol)
+    }
+
+    #[inline(always)]
     fn add_symbol(&mut self, name: &[u8], section: u16, symbol: Range<u64>) -> Option<()> {
         if self.symtab.is_empty() {
             self.symtab.try_reserve(SYMBOL_SIZE).ok()?;
