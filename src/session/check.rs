@@ -21,7 +21,7 @@ static TABLE: TimedLock<Table> = TimedLock::new(Table { codes: Vec::new(), found
 
 struct Table {
     /// In the order of their addresses; no two overlap.
-    codes: Vec<Box<Known>>,
+    codes: Vec<Known>,
     /// How many findings there are of each kind.
     found: [u32; 3],
 }
@@ -124,11 +124,11 @@ impl Table {
         let bytes = if let Bytes::Here(bytes) = bytes { reserve::copy_of(bytes).ok() } else { None };
         let Ok(name) = reserve::copy_of(name) else { return };
         let index = self.codes.partition_point(|known| known.addr < addr);
-        self.codes.insert(index, Box::new(Known { id, addr, size, by: thread::id(), name, bytes }));
+        self.codes.insert(index, Known { id, addr, size, by: thread::id(), name, bytes });
     }
 
     /// Removes what overlaps a range.
-    fn take(&mut self, addr: u64, size: u64) -> Vec<Box<Known>> {
+    fn take(&mut self, addr: u64, size: u64) -> Vec<Known> {
         let from = self.codes.partition_point(|known| known.addr + known.size <= addr);
         let to = self.codes.partition_point(|known| known.addr < addr.saturating_add(size));
         self.codes.drain(from..to.max(from)).collect()
