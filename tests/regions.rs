@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::perf;
 use crate::script;
-use crate::support::{compile, describe, run, stdout, tool, wait_until, Link};
+use crate::support::{compile, describe, fresh_dir, root, run, stdout, tool, wait_until, Link};
 use crate::truth;
 use jitsym_step::Graph;
 use recorded::{for_frame_pointers, for_tables, Recorded, Running, TABLES};
@@ -219,6 +219,30 @@ fn plain_record_and_report() {
         named > 500 && others * 100 <= named,
         "{named} samples in guest code have names, {others} have not:\n{text}"
     );
+}
+
+/// The program of README.md, of which one function lies at the very beginning of its file: `perf report` has one row for each name.
+#[test]
+fn one_row_for_a_function() {
+    let dir = fresh_dir("one-row");
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let (_, program) = readme.split_once("```c\n").expect("a program");
+    let source = dir.join("vm.c");
+    std::fs::write(&source, program.split("```").next().expect("its end")).expect("write the program");
+    let vm = compile("gcc", &[source.to_str().expect("UTF-8")], Link::Shared, &["-O1"], "one-row");
+    let data = dir.join("perf.data");
+    let mut record = perf::perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999", "-o"]).arg(&data).arg("--").arg(&vm);
+    run(record.env("JITSYM_ADOPT", "1").env("JITSYM_DIR", &dir));
+    let report = ["--stdio", "-q", "-F", "sample,dso,sym", "-i"];
+    let text = stdout(&run(perf::perf("report").args(report).arg(&data)));
+    let fields = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut names: Vec<&str> = fields
+        .filter(|fields| fields.len() > 2 && script::is_region(fields[1]))
+        .map(|fields| fields[fields.len() - 1])
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["collatz", "halve"], "{text}");
 }
 
 /// Source lines by `perf report`, by `perf script` and between the instructions that `perf annotate` shows.
