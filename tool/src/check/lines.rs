@@ -60,8 +60,8 @@ impl Lines<'_> {
         }
         // Of each kind the first one is enough to find the others.
         let (mut outside, mut unsorted) = (Once::default(), Once::default());
-        let (mut zero, mut same, mut empty, mut not_utf8, mut control) =
-            (Once::default(), Once::default(), Once::default(), Once::default(), Once::default());
+        let (mut zero, mut same, mut empty, mut not_utf8, mut control, mut relative) =
+            (Once::default(), Once::default(), Once::default(), Once::default(), Once::default(), Once::default());
         let mut before = 0;
         for (number, entry) in self.debug.entries().enumerate() {
             let RawEntry { addr, line, file, .. } = entry;
@@ -73,6 +73,9 @@ impl Lines<'_> {
             empty.note(file.is_empty(), number, &entry);
             not_utf8.note(file != b"\xff" && std::str::from_utf8(file).is_err(), number, &entry);
             control.note(has_control(file), number, &entry);
+            // Some producers have a word in brackets there, or `node:fs`.
+            let is_path = !file.contains(&b':') && file.first().is_some_and(|first| !b"<[(\xff".contains(first));
+            relative.note(is_path && file[0] != b'/', number, &entry);
         }
         for (rule, once) in [
             (&rules::DEBUG_OUTSIDE, outside),
@@ -82,6 +85,7 @@ impl Lines<'_> {
             (&rules::DEBUG_FILE_EMPTY, empty),
             (&rules::DEBUG_FILE_NOT_UTF8, not_utf8),
             (&rules::DEBUG_FILE_CONTROL, control),
+            (&rules::DEBUG_FILE_RELATIVE, relative),
         ] {
             if let Some((number, text)) = once.first {
                 let more = if once.count > 1 { format!(", and {} more", once.count - 1) } else { String::new() };

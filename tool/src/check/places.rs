@@ -108,6 +108,9 @@ fn meet(
         (true, true) if old.time == new.time => {
             (&rules::LOAD_OVERLAP_SAME_TIME, format!("{range} overlaps {other}, of the same time"))
         }
+        (true, true) if swallows(file, header, old, new) => {
+            (&rules::LOAD_SWALLOWS, format!("{range} has the bytes of {other}"))
+        }
         (true, true) => (&rules::LOAD_OVERLAP, format!("{range} overlaps {other}")),
         (true, false) => {
             (&rules::MAPPED_OVER_EARLIER, format!("{range} is mapped up to {:#x}, over {other}", new.mapped_end()))
@@ -121,6 +124,23 @@ fn meet(
     };
     let (place, subject) = (Place::Offset(new.offset as u64), format!("LOAD \"{}\"", name_at(file, header, new)));
     report.finding(Finding { rule, place, subject, text });
+}
+
+/// Fewer equal bytes say nothing.
+const FEWEST: usize = 6;
+
+/// Whether code that was there is there still, in newer code around it that has another name.
+fn swallows(file: &[u8], header: &RawHeader, old: &Load, new: &Load) -> bool {
+    let load_at = |load: &Load| RawRecords::at(file, load.offset, header).next()?.load();
+    let Some((old_load, new_load)) = load_at(old).zip(load_at(new)) else { return false };
+    let Some((old_code, new_code)) = old_load.code().zip(new_load.code()) else { return false };
+    // Behind the start of the newer one.
+    let at = old.addr.checked_sub(new.addr).filter(|&at| at > 0).and_then(|at| usize::try_from(at).ok());
+    let inside = at.and_then(|at| new_code.get(at..)?.get(..old_code.len()));
+    old_code.len() >= FEWEST
+        && inside == Some(old_code)
+        && old_code.windows(2).any(|pair| pair[0] != pair[1])
+        && old_load.name() != new_load.name()
 }
 
 /// The name in a record that has been read before. It is asked for with each mapping over this one, so that the end of a long

@@ -14,7 +14,7 @@ use super::verdict::{self, State, Verdict};
 use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
 use crate::text::{is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
 
-/// The readers of rules that no reader is known to mind. Only those who want everything are told.
+/// The readers of rules that no reader is known to mind. Only those who want everything are told, and for the others they do not count.
 const NOBODY: &str = "none known";
 
 /// How findings are shown.
@@ -244,7 +244,7 @@ impl FilePrinter<'_, '_> {
     fn shown(&self, rule: &Rule) -> u64 {
         match (self.printer.style, rule.severity) {
             (Style::AllText, _) => u64::MAX,
-            (_, Severity::Note) if !self.printer.notes || rule.readers == NOBODY => 0,
+            (_, Severity::Note) if !self.printer.notes => 0,
             (_, Severity::Note) => 1,
             _ => 3,
         }
@@ -254,7 +254,7 @@ impl FilePrinter<'_, '_> {
 impl Report for FilePrinter<'_, '_> {
     fn finding(&mut self, finding: Finding) {
         let rule = finding.rule;
-        if self.printer.allowed.contains(&rule) {
+        if self.printer.allowed.contains(&rule) || rule.readers == NOBODY && self.printer.style == Style::Text {
             return;
         }
         *self.counts.of(rule.severity) += 1;

@@ -195,6 +195,8 @@ rules! {
         "The code lies where other code was: from here on the place has the new name, as it should if the old code is gone."
     LOAD_OVERLAP_SAME_TIME "load-overlap-same-time" Jitdump Warning "perf, samply"
         "Two pieces of code take the same place at the same time; which one wins is a matter of chance."
+    LOAD_SWALLOWS "load-swallows" Jitdump Error "all"
+        "The code has all bytes of other code in that one's place: its size is too large, and its name hides the other one."
 
     // ---- jitdump: JIT_CODE_DEBUG_INFO ----
     DEBUG_DANGLING "debug-dangling" Jitdump Error "perf"
@@ -223,6 +225,8 @@ rules! {
         "The file name is not UTF-8."
     DEBUG_FILE_CONTROL "debug-file-control" Jitdump Warning "perf"
         "Control characters in a file name tear the lines of reports, and act on terminals."
+    DEBUG_FILE_RELATIVE "debug-file-relative" Jitdump Note "perf"
+        "The path is relative: perf finds the source only from the directory that it counts from."
 
     // ---- jitdump: JIT_CODE_UNWINDING_INFO ----
     UNWIND_PRESENT "unwind-present" Jitdump Note "ddprof"

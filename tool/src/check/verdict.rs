@@ -78,7 +78,7 @@ const EVERYTHING: &[&str] = &[
 ];
 
 /// What a rule is about.
-fn aspect(id: &str) -> &'static str {
+pub fn aspect(id: &str) -> &'static str {
     match id {
         "dump-dir" => "stacks",
         _ if id.starts_with("debug-") => "lines",

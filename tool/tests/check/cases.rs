@@ -223,11 +223,20 @@ fn loads() -> Vec<Case> {
 
 fn overlaps() -> Vec<Case> {
     let after = |addr, time| dump(&[Load::default().bytes(), Load { addr, time, ..second() }.bytes()]);
+    // Newer code that has the code of an older one in its own, or but for this in one byte.
+    let around = |change: u8| {
+        let code = [0x55, 0x48, 0x89, 0xe5, 0x90, 0x90, 0x5d, 0xc3].to_vec();
+        let mut more = [code.clone(), code.clone(), code.clone()].concat();
+        more[10] += change;
+        let small = Load { addr: ADDR + 8, code, name: b"small\0".to_vec(), ..Load::default() };
+        dump(&[small.bytes(), Load { addr: ADDR, code: more, time: TIME + 1, ..second() }.bytes()])
+    };
     vec![
         case("load-overlap", after(ADDR + SIZE - 1, TIME + 1), after(ADDR + SIZE, TIME + 1)),
         // The order of time counts, not that of the file.
         with_also("load-overlap", &["time-backwards"], after(ADDR - 1, TIME - 1), after(ADDR - SIZE, TIME - 1)),
         case("load-overlap-same-time", after(ADDR + 1, TIME), after(ADDR + 1, TIME + 1)),
+        case("load-swallows", around(0), around(1)),
     ]
 }
 
@@ -277,6 +286,7 @@ fn line_tables() -> Vec<Case> {
         bad("debug-same-file", &[(0, 1, file), (SIZE, 1, b"\xff")]),
         bad("debug-file-empty", &[(0, 1, b""), (SIZE, 1, file)]),
         bad("debug-file-not-utf8", &[(0, 1, b"caf\xe9"), (SIZE, 1, file)]),
+        bad("debug-file-relative", &[(0, 1, b"a.c"), (SIZE, 1, file)]),
         bad("debug-file-control", &[(0, 1, b"a\tb"), (SIZE, 1, file)]),
     ]
 }
