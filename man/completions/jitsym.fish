@@ -59,6 +59,7 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l flamegraph -d '
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l perf -d 'Another perf than the one in PATH' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l adopt -d 'Sets JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one thread at a time writes code'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l top -d 'Prints the ten hottest functions with their callers'
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l json -d 'Prints what was found as `jitsym doctor --json` does, with "recording" and "status". What the command prints goes to the standard error output'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -s f -l function -d 'Only functions with this name, in which * stands for anything; can be given several times' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l calls -d 'Calls of each function that are stepped' -r
@@ -71,6 +72,7 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s o -l output 
 complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l perf -d 'Another perf than the one in PATH' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l proc -d 'Settings of the kernel are read below this directory' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l json -d 'The same for programs: an object with "causes" and "type". What the command prints goes to the standard error output'
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jitsym -n "__fish_jitsym_using_subcommand top" -l seconds -d 'Stops after so many seconds' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'

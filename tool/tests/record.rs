@@ -45,7 +45,8 @@ fn server() -> &'static Path {
     BUILT.get_or_init(|| compile("gcc", &["c-tests/perf/prefork.c"], Link::Shared, &flags, "prefork"))
 }
 
-/// A program with a jitdump: names and stacks are those of the truth, `--top` and the flame graph show them.
+/// A program with a jitdump, whose code has no room after it: names and stacks are those of the truth, `--top` and the flame graph show
+/// them.
 #[test]
 fn with_a_jitdump() {
     let _alone = serial();
@@ -54,7 +55,7 @@ fn with_a_jitdump() {
     let (truth, _files, output) = until_enough(perf::ENOUGH as usize, |pace| {
         let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-g", "dwarf,16384", "--top", "-o"]);
         command.arg(&data).arg("--flamegraph").arg(&svg).arg("--").arg(perf::program());
-        command.args(["scenario=stacks", "layout=gap", "seconds=1", &format!("dir={}", dir.display())]);
+        command.args(["scenario=stacks", "layout=packed", "seconds=1", &format!("dir={}", dir.display())]);
         let output = perf::whole(&data, || run(command.env(PACE, pace.to_string())));
         let (truth, files) = perf::read_truth(&stdout(&output));
         let count = perf::count_in_guest(&truth, &data);

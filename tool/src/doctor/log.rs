@@ -5,13 +5,14 @@ use std::path::Path;
 
 use super::{Rank, Report};
 use crate::open;
+use crate::record::plan;
 use crate::text::printable;
 
 /// More is not read.
 const MOST: u64 = 1 << 20;
 
 /// The variables that decide whether there is anything in a recording.
-pub const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
+const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
 
 /// The lines of all processes of a command, without what each begins with.
 #[derive(Clone, Debug, Default)]
@@ -24,15 +25,38 @@ pub struct Log {
 
 impl Log {
     /// A file that is not there is that of a command that said nothing.
-    pub fn read(path: &Path, given: Vec<(&'static str, String)>) -> Log {
+    fn read(path: &Path, given: Vec<(&'static str, String)>) -> Log {
         let mut bytes = Vec::new();
         let _ = open::named(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
         Log { given, ..Log::of(&String::from_utf8_lossy(&bytes)) }
     }
 
-    /// All that was said.
-    pub fn text(&self) -> &str {
-        &self.text
+    /// What a command has said into a file. Its environment is this program's, and what `jitsym record` adds.
+    pub fn of_run(path: &Path, adopt: bool) -> Log {
+        let env = |name: &str| std::env::var_os(name);
+        let added = plan::environment(adopt, &env);
+        let given = |name: &'static str| {
+            let added = added.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            let value = added.or_else(|| Some(env(name)?.to_string_lossy().into_owned()))?;
+            Some((name, value)).filter(|(_, value)| !value.is_empty())
+        };
+        Log::read(path, DECIDE.into_iter().filter_map(given).collect())
+    }
+
+    /// All that was said, but of memory that was adopted only the first line.
+    pub fn text(&self) -> String {
+        let is_adopted = |line: &&str| line.contains(": memory [") && line.contains(" is adopted; ");
+        let adopted = self.text.lines().filter(is_adopted).count();
+        let mut lines: Vec<String> = Vec::new();
+        for line in self.text.lines() {
+            if !is_adopted(&line) {
+                lines.push(line.to_owned());
+            } else if !lines.iter().any(|line| is_adopted(&&**line)) {
+                let more = if adopted > 1 { format!(" (and {} more)", adopted - 1) } else { String::new() };
+                lines.push(line.to_owned() + &more);
+            }
+        }
+        lines.join("\n")
     }
 
     fn of(text: &str) -> Log {
@@ -86,6 +110,12 @@ impl Log {
             "no memory was adopted: none was executable when the library was called (docs/regions.md says when it looks again). \
              Without JITSYM=region a jitdump has the code"
         })
+    }
+
+    /// Why a perf map, and nothing else, was written in vain.
+    pub fn map_elsewhere(&self) -> Option<String> {
+        let dir = self.after("sinks wanted: map; map in ")?.split_once(", jitdump in ")?.0;
+        (dir != "/tmp").then(|| format!("the perf map is in {dir}, and perf looks for maps in /tmp alone"))
     }
 
     /// Adds why the process had other variables than the command, if that can be why something is wrong.
@@ -165,6 +195,16 @@ mod tests {
     }
 
     #[test]
+    fn adopted_memory_is_one_line() {
+        let adopted =
+            |start: u32| format!("jitsym 7: memory [{start:#x}, 0x9000) is adopted; its file is /tmp/jit-7-0.so\n");
+        let text = format!("a\n{}b\n{}{}", adopted(1), adopted(2), adopted(3));
+        let first = adopted(1);
+        assert_eq!(Log::of(&text).text(), format!("a\n{} (and 2 more)\nb", first.trim_end()));
+        assert_eq!(Log::of(&first).text(), first.trim_end());
+    }
+
+    #[test]
     fn what_the_process_had_instead() {
         let causes = |text: &str, given: &[(&'static str, &str)]| {
             let given = given.iter().map(|&(name, value)| (name, value.to_owned())).collect();
@@ -200,6 +240,10 @@ mod tests {
         let regions = |text| of(&format!("jitsym 7: libjitsym 1\njitsym 7: at exit: 4 registered; {text}; 0 errors\n"));
         assert!(regions("0 regions with 0 registrations, 0 refused, 4 put off")
             .is_some_and(|text| text.contains("executable")));
+        let map = |dir: &str| {
+            Log::of(&format!("jitsym 7: sinks wanted: map; map in {dir}, jitdump in /x; adopts")).map_elsewhere()
+        };
+        assert!(map("/tmp").is_none() && map("/home/me").is_some_and(|text| text.contains("is in /home/me,")));
         assert_eq!(regions("0 regions with 0 registrations, 0 refused, 0 put off"), None);
         assert_eq!(regions("1 regions with 2 registrations, 0 refused, 4 put off"), None);
     }

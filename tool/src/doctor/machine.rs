@@ -1,12 +1,12 @@
 //! What the machine can do: perf and its permission, directories, the environment.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::words::{self, Finding};
-use super::{size, Rank, Report};
+use super::{size, Rank, Report, RECORD};
 use crate::record::perf::{Perf, Unwinder};
 use crate::text::Shown;
 
@@ -15,8 +15,6 @@ const ROOM: u64 = 1 << 20;
 /// The capability that perf asks for, and the older one that has it all.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
-
-const AGAIN: &str = "jitsym record -- COMMAND";
 
 /// What the variables of an environment ask for, as far as others need to know.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,16 +30,20 @@ pub fn look(program: &Path, proc: &Path, report: &mut Report) -> (Option<Perf>, 
     report.part("machine");
     let perf = perf(program, proc, report);
     permission(proc, report);
+    (perf, for_command(report))
+}
+
+/// Looks at what a command is given: directories and variables.
+pub fn for_command(report: &mut Report) -> Variables {
     let env = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let set = |name: &str| env(name).map(PathBuf::from);
     let dir = set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into());
     // What is wrong with the variable is told once.
     if jitsym::doubt("JITSYM_DIR".as_ref(), dir.as_os_str()).is_none() {
-        files_dir(&dir, AGAIN, report);
+        files_dir(&dir, RECORD, report);
     }
     spool_dir(&set("JITSYM_SPOOL_DIR").unwrap_or_else(|| "/dev/shm".into()), report);
-    let variables = environment(std::env::vars_os(), AGAIN, report);
-    (perf, variables)
+    environment(std::env::vars_os(), RECORD, report)
 }
 
 fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
@@ -50,7 +52,9 @@ fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
     match facts {
         Ok((version, unwinder, perf)) => {
             let unwinds = match unwinder {
-                Unwinder::Libunwind => "libunwind goes through stacks (it needs a gap after code, or regions)",
+                Unwinder::Libunwind => {
+                    "libunwind goes through stacks (it needs a gap after code, regions, or `jitsym record`)"
+                }
                 Unwinder::Libdw => "libdw goes through stacks",
                 Unwinder::None => "it cannot go through stacks by unwind tables",
             };
@@ -101,6 +105,10 @@ pub struct Room {
     writable: bool,
     pub noexec: bool,
     free: u64,
+    /// It has no limit.
+    unlimited: bool,
+    /// It is a file system of the kernel's own, which takes no files.
+    kernels: bool,
 }
 
 /// Looks at a directory; `None` if there is none.
@@ -119,7 +127,21 @@ pub fn room(dir: &Path) -> Option<Room> {
     };
     // SAFETY: as above; nothing is written.
     let writable = unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0;
-    Some(Room { writable, noexec: found.f_flag & libc::ST_NOEXEC != 0, free: found.f_bavail * found.f_frsize })
+    let noexec = found.f_flag & libc::ST_NOEXEC != 0;
+    // Where there are no blocks there is no limit, or no file.
+    let (no_blocks, kernels) = (found.f_blocks == 0, is_kernels(&path));
+    Some(Room { writable, noexec, free: found.f_bavail * found.f_frsize, unlimited: no_blocks && !kernels, kernels })
+}
+
+/// File systems of the kernel's own (linux include/uapi/linux/magic.h): proc, sysfs, cgroups, debugfs, tracefs, securityfs, bpf, devpts.
+const KERNELS: [u64; 9] =
+    [0x9fa0, 0x6265_6572, 0x6367_7270, 0x27_e0eb, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11, 0x1cd1];
+
+fn is_kernels(path: &CStr) -> bool {
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the path ends with a zero, and the struct is written if the result is 0.
+    let kind = unsafe { (libc::statfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init().f_type) };
+    kind.is_some_and(|kind| KERNELS.contains(&(kind as u64 & 0xffff_ffff)))
 }
 
 /// The directory of maps, jitdumps and regions.
@@ -131,6 +153,12 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
             format!("{shown}: no such directory"),
             Rank::Files,
             format!("there is no directory {shown} for the files"),
+            elsewhere,
+        ),
+        Some(Room { kernels: true, .. }) => report.cause(
+            format!("{shown} takes no files"),
+            Rank::Files,
+            format!("{shown} is a file system of the kernel's own: no file can be made there"),
             elsewhere,
         ),
         Some(Room { writable: false, .. }) => report.cause(
@@ -145,7 +173,7 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
             format!("{shown} is mounted noexec: there can be no jitdump and no region, only the perf map"),
             elsewhere,
         ),
-        Some(Room { free: ..ROOM, .. }) => {
+        Some(Room { free: ..ROOM, unlimited: false, .. }) => {
             report.cause(
                 format!("{shown} has no room"),
                 Rank::Files,
@@ -153,6 +181,7 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
                 format!("df -h {shown}"),
             );
         }
+        Some(Room { unlimited: true, .. }) => report.good(format!("{shown}: room without a limit")),
         Some(Room { free, .. }) => report.good(format!("{shown}: {} free", size(free))),
     }
 }
@@ -161,11 +190,11 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
 fn spool_dir(dir: &Path, report: &mut Report) {
     let shown = dir.shown();
     let (line, text) = match room(dir) {
-        Some(Room { writable: true, free: ROOM.., .. }) => {
+        Some(Room { writable: true, kernels: false, free: ROOM.., .. } | Room { writable: true, unlimited: true, .. }) => {
             report.good(format!("{shown}: room for what a killed program has not written yet"));
             return;
         }
-        Some(Room { writable: true, free, .. }) => (
+        Some(Room { writable: true, kernels: false, free, .. }) => (
             format!("{shown} has {} left", size(free)),
             format!("{shown} has no room: a program that is killed loses what it has not written yet (usually 50 ms)"),
         ),

@@ -1,14 +1,24 @@
 //! `jitsym doctor`: what the machine can do, what a process does, what a recording has, and what to type next.
 
+mod broken;
+pub mod debuggers;
+mod dumps;
+mod injected;
+pub mod json;
 pub mod log;
 pub mod machine;
 pub mod process;
+pub mod producers;
 mod published;
 pub mod recording;
+pub mod shares;
 mod stacks;
+mod strays;
 pub mod words;
 
 use std::io::{self, Write};
+
+use shares::Shares;
 
 /// How a line is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +65,20 @@ pub enum Rank {
 
 /// Stands for the command that is looked at, in what to type.
 const COMMAND: &str = "COMMAND";
+/// What to type where all else is as it should be.
+const RECORD: &str = "jitsym record -- COMMAND";
+/// What finds out what a recording cannot tell.
+const FIND_OUT: &str = if cfg!(target_arch = "x86_64") { "jitsym verify -- COMMAND" } else { "JITSYM_DEBUG=1 COMMAND" };
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     lines: Vec<(Option<Mark>, String)>,
     causes: Vec<Cause>,
+    /// Of a recording.
+    pub shares: Option<Shares>,
+    /// What is worth knowing when nothing is wrong, in the last lines.
+    asides: Vec<String>,
     /// What to type if nothing is wrong.
     pub usual: Option<String>,
     /// The command that is or was looked at, in place of `COMMAND`.
@@ -96,6 +114,16 @@ impl Report {
         self.causes.push(Cause { rank, text: text.into(), next: next.into() });
     }
 
+    /// Worth knowing where somebody else than perf looks.
+    pub fn aside(&mut self, text: impl Into<String>) {
+        self.asides.push(text.into());
+    }
+
+    /// Whether there is a cause about this.
+    pub fn has(&self, rank: Rank) -> bool {
+        self.causes.iter().any(|cause| cause.rank == rank)
+    }
+
     /// The causes, the most important first, and without what they lead to.
     pub fn causes(&self) -> Vec<&Cause> {
         let mut causes: Vec<&Cause> = self.causes.iter().collect();
@@ -123,18 +151,31 @@ impl Report {
             }
         }
         writeln!(out)?;
-        let causes = self.causes();
-        for (number, cause) in causes.iter().enumerate() {
-            writeln!(out, "{} {}", if number == 0 { "cause:" } else { "also: " }, cause.text)?;
-        }
-        if causes.is_empty() {
+        if self.causes.is_empty() {
             writeln!(out, "nothing is wrong")?;
         }
-        if let Some(next) = causes.first().map(|cause| &cause.next).or(self.usual.as_ref()) {
-            let command = self.command.as_deref().unwrap_or(COMMAND);
-            writeln!(out, "type:  {}", next.replace(COMMAND, command))?;
+        self.last_lines().iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    /// At most three lines: the cause, something else, and what to type.
+    pub fn last_lines(&self) -> Vec<String> {
+        let causes = self.causes();
+        let mut lines: Vec<String> = causes.first().map(|cause| format!("cause: {}", cause.text)).into_iter().collect();
+        let others = causes.iter().skip(1).map(|cause| format!("also:  {}", cause.text));
+        let others: Vec<String> = others.chain(self.asides.iter().map(|text| format!("note:  {text}"))).collect();
+        match &others[..] {
+            [] => {}
+            [one] => lines.push(one.clone()),
+            [one, more @ ..] => lines.push(format!("{one} (and {} more)", more.len())),
         }
-        Ok(())
+        lines.extend(self.next().map(|next| format!("type:  {next}")));
+        lines
+    }
+
+    /// What to type.
+    pub fn next(&self) -> Option<String> {
+        let next = self.causes().first().map(|cause| cause.next.clone()).or(self.usual.clone())?;
+        Some(next.replace(COMMAND, self.command.as_deref().unwrap_or(COMMAND)))
     }
 }
 

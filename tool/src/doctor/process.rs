@@ -7,9 +7,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{machine, published, size, Rank, Report};
+use super::producers::{self, Hidden};
+use super::{debuggers, machine, published, size, strays, Rank, Report};
 use crate::record::command_line;
 use crate::record::script::{file_name, is_region, jitdump_pid};
+use crate::record::watch::{mappings, Mapping};
 use crate::text::Shown;
 
 /// What is mapped and open.
@@ -23,8 +25,9 @@ pub struct Seen {
     pub maps: BTreeSet<String>,
     regions: BTreeSet<String>,
     pub spools: BTreeSet<String>,
-    /// Bytes of executable memory without a file.
+    /// Bytes of executable memory without a file, and what hides it.
     memory: u64,
+    hidden: Hidden,
 }
 
 impl Seen {
@@ -43,22 +46,16 @@ impl Seen {
             self.spools.insert(path.into());
         } else if (path.is_empty() || path.starts_with("[anon") || path.starts_with("/memfd:")) && executable {
             self.memory += bytes;
+            self.hidden.add(path);
         }
     }
 
     /// Of the process with this directory in `/proc`.
     pub fn read(dir: &Path) -> io::Result<Seen> {
         let mut seen = Seen::default();
-        for line in String::from_utf8_lossy(&fs::read(dir.join("maps"))?).lines() {
-            // `START-END PROTECTION OFFSET DEVICE INODE   PATH`
-            let mut rest = line;
-            let mut fields = [""; 5];
-            for field in &mut fields {
-                (*field, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-            }
-            let bound = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
-            let (start, end) = fields[0].split_once('-').map_or((0, 0), |(start, end)| (bound(start), bound(end)));
-            seen.add(rest.trim_start(), fields[1].contains('x'), end - start);
+        let maps = fs::read(dir.join("maps"))?;
+        for Mapping { range, executable, path } in mappings(&String::from_utf8_lossy(&maps)) {
+            seen.add(&path, executable, range.end - range.start);
         }
         // The library's thread has descriptors of its own.
         let threads = fs::read_dir(dir.join("task"))?.flatten().map(|thread| fs::read_dir(thread.path().join("fd")));
@@ -126,6 +123,15 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     if seen.memory > 0 {
         report.note(format!("{} of executable memory without a file", size(seen.memory)));
     }
+    if seen.markers.is_empty() && seen.regions.is_empty() {
+        seen.hidden.note(report);
+        producers::dialect(pid, proc, report);
+        producers::perforator(environment.iter().any(|(name, _)| name == "__PERFORATOR_ENABLE_PERFMAP"), proc, report);
+    }
+    if !seen.markers.is_empty() {
+        strays::in_memory(pid, report);
+    }
+    debuggers::look(&dir.join("exe"), report);
     let mut runs = false;
     for spool in &seen.spools {
         runs |= published::look(spool, &dir.join("root"), [pid, inside.unwrap_or(pid)], again, report);

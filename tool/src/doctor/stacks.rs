@@ -36,6 +36,8 @@ pub struct Quality {
     pub whole: u64,
     /// By the function at which stacks end: how many do.
     cut: HashMap<String, u64>,
+    /// Some of it is named by a perf map.
+    pub map: bool,
     /// In memory of which perf knows nothing.
     pub nowhere: u64,
 }
@@ -44,12 +46,9 @@ impl Quality {
     pub fn add(&mut self, sample: &Sample) {
         self.samples += 1;
         let Some(outermost) = sample.frames.last() else { return };
-        let innermost = &sample.frames[0];
-        // Injecting takes the memory away in which code without a record lies.
-        let unknown = innermost.kind() == Kind::Nowhere;
-        self.nowhere += u64::from(unknown);
-        let mut jit = sample.frames.iter().filter(|frame| frame.kind().is_jit());
-        let Some(first) = jit.next().or(unknown.then_some(innermost)) else { return };
+        self.nowhere += u64::from(sample.frames[0].kind() == Kind::Nowhere);
+        let Some(first) = sample.compiled() else { return };
+        self.map |= first.kind() == Kind::Map;
         self.jit += 1;
         self.named += u64::from(first.symbol.is_some());
         let is_root = |symbol: &str| ROOTS.contains(&symbol.split('@').next().unwrap_or_default());

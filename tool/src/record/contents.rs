@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
 use super::children;
 use super::perf::Perf;
 use super::script::{self, is_memory, is_region, jitdump_pid, Mapping};
+use crate::doctor::producers::Hidden;
 use crate::open;
 
 /// A process of the recording.
@@ -25,6 +27,8 @@ pub struct Process {
     pub injected: Vec<(u64, u64, String)>,
     /// Executable memory without a file.
     pub memory: bool,
+    /// Executable memory for which nobody looks into a perf map.
+    pub hidden: Hidden,
     /// The shared library.
     pub library: bool,
 }
@@ -48,6 +52,9 @@ impl Process {
             self.library = true;
         } else if is_memory(&path) {
             self.memory |= mapping.executable;
+            if mapping.executable {
+                self.hidden.add(&path);
+            }
         }
     }
 }
@@ -57,6 +64,8 @@ impl Process {
 pub struct Contents {
     pub processes: BTreeMap<u32, Process>,
     pub samples: u64,
+    /// Where any of them has mapped anything.
+    pub mapped: Vec<Range<u64>>,
 }
 
 impl Contents {
@@ -72,6 +81,7 @@ impl Contents {
     fn add(&mut self, line: &str) {
         if let Some(mapping) = script::mapping(line) {
             if mapping.pid != u32::MAX {
+                self.mapped.push(mapping.start..mapping.start.saturating_add(mapping.size));
                 self.processes.entry(mapping.pid).or_default().add(mapping);
             }
         } else if let Some((_, task)) = line.split_once("PERF_RECORD_FORK(") {
@@ -106,6 +116,16 @@ impl Contents {
     /// Each jitdump that `perf inject` will read, with its process.
     pub fn dumps(&self) -> impl Iterator<Item = (u32, &str)> {
         self.processes.iter().flat_map(|(&pid, process)| process.dumps.iter().map(move |path| (pid, &**path)))
+    }
+
+    /// The files of regions that are not there any more.
+    pub fn regions_gone(&self) -> Vec<&str> {
+        let is_there = |pid: u32, path: &str| {
+            [path.into(), format!("/proc/{pid}/root{path}")].iter().any(|path| Path::new(path).exists())
+        };
+        let all =
+            self.processes.iter().flat_map(|(&pid, process)| process.regions.iter().map(move |path| (pid, &**path)));
+        all.filter(|&(pid, path)| !is_there(pid, path)).map(|(_, path)| path).collect()
     }
 
     /// Whether something was put in by `perf inject`.

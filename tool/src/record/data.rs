@@ -16,6 +16,7 @@ const MAGIC: &[u8] = b"PERFILE2";
 /// Kinds of events that name a mapping, and where in them the name begins (include/uapi/linux/perf_event.h).
 const MMAP: (u32, usize) = (1, 40);
 const MMAP2: (u32, usize) = (10, 72);
+const SAMPLE: u32 = 9;
 /// One that is followed by bytes that its size does not count.
 const AUXTRACE: u32 = 71;
 
@@ -74,6 +75,26 @@ fn mapping(event: &[u8]) -> Option<(u32, &[u8], std::ops::Range<usize>)> {
     let name = &rest[..rest.iter().position(|&byte| byte == 0)?];
     let end = start + (name.len() + 1).next_multiple_of(8);
     (end <= event.len()).then_some((u32_at(event, 8), name, start..end))
+}
+
+/// Hands out each word of the samples of a recording, among which are all addresses of code that its stacks can have: of the instruction,
+/// and on the copied stack.
+pub fn words_of_samples(from: &Path, found: &mut dyn FnMut(u64)) -> io::Result<()> {
+    let file = crate::open::named(from)?;
+    let header = header(&file)?;
+    let end = u64_at(&header, EVENTS).saturating_add(u64_at(&header, EVENTS_LEN));
+    let mut input = BufReader::with_capacity(1 << 18, &file);
+    let mut at = input.seek(SeekFrom::Start(u64_at(&header, EVENTS)))?;
+    let mut bytes = Vec::new();
+    while at < end && event(&mut input, &mut bytes)?.is_some() {
+        let behind = behind(&bytes);
+        io::copy(&mut input.by_ref().take(behind), &mut io::sink())?;
+        at = at.saturating_add(bytes.len() as u64).saturating_add(behind);
+        if u32_at(&bytes, 0) == SAMPLE {
+            bytes[8..].as_chunks().0.iter().for_each(|word| found(u64::from_ne_bytes(*word)));
+        }
+    }
+    Ok(())
 }
 
 /// The new name of a mapping, by its process and its name.
@@ -216,6 +237,18 @@ mod tests {
             let _ = fs::remove_file(&to);
             assert!(rename(&from, &to, &new).is_err(), "{len}");
         }
+    }
+
+    #[test]
+    fn words_of_a_sample() {
+        let dir = PrivateDir::new(&std::env::temp_dir(), "jitsym-data-").unwrap();
+        let path = dir.path().join("data");
+        let sample = [SAMPLE.into(), 7u64, 9].map(u64::to_ne_bytes).concat();
+        let sample = [&sample[..6], &[24, 0], &sample[8..]].concat();
+        fs::write(&path, recording(&[mmap2("/tmp/jit-7.dump"), sample, mmap2("/x")])).unwrap();
+        let mut words = Vec::new();
+        words_of_samples(&path, &mut |word| words.push(word)).unwrap();
+        assert_eq!(words, [7, 9]);
     }
 
     #[test]

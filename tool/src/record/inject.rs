@@ -4,9 +4,10 @@
 //! write to that directory. As root, perf even enters the mount namespace of the process for it. So perf gets copies, in directories
 //! of this user alone, and may enter no namespace. Jitdumps that are not copied have other names in the recording that perf reads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,7 @@ use std::process::Command;
 
 use super::contents::Contents;
 use super::perf::Perf;
-use super::{command_line, data, script};
+use super::{command_line, data, packed, script};
 use crate::private::PrivateDir;
 
 /// perf with libdw goes only through objects whose paths begin with `/tmp/jitted-`.
@@ -45,6 +46,20 @@ impl Copies {
         self.paths.insert((pid, path.to_owned()), to);
         self.dirs.push(dir);
         Ok(())
+    }
+
+    /// Gives packed code that is in a stack of the recording its shadows, outside of all that was mapped.
+    pub fn give_shadows(&self, raw: &Path, mapped: &[Range<u64>]) {
+        let code = packed::Space::outside(self.paths.values().flat_map(|path| packed::code_of(path)).collect());
+        let mut words = BTreeSet::new();
+        let found = data::words_of_samples(raw, &mut |word| {
+            if code.is_taken(word) {
+                words.insert(word);
+            }
+        });
+        if found.is_ok() {
+            self.paths.values().for_each(|path| packed::give_shadows(path, mapped, &words));
+        }
     }
 
     /// Writes a recording into which perf has worked them. Returns whether it has put anything in; the objects are in the directories.

@@ -5,25 +5,26 @@ pub mod command_line;
 pub mod contents;
 mod data;
 mod inject;
+mod packed;
 pub mod perf;
 pub mod plan;
 pub mod run;
 pub mod script;
 pub mod stacks;
+pub mod watch;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use contents::{open_dump, Contents, Dump};
 use inject::Copies;
-use perf::Perf;
+use perf::{Perf, Unwinder};
 use plan::{Options, Target};
 pub use run::{is_recording, unfinished};
-use stacks::Stacks;
 
 use crate::private::PrivateDir;
 use crate::text::Shown;
@@ -55,6 +56,8 @@ pub const PROC: &str = "/proc";
 pub struct Made {
     /// The command's exit status.
     pub status: u8,
+    /// What was seen in the memory of the processes.
+    pub seen: watch::Seen,
     /// The objects that `perf inject` has made. They go with this, unless they are kept.
     objects: Vec<PrivateDir>,
 }
@@ -66,11 +69,22 @@ impl Made {
     }
 }
 
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// A line for people.
+    Line(&'a str),
+    /// perf inject is about to run, which may take long, and has ended.
+    Injecting,
+    Injected,
+}
+
 const NOTHING: &str = "stopped before anything was recorded";
 
 /// Makes a recording, and says in lines what was done.
-pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Result<Made, Failure> {
+pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) -> Result<Made, Failure> {
     children::catch_signals();
+    let mut say = |line: &str| tell(Step::Line(line));
     let version = perf.version().map_err(Failure::of)?;
     let event = plan::event(options, Path::new("/sys"));
     let (pids, command, environment) = match &options.target {
@@ -79,10 +93,6 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
                 return Err(Failure { status, cause });
             }
             let environment = plan::environment(options.adopt, &|name| std::env::var_os(name));
-            if let Some(value) = std::env::var_os("JITSYM").filter(|value| jitsym::turns_off(value)) {
-                say(&format!("JITSYM={} is in the environment, and turns everything off", value.shown()));
-                jitsym::doubt("JITSYM".as_ref(), &value).inspect(|doubt| say(doubt));
-            }
             (BTreeSet::new(), command.clone(), environment)
         }
         Target::Process(pid, seconds) => {
@@ -114,10 +124,11 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
             return Err(Failure::of(perf.failure(tried.status, &tried.said)));
         }
     }
-    let (start, started) = (Instant::now(), SystemTime::now());
+    let start = Instant::now();
     let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
     let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log);
-    let ran = run::run(perf, &arguments, &command, variables, &raw, is_command).map_err(cannot_start)?;
+    let how = run::How { is_quiet: is_command, to_stderr: options.to_stderr, pids: &pids };
+    let ran = run::run(perf, &arguments, &command, variables, &raw, how).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
     // A signal that has come until now was to end the recording.
     match children::asked() {
@@ -139,9 +150,8 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
         )
     };
     let worked_in = Contents::read(perf, &raw).and_then(|contents| {
-        say(&head(contents.samples));
-        let recorded = Recorded { contents: &contents, since: is_command.then_some(started) };
-        work_in(perf, &options.out, &raw, &work, recorded, say)
+        tell(Step::Line(&head(contents.samples)));
+        work_in(perf, &options.out, &raw, &work, &contents, tell)
     });
     // Whatever has failed: what perf has recorded is there.
     let made = worked_in.as_ref().map_or(&raw, |(made, _)| made);
@@ -156,7 +166,8 @@ pub fn record(perf: &Perf, options: &Options, say: &mut dyn FnMut(&str)) -> Resu
         (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
         // Whoever stops the recording of a process has got what they wanted.
         (Ok((_, objects)), None) => {
-            Ok(Made { status: if is_command { run::exit_code(ran.status) } else { 0 }, objects })
+            let status = if is_command { run::exit_code(ran.status) } else { 0 };
+            Ok(Made { status, seen: ran.seen, objects })
         }
     }
 }
@@ -179,10 +190,10 @@ fn work_in(
     out: &Path,
     raw: &Path,
     work: &PrivateDir,
-    recorded: Recorded<'_>,
-    say: &mut dyn FnMut(&str),
+    contents: &Contents,
+    tell: &mut dyn FnMut(Step<'_>),
 ) -> Result<(PathBuf, Vec<PrivateDir>), String> {
-    let contents = recorded.contents;
+    let say = |tell: &mut dyn FnMut(Step<'_>), line: &str| tell(Step::Line(line));
     let (mut copies, mut lines, mut problems) = (Copies::default(), Vec::new(), Vec::new());
     for (&pid, process) in contents.with_jit() {
         for path in &process.dumps {
@@ -214,56 +225,36 @@ fn work_in(
         lines.extend(problems.iter().map(|problem| format!("left out: {problem}")));
     }
     let more = lines.len().saturating_sub(TOLD);
-    lines.iter().take(TOLD).for_each(|line| say(line));
+    lines.iter().take(TOLD).for_each(|line| say(tell, line));
     if more > 0 {
-        say(&format!("and {more} more"));
+        say(tell, &format!("and {more} more"));
     }
     if !copies.is_empty() {
         let injected = work.path().join("injected");
-        match copies.inject(perf, raw, work, &injected) {
+        tell(Step::Injecting);
+        // A perf with libdw finds the tables of packed code by itself.
+        if perf.unwinder().is_ok_and(|unwinder| unwinder == Unwinder::Libunwind) {
+            copies.give_shadows(raw, &contents.mapped);
+        }
+        let made = copies.inject(perf, raw, work, &injected);
+        tell(Step::Injected);
+        match made {
             Ok(objects) => {
                 let done = !objects.is_empty();
-                say(if done { "perf inject --jit has put that in" } else { "perf inject --jit has put nothing in" });
+                say(
+                    tell,
+                    if done { "perf inject --jit has put that in" } else { "perf inject --jit has put nothing in" },
+                );
                 return Ok((injected, objects));
             }
-            Err(cause) => say(&format!("perf inject --jit has failed: {cause}")),
+            Err(cause) => say(tell, &format!("perf inject --jit has failed: {cause}")),
         }
     } else if let Some(problem) = problems.pop() {
-        say(&format!("there is nothing to put in: {problem}"));
+        say(tell, &format!("there is nothing to put in: {problem}"));
     } else if contents.with_jit().next().is_none() {
-        say("no process had compiled code in memory: is it the right one, and did it run for long enough?");
-    } else if !contents.with_jit().any(|(_, process)| !process.regions.is_empty()) {
-        say(without_names(recorded));
+        say(tell, "no process had compiled code in memory: is it the right one, and did it run for long enough?");
     }
     Ok((raw.to_owned(), Vec::new()))
-}
-
-/// What is known of the processes that were recorded.
-#[derive(Clone, Copy)]
-struct Recorded<'a> {
-    contents: &'a Contents,
-    /// When a command was started. Files that are older are those of processes that had its numbers before.
-    since: Option<SystemTime>,
-}
-
-/// What is said of compiled code that nothing tells of.
-pub const WITHOUT_NAMES: &str =
-    "there is compiled code, and nothing that names it: `jitsym doctor -- COMMAND` says why";
-
-/// There is compiled code, and neither a jitdump nor a region tells of it.
-fn without_names(recorded: Recorded<'_>) -> &'static str {
-    let is_of_this = |map: fs::Metadata| {
-        map.len() > 0 && recorded.since.is_none_or(|since| map.modified().is_ok_and(|written| written >= since))
-    };
-    let has_map = |pid: u32| {
-        [format!("/tmp/perf-{pid}.map"), format!("{PROC}/{pid}/root/tmp/perf-{pid}.map")]
-            .iter()
-            .any(|path| fs::metadata(path).is_ok_and(is_of_this))
-    };
-    if recorded.contents.with_jit().any(|(&pid, _)| has_map(pid)) {
-        return "names are in a perf map, and no jitdump has code: no whole stacks without frame pointers";
-    }
-    WITHOUT_NAMES
 }
 
 /// Gives a recording its name. One that was there stays as `.old`, as with perf.
@@ -274,13 +265,6 @@ fn put(made: &Path, out: &Path) -> io::Result<()> {
         fs::rename(out, plan::beside(out, ".old"))?;
     }
     fs::rename(made, out)
-}
-
-/// Adds up the samples of a recording. This goes through all stacks, which takes perf longest.
-pub fn add_up(perf: &Perf, data: &Path, stacks: &mut Stacks) -> Result<(), String> {
-    let mut command = perf.command("script");
-    command.arg("-i").arg(data).args(["--no-inline", "-F", script::FIELDS]);
-    contents::with_output(perf, &mut command, |output| script::samples(output, &mut |sample| stacks.add(sample)))
 }
 
 /// What can be typed next.

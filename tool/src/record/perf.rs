@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
+use std::sync::OnceLock;
 
 use super::children;
 use crate::text::Shown;
@@ -17,6 +18,9 @@ pub struct Perf {
     program: PathBuf,
     /// Where the settings of the kernel are: `/proc`.
     proc: PathBuf,
+    /// What it has said of itself: it is asked once.
+    version: OnceLock<String>,
+    unwinder: OnceLock<Unwinder>,
 }
 
 /// How a perf goes through the frames of copied stacks.
@@ -45,7 +49,9 @@ impl Perf {
     /// The perf of that name or path. `proc` is `/proc`.
     pub fn new(program: &Path, proc: &Path) -> Result<Perf, String> {
         match find_program(program.as_os_str()) {
-            Some(found) => Ok(Perf { program: found, proc: proc.into() }),
+            Some(program) => {
+                Ok(Perf { program, proc: proc.into(), version: OnceLock::new(), unwinder: OnceLock::new() })
+            }
             None => Err(format!(
                 "there is no program `{}`: install perf (Debian: linux-perf, Ubuntu: linux-tools-generic, Fedora: perf), \
                  or name one with --perf",
@@ -90,15 +96,21 @@ impl Perf {
 
     /// `6.1.187`.
     pub fn version(&self) -> Result<String, String> {
+        if let Some(version) = self.version.get() {
+            return Ok(version.clone());
+        }
         let output = self.output(&mut self.command("--version"))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.trim().trim_start_matches("perf version ").to_owned())
+        Ok(self.version.get_or_init(|| text.trim().trim_start_matches("perf version ").to_owned()).clone())
     }
 
     /// What it was built with to go through frames.
     pub fn unwinder(&self) -> Result<Unwinder, String> {
+        if let Some(&unwinder) = self.unwinder.get() {
+            return Ok(unwinder);
+        }
         let output = self.output(self.command("version").arg("--build-options"))?;
-        Ok(unwinder_of(&String::from_utf8_lossy(&output.stdout)))
+        Ok(*self.unwinder.get_or_init(|| unwinder_of(&String::from_utf8_lossy(&output.stdout))))
     }
 
     /// The level of `perf_event_paranoid`, if the kernel has such.
@@ -172,7 +184,12 @@ mod tests {
 
     #[test]
     fn a_cause_is_one_line() {
-        let perf = Perf { program: "perf".into(), proc: "/nowhere".into() };
+        let perf = Perf {
+            program: "perf".into(),
+            proc: "/nowhere".into(),
+            version: OnceLock::new(),
+            unwinder: OnceLock::new(),
+        };
         for said in [
             "Couldn't create thread/CPU maps: No such process\n",
             "Error:\nAccess to performance monitoring and observability operations is limited.\nConsider adjusting /proc/sys/kernel/perf_event_paranoid setting\n",

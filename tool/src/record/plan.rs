@@ -58,6 +58,8 @@ pub struct Options {
     pub stacks: Stacks,
     /// `JITSYM_ADOPT=1`.
     pub adopt: bool,
+    /// What the command prints goes to the standard error output.
+    pub to_stderr: bool,
     /// The file for `JITSYM_DEBUG`.
     pub log: Option<PathBuf>,
     pub target: Target,
@@ -108,9 +110,15 @@ pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(
     if is_unset("JITSYM_FORK") {
         added.push(("JITSYM_FORK", "now"));
     }
+    let is_set =
+        |name: &str| env(name).is_some_and(|value| !["", "0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
     // perf inject needs the jitdump after the end of the program.
-    if env("JITSYM_REMOVE").is_some_and(|value| !["", "0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off))) {
+    if is_set("JITSYM_REMOVE") {
         added.push(("JITSYM_REMOVE", "0"));
+    }
+    // perf compares such times with those of Intel PT alone.
+    if is_set("JITDUMP_USE_ARCH_TIMESTAMP") {
+        added.push(("JITDUMP_USE_ARCH_TIMESTAMP", "0"));
     }
     if adopt && is_unset("JITSYM_ADOPT") {
         added.push(("JITSYM_ADOPT", "1"));
@@ -226,7 +234,16 @@ mod tests {
 
     fn options(stacks: Stacks, adopt: bool) -> Options {
         let target = Target::Command(vec!["vm".into()]);
-        Options { out: "perf.data".into(), frequency: 499, event: None, stacks, adopt, log: None, target }
+        Options {
+            out: "perf.data".into(),
+            frequency: 499,
+            event: None,
+            stacks,
+            adopt,
+            to_stderr: false,
+            log: None,
+            target,
+        }
     }
 
     #[test]
@@ -245,7 +262,8 @@ mod tests {
         assert_eq!(added(false, &[]), [("JITSYM", "on"), ("JITSYM_FORK", "now")]);
         assert_eq!(added(true, &["JITSYM_FORK"]), [("JITSYM", "on"), ("JITSYM_ADOPT", "1")]);
         assert_eq!(added(true, &["JITSYM", "JITSYM_ADOPT", "JITSYM_FORK"]), []);
-        assert_eq!(added(false, &["JITSYM", "JITSYM_FORK", "JITSYM_REMOVE"]), [("JITSYM_REMOVE", "0")]);
+        let set = ["JITSYM", "JITSYM_FORK", "JITSYM_REMOVE", "JITDUMP_USE_ARCH_TIMESTAMP"];
+        assert_eq!(added(false, &set), [("JITSYM_REMOVE", "0"), ("JITDUMP_USE_ARCH_TIMESTAMP", "0")]);
     }
 
     #[test]

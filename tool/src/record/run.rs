@@ -4,15 +4,18 @@
 //! find no unwind tables in half of the recordings: it keeps the mappings that the process had before it executed the command, and
 //! counts the C library's tables from the lower one of its two mappings (linux tools/perf/util/unwind-libunwind-local.c).
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use super::perf::Perf;
-use super::{children, data};
+use super::watch::{Seen, Watch};
+use super::{children, data, plan, PROC};
 use crate::open;
 
 /// How it went.
@@ -23,28 +26,43 @@ pub struct Ran {
     pub said: String,
     /// Whether there is something in the file.
     pub recorded: bool,
+    /// What was seen in the memory of the processes.
+    pub seen: Seen,
 }
 
 /// Finds out whether perf can record a command with these arguments.
 pub fn try_out(perf: &Perf, arguments: &[OsString], data: &Path) -> io::Result<Ran> {
     let output = children::output(perf.command("record").args(arguments).args(["--", "true"]))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ok(Ran { status: output.status, said, recorded: has_data(data) })
+    Ok(Ran { status: output.status, said, recorded: has_data(data), seen: Seen::default() })
 }
 
-/// Runs perf with these arguments, and the command if there is one. `is_quiet`: the standard error output is the command's, and perf
-/// says nothing.
+/// Whose output goes where.
+#[derive(Clone, Copy, Debug)]
+pub struct How<'a> {
+    /// The standard error output is the command's, and perf says nothing.
+    pub is_quiet: bool,
+    /// What the command prints goes to the standard error output.
+    pub to_stderr: bool,
+    /// The processes that are recorded, if there is no command.
+    pub pids: &'a BTreeSet<u32>,
+}
+
+/// Runs perf with these arguments, and the command if there is one, and watches what is recorded.
 pub fn run<'e>(
     perf: &Perf,
     arguments: &[OsString],
     command: &[OsString],
     environment: impl Iterator<Item = (&'static str, &'e OsStr)>,
     file: &Path,
-    is_quiet: bool,
+    how: How,
 ) -> io::Result<Ran> {
     let mut record = perf.command("record");
     record.args(arguments).envs(environment);
-    if is_quiet {
+    if how.to_stderr {
+        record.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
+    }
+    if how.is_quiet {
         record.arg("--quiet");
     } else {
         record.stderr(Stdio::piped());
@@ -53,15 +71,21 @@ pub fn run<'e>(
         record.arg("--").args(command);
     }
     let mut child = children::start(&mut record)?;
+    let (parents, own) = (how.pids.clone(), child.id());
+    let watch = Watch::start(move || {
+        let all = parents.iter().copied().chain([own]).flat_map(|pid| plan::family(pid, Path::new(PROC)));
+        all.filter(|&pid| pid != own).collect()
+    });
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stderr.take() {
         pipe.read_to_end(&mut said)?;
     }
     let status = children::wait(&mut child)?;
+    let seen = watch.end();
     let said = String::from_utf8_lossy(&said).into_owned();
     // A terminal that goes ends all of its programs at once, and perf without a chance to complete its file.
     let recorded = has_data(file) || status.signal().is_some() && data::complete(file).unwrap_or(false);
-    Ok(Ran { status, said, recorded })
+    Ok(Ran { status, said, recorded, seen })
 }
 
 /// Whether a file is a recording with events: perf writes their size at the end.

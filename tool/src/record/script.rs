@@ -3,13 +3,24 @@
 use std::io::{self, BufRead};
 
 /// The fields that are asked for. The command's name is not among them, because it may hold anything.
-pub const FIELDS: &str = "pid,tid,ip,sym,dso";
+pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 
 /// A sample: frames from the innermost on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub pid: u32,
+    /// In nanoseconds, by the clock of the recording; 0 if the recording has none.
+    pub time: u64,
     pub frames: Vec<Frame>,
+}
+
+impl Sample {
+    /// The innermost frame in compiled code. Injecting takes the memory away in which code without a record lies.
+    pub fn compiled(&self) -> Option<&Frame> {
+        let innermost = self.frames.first()?;
+        let unknown = (innermost.kind() == Kind::Nowhere).then_some(innermost);
+        self.frames.iter().find(|frame| frame.kind().is_jit()).or(unknown)
+    }
 }
 
 #[cfg(test)]
@@ -21,7 +32,7 @@ impl Sample {
             object: object.into(),
             address: 1,
         };
-        Sample { pid: 7, frames: frames.iter().map(frame).collect() }
+        Sample { pid: 7, time: 5, frames: frames.iter().map(frame).collect() }
     }
 }
 
@@ -149,11 +160,11 @@ pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Resu
             if let (Some(sample), Some(frame)) = (&mut sample, frame) {
                 sample.frames.push(frame);
             }
-        } else if let Some((pid, rest)) = header(trimmed) {
+        } else if let Some((pid, time, rest)) = header(trimmed) {
             if let Some(done) = sample.take() {
                 found(&done);
             }
-            sample = Some(Sample { pid, frames: frame(rest).into_iter().collect() });
+            sample = Some(Sample { pid, time, frames: frame(rest).into_iter().collect() });
         }
     }
     if let Some(done) = sample.take() {
@@ -162,12 +173,21 @@ pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Resu
     Ok(())
 }
 
-/// `PID/TID` and the rest. Processes that the recording does not know are -1.
-fn header(line: &str) -> Option<(u32, &str)> {
+/// `PID/TID SECONDS.NANOSECONDS:` and the rest. Processes that the recording does not know are -1, and not each recording has times.
+fn header(line: &str) -> Option<(u32, u64, &str)> {
     let (ids, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let (pid, tid) = ids.split_once('/')?;
     tid.parse::<i64>().ok()?;
-    Some((pid.parse::<i64>().ok()? as u32, rest.trim()))
+    let rest = rest.trim();
+    let timed = rest.split_once(':').and_then(|(time, rest)| Some((nanoseconds(time)?, rest)));
+    let (time, rest) = timed.unwrap_or((0, rest));
+    Some((pid.parse::<i64>().ok()? as u32, time, rest.trim()))
+}
+
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (seconds, fraction) = text.split_once('.')?;
+    let fraction: u64 = fraction.parse::<u32>().ok().filter(|_| fraction.len() == 9)?.into();
+    seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
 }
 
 /// `ADDRESS SYMBOL (OBJECT)`, where symbol and object may hold blanks and parentheses.
@@ -227,15 +247,18 @@ mod tests {
 
     #[test]
     fn names_with_blanks_and_parentheses() {
-        let stacks = all(" 100/101  \n\t  84 operator()(int) const (/tmp/jitted-100-7.so)\n\t 7f0000002000 two  blanks (/tmp/perf-100.map)\n\
+        let stacks = all(" 100/101  7.000000012: \n\t  84 operator()(int) const (/tmp/jitted-100-7.so)\n\t 7f0000002000 two  blanks (/tmp/perf-100.map)\n\
             \t 1b2c4 main (/home/me (old)/vm)\n\t 10 [unknown] (/memfd:code (deleted))\n\n   -1/-1  \n\n");
         assert_eq!(stacks.len(), 2);
         let names: Vec<Option<&str>> = stacks[0].frames.iter().map(|frame| frame.symbol.as_deref()).collect();
         assert_eq!(names, [Some("operator()(int) const"), Some("two  blanks"), Some("main"), None]);
         let kinds: Vec<Kind> = stacks[0].frames.iter().map(Frame::kind).collect();
         assert_eq!(kinds, [Kind::Injected, Kind::Map, Kind::File, Kind::Memory]);
+        assert_eq!((stacks[0].time, stacks[1].time), (7_000_000_012, 0));
         assert_eq!((stacks[0].pid, stacks[1].pid, stacks[1].frames.len()), (100, u32::MAX, 0));
-        let flat = all(" 100/101      7f0000001004 a b (/tmp/jit-100-1.so)\n 100/101  7f00 [unknown] ([unknown])\n");
+        let flat = all(
+            " 100/101  1.000000000:      7f0000001004 a b (/tmp/jit-100-1.so)\n 100/101  7f00 [unknown] ([unknown])\n",
+        );
         assert_eq!(flat.len(), 2);
         assert_eq!((flat[0].frames[0].kind(), flat[1].frames[0].kind()), (Kind::Region, Kind::Nowhere));
     }

@@ -4,15 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use jitsym_tool::doctor::log::{Log, DECIDE};
+use jitsym_tool::doctor::log::Log;
 use jitsym_tool::doctor::recording::Run;
-use jitsym_tool::doctor::{machine, process, recording, Rank, Report};
+use jitsym_tool::doctor::{debuggers, json, machine, process, recording, Rank, Report};
 use jitsym_tool::open;
 use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
-use jitsym_tool::record::plan::{self, Options, Stacks, Target, STACK_BYTES};
+use jitsym_tool::record::plan::{Options, Stacks, Target, STACK_BYTES};
 use jitsym_tool::record::{self, command_line, is_recording, PROC};
 
+use crate::progress::{injecting, reading};
 use crate::{written, Outcome};
 use jitsym_tool::text::Shown;
 
@@ -33,6 +34,9 @@ pub struct Doctor {
     /// Another perf than the one in PATH
     #[arg(long, value_name = "PROGRAM", default_value = "perf")]
     perf: PathBuf,
+    /// The same for programs: an object with "causes" and "type". What the command prints goes to the standard error output
+    #[arg(long)]
+    json: bool,
     /// Settings of the kernel are read below this directory
     #[arg(long, value_name = "DIR", default_value = PROC, hide = true)]
     proc: PathBuf,
@@ -46,7 +50,7 @@ pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
     let known = Run { variables, ..Run::default() };
     let looked = match (&asked.what, asked.command.is_empty()) {
         (Some(what), _) => look(what, perf.as_ref(), known, &mut report),
-        (None, false) => run_command(&asked.command, perf.as_ref(), known, &mut report),
+        (None, false) => run_command(&asked.command, perf.as_ref(), known, asked.json, &mut report),
         (None, true) => Ok(()),
     };
     if let Err(text) = looked {
@@ -55,7 +59,7 @@ pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
         return Outcome::Failed;
     }
     let found = if report.causes().is_empty() { Outcome::Good } else { Outcome::Found };
-    found.max(written(report.print(out)))
+    found.max(written(if asked.json { json::write(&report, "", out) } else { report.print(out) }))
 }
 
 fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -> Result<(), String> {
@@ -74,11 +78,17 @@ fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -
         ));
     }
     // Without a perf that is the cause, and nothing more can be said.
-    perf.map_or(Ok(()), |perf| recording::look(perf, what, known, report))
+    perf.map_or(Ok(()), |perf| reading(|each| recording::look(perf, what, known, each, report)))
 }
 
 /// Records a command, and looks at the recording.
-fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -> Result<(), String> {
+fn run_command(
+    command: &[OsString],
+    perf: Option<&Perf>,
+    known: Run<'_>,
+    json: bool,
+    report: &mut Report,
+) -> Result<(), String> {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     report.command = Some(command_line::shown(words.iter().map(AsRef::as_ref)));
     let Some(perf) = perf else { return Ok(()) };
@@ -91,32 +101,28 @@ fn run_command(command: &[OsString], perf: Option<&Perf>, known: Run<'_>, report
         event: None,
         stacks: Stacks::Dwarf(STACK_BYTES),
         adopt: false,
+        to_stderr: json,
         log: Some(log.clone()),
         target: Target::Command(command.to_vec()),
     };
     let mut said = Vec::new();
-    let recorded = record::record(perf, &options, &mut |line| said.push(line.to_owned()));
+    let recorded = record::record(perf, &options, &mut injecting(|line| said.push(line.to_owned())));
     let looked = recorded.map_err(|failure| failure.cause).and_then(|made| {
         let status = made.status;
         report.part(format!("command {}", command.join(OsStr::new(" ")).shown()));
-        said.iter().filter(|line| **line != record::WITHOUT_NAMES).for_each(|line| report.note(line.clone()));
+        said.iter().for_each(|line| report.note(line.clone()));
         if status != 0 {
             let text = format!("the command itself ended with {status}");
             report.cause(format!("it ended with {status}"), Rank::Minor, text, "COMMAND");
         }
-        let env = |name: &str| std::env::var_os(name);
-        let added = plan::environment(options.adopt, &env);
-        let given = |name: &'static str| {
-            let added = added.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-            let value = added.or_else(|| Some(env(name)?.to_string_lossy().into_owned()))?;
-            Some((name, value)).filter(|(_, value)| !value.is_empty())
-        };
-        let told = Log::read(&log, DECIDE.into_iter().filter_map(given).collect());
-        if env("JITSYM_DEBUG").is_some_and(|value| !value.is_empty()) {
+        let told = Log::of_run(&log, options.adopt);
+        if std::env::var_os("JITSYM_DEBUG").is_some_and(|value| !value.is_empty()) {
             // The user wants to see it too.
             crate::say(told.text());
         }
-        recording::look(perf, &data, Run { log: Some(&told), is_own: true, ..known }, report)
+        debuggers::look_at_program(&command[0], report);
+        let run = Run { log: Some(&told), seen: Some(&made.seen), is_own: true, is_passing: true, ..known };
+        reading(|each| recording::look(perf, &data, run, each, report))
     });
     report.usual = Some("jitsym record -- COMMAND".into());
     looked

@@ -1,8 +1,12 @@
 //! How far long work is, on a terminal.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use jitsym_tool::record::script::Sample;
+use jitsym_tool::record::Step;
 use jitsym_tool::text::printable;
 
 /// Shorter work goes without.
@@ -36,11 +40,66 @@ impl Progress {
 
     /// So much is done.
     pub fn update(&mut self, done: u64) {
+        let total = self.total;
+        self.draw(|| bar(done, total));
+    }
+
+    /// So many are done of nobody knows how many.
+    fn count(&mut self, done: u64) {
+        self.draw(|| done.to_string());
+    }
+
+    fn draw(&mut self, start: impl FnOnce() -> String) {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + EVERY);
             self.shown = true;
-            let _ = write!(io::stderr(), "\r\x1b[K{} {}", bar(done, self.total), printable(self.what.as_bytes()));
+            let _ = write!(io::stderr(), "\r\x1b[K{} {}", start(), printable(self.what.as_bytes()));
         }
+    }
+}
+
+/// Shows how many samples have been read, while `body` hands them on.
+pub fn reading<T>(body: impl FnOnce(&mut dyn FnMut(&Sample)) -> T) -> T {
+    let (mut progress, mut samples) = (Progress::new("samples read".into(), 0, false), 0);
+    body(&mut |_| {
+        samples += 1;
+        progress.count(samples);
+    })
+}
+
+/// Shows for how long perf inject runs, which says nothing by itself. Lines are handed on.
+pub fn injecting<'a>(mut say: impl FnMut(&str) + 'a) -> impl FnMut(Step<'_>) + 'a {
+    let mut ticking = None;
+    move |step| match step {
+        Step::Line(line) => say(line),
+        Step::Injecting => ticking = Some(Ticking::start("perf inject --jit")),
+        Step::Injected => drop(ticking.take()),
+    }
+}
+
+/// Seconds that something takes, on a terminal.
+struct Ticking {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticking {
+    fn start(what: &'static str) -> Ticking {
+        let (stop, stopped) = channel();
+        let (mut progress, began) = (Progress::new(what.into(), 0, false), Instant::now());
+        let thread = std::thread::spawn(move || {
+            while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                progress.draw(|| format!("{} s", began.elapsed().as_secs()));
+            }
+        });
+        Ticking { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

@@ -6,21 +6,27 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use jitsym_tool::doctor::log::Log;
+use jitsym_tool::doctor::recording::{self, Run};
+use jitsym_tool::doctor::{json, machine, Mark, Rank, Report};
 use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{Options, Stacks as How, Target};
 use jitsym_tool::record::stacks::Stacks;
-use jitsym_tool::record::{self, PROC};
+use jitsym_tool::record::{self, command_line, Made, PROC};
 use jitsym_tool::text::{Safe, Shown};
+
+use crate::progress::{injecting, reading};
 
 /// Records a program or a running process with perf, so that compiled code has names, stacks and lines
 ///
-/// Ends with the status of the command: 126 or 127 if it cannot be run, 125 if perf cannot record it.
+/// Says at the end how much of compiled code has names and whole stacks, and why if some has none. Ends with the status of the
+/// command: 126 or 127 if it cannot be run, 125 if perf cannot record it.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym record --top --flamegraph hot.svg -- ./vm script")]
 pub struct Record {
     /// Records this running process, and its children
-    #[arg(short, long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// Stops after so many seconds (with --pid)
     #[arg(long, value_name = "S", requires = "pid", value_parser = seconds)]
@@ -47,6 +53,10 @@ pub struct Record {
     /// Writes a flame graph
     #[arg(long, value_name = "FILE.svg")]
     flamegraph: Option<PathBuf>,
+    /// Prints what was found as `jitsym doctor --json` does, with "recording" and "status". What the command prints goes to the
+    /// standard error output
+    #[arg(long, conflicts_with = "top")]
+    json: bool,
     /// Another perf than the one in PATH
     #[arg(long, value_name = "PROGRAM", default_value = "perf")]
     perf: PathBuf,
@@ -68,16 +78,11 @@ fn say(line: &str) {
 pub fn run(args: Record) -> ExitCode {
     let target = match args.pid {
         Some(pid) => Target::Process(pid, args.seconds),
+        None if args.command.is_empty() => {
+            say("what is to be recorded? A command, `jitsym record -- COMMAND`, or a process, `jitsym record -p PID`");
+            return ExitCode::from(2);
+        }
         None => Target::Command(args.command),
-    };
-    let options = Options {
-        out: args.output,
-        frequency: args.frequency,
-        event: args.event,
-        stacks: args.stacks,
-        adopt: args.adopt,
-        log: None,
-        target,
     };
     let perf = match Perf::new(&args.perf, Path::new(PROC)) {
         Ok(perf) => perf,
@@ -86,22 +91,87 @@ pub fn run(args: Record) -> ExitCode {
             return ExitCode::from(125);
         }
     };
-    match record::record(&perf, &options, &mut say) {
-        Ok(mut made) => {
-            made.keep_objects();
-            if let Err(cause) = show(&perf, &options.out, args.top, args.flamegraph.as_deref()) {
-                say(&cause);
-                return ExitCode::from(125);
-            }
-            say("look at it with");
-            record::next_steps(&options.out).iter().for_each(|step| crate::say(format_args!("    {step}")));
-            ExitCode::from(made.status)
-        }
+    let mut report = Report::default();
+    let mut variables = machine::Variables::default();
+    if let Target::Command(command) = &target {
+        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        report.command = Some(command_line::shown(words.iter().map(AsRef::as_ref)));
+        report.part("command");
+        variables = machine::for_command(&mut report);
+        // What is wrong before the run is told before it.
+        let before = report.causes().into_iter().filter(|cause| cause.rank < Rank::Minor);
+        before.for_each(|cause| say(&format!("warning: {}", cause.text)));
+    }
+    // The library says there what it refuses, unless the user wants to read that.
+    let says = std::env::var_os("JITSYM_DEBUG").is_some_and(|value| !value.is_empty());
+    let is_command = matches!(target, Target::Command(_));
+    let work = (is_command && !says).then(|| PrivateDir::new(&std::env::temp_dir(), "jitsym-record-").ok()).flatten();
+    let options = Options {
+        out: args.output,
+        frequency: args.frequency,
+        event: args.event,
+        stacks: args.stacks,
+        adopt: args.adopt,
+        to_stderr: args.json,
+        log: work.as_ref().map(|work| work.path().join("log")),
+        target,
+    };
+    let mut made = match record::record(&perf, &options, &mut injecting(say)) {
+        Ok(made) => made,
         Err(failure) => {
             say(&failure.cause);
-            ExitCode::from(failure.status)
+            return ExitCode::from(failure.status);
+        }
+    };
+    made.keep_objects();
+    let log = options.log.as_ref().map(|path| Log::of_run(path, options.adopt));
+    let mut stacks = Stacks::new(args.flamegraph.is_some());
+    let known = Run { variables, log: log.as_ref(), seen: Some(&made.seen), is_own: is_command, is_passing: false };
+    let looked = reading(|count| {
+        let mut each = |sample: &_| {
+            stacks.add(sample);
+            count(sample);
+        };
+        recording::look(&perf, &options.out, known, &mut each, &mut report)
+    });
+    let shown = looked.and_then(|()| show(&stacks, &options.out, args.top, args.flamegraph.as_deref()));
+    if let Err(cause) = shown {
+        say(&cause);
+        return ExitCode::from(125);
+    }
+    let printed = if args.json {
+        print_json(&report, &options.out, &made)
+    } else {
+        print(&report, &options.out);
+        Ok(())
+    };
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            say(&format!("output: {error}"));
+            ExitCode::from(125)
+        }
+        _ => ExitCode::from(made.status),
+    }
+}
+
+/// The shares, how to look at the recording, and the cause if something is wrong.
+fn print(report: &Report, data: &Path) {
+    if let Some(shares) = report.shares.filter(|shares| shares.compiled > 0) {
+        for (mark, line) in [Some(shares.names()), shares.stacks()].into_iter().flatten() {
+            say(&if mark == Mark::Good { line } else { format!("warning: {line}") });
         }
     }
+    say("look at it with");
+    record::next_steps(data).iter().for_each(|step| crate::say(format_args!("    {step}")));
+    if !report.causes().is_empty() {
+        report.last_lines().iter().for_each(crate::say);
+    }
+}
+
+fn print_json(report: &Report, data: &Path, made: &Made) -> io::Result<()> {
+    let path = json::string(&data.display().to_string());
+    let more = format!("\"recording\":{path},\"status\":{},\n", made.status);
+    json::write(report, &more, &mut io::stdout().lock())
 }
 
 /// Where a file is written: first in a private directory, if it is to be a file. So a link that another user has put there leads nowhere.
@@ -117,12 +187,7 @@ fn place_for(path: &Path) -> io::Result<(Option<PrivateDir>, PathBuf)> {
 }
 
 /// Prints the hottest functions, and writes the flame graph.
-fn show(perf: &Perf, data: &Path, top: bool, flamegraph: Option<&Path>) -> Result<(), String> {
-    if !top && flamegraph.is_none() {
-        return Ok(());
-    }
-    let mut stacks = Stacks::new(flamegraph.is_some());
-    record::add_up(perf, data, &mut stacks)?;
+fn show(stacks: &Stacks, data: &Path, top: bool, flamegraph: Option<&Path>) -> Result<(), String> {
     if top {
         match stacks.top(&mut Safe(io::stdout().lock())) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(format!("output: {error}")),

@@ -1,0 +1,192 @@
+//! The jitdumps of a recording, as they are now: how much code they have, when it was registered, and which rules of `jitsym check` they
+//! break.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use jitsym::format::arch::ELF_MACHINE;
+use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
+
+use super::broken::Broken;
+use super::process::count;
+use super::{machine, Rank, Report, RECORD};
+use crate::check::{check, Facts};
+use crate::open;
+use crate::record::contents::{open_dump, Contents, Dump};
+use crate::text::shortened;
+
+/// Larger files are not gone through.
+const MOST: u64 = 256 << 20;
+
+/// A piece of code, as it was registered.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub name: String,
+    pub addr: u64,
+    pub size: u64,
+    /// By CLOCK_MONOTONIC.
+    pub time: u64,
+}
+
+/// What the jitdumps of a recording are now.
+#[derive(Default)]
+pub struct Dumps {
+    /// Those that are there.
+    pub paths: Vec<PathBuf>,
+    pub codes: usize,
+    pub with_tables: usize,
+    pub gone: Vec<String>,
+    pub unreadable: Vec<String>,
+    /// One whose times are raw counter values.
+    pub counter: Option<String>,
+    /// By process, in the order of their addresses.
+    pub pieces: HashMap<u32, Vec<Piece>>,
+    pub broken: Broken,
+}
+
+impl Dumps {
+    /// Looks at all that the recording names. perf inject leaves no trace of a jitdump but the objects beside it.
+    pub fn read(contents: &Contents, variables: machine::Variables, report: &mut Report) -> Dumps {
+        let mut dumps = Dumps::default();
+        let injected = contents.processes.iter().flat_map(|(&pid, process)| {
+            process.injected.iter().filter_map(move |(.., object)| Some((pid, jitdump_of(object)?)))
+        });
+        let injected: BTreeSet<(u32, String)> = injected.collect();
+        for (pid, path) in contents.dumps().map(|(pid, path)| (pid, path.to_owned())).chain(injected.iter().cloned()) {
+            let (dump, file) = open_dump(pid, &path);
+            match dump {
+                Dump::Here { codes, with_tables, path: here } => {
+                    let line = format!("{path}: {} of code, {with_tables} with unwind tables", count(codes, "piece"));
+                    match with_tables {
+                        0 if codes > 0 && variables.no_unwind => report.cause(
+                            line,
+                            Rank::Recording,
+                            "JITSYM_UNWIND=0 is in the environment: no unwind tables are written",
+                            format!("unset JITSYM_UNWIND; {RECORD}"),
+                        ),
+                        0 => report.note(line),
+                        _ => report.good(line),
+                    }
+                    if let Some(file) = file {
+                        dumps.go_through(pid, &here, &path, &file, report);
+                    }
+                    dumps.paths.push(here);
+                    dumps.codes += codes;
+                    dumps.with_tables += with_tables;
+                }
+                _ if injected.contains(&(pid, path.clone())) => {}
+                Dump::Gone => dumps.gone.push(path),
+                Dump::Unreadable(error) => dumps.unreadable.push(format!("{path}: {error}")),
+            }
+        }
+        for (&pid, process) in &contents.processes {
+            process.regions.iter().for_each(|path| dumps.region(pid, path));
+            for path in process.unexecutable_dumps.difference(&process.dumps) {
+                report.bad(format!("{path} is mapped without execution: perf does not take that for a jitdump"));
+            }
+        }
+        dumps
+    }
+
+    /// The file of a region, if it is not much longer than what is written in it.
+    fn region(&mut self, pid: u32, path: &str) {
+        let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
+        let found = [PathBuf::from(path), inside].into_iter().find_map(|path| {
+            let file = open::of_process(&path, pid)
+                .ok()
+                .filter(|file| file.metadata().is_ok_and(|data| data.len() <= MOST))?;
+            Some((open::read(&file).ok()?, path))
+        });
+        if let Some((bytes, path)) = found {
+            self.broken.begin(&path, true);
+            check(&bytes, &Facts::default(), &mut self.broken);
+        }
+    }
+
+    fn go_through(&mut self, pid: u32, here: &Path, path: &str, file: &File, report: &mut Report) {
+        if file.metadata().is_ok_and(|data| data.len() > MOST) {
+            report.note(format!("{path} is too large to be gone through here: `jitsym check` does it"));
+            return;
+        }
+        let Ok(bytes) = open::read(file) else { return };
+        let Some(header) = RawHeader::read(&bytes) else { return };
+        if header.arch_timestamp() {
+            self.counter.get_or_insert_with(|| path.to_owned());
+        }
+        if header.machine != ELF_MACHINE {
+            report.cause(
+                format!("{path}: its machine is {}, and this one is {ELF_MACHINE}", header.machine),
+                Rank::Minor,
+                format!(
+                    "{path} has the number of another machine ({}; this one is {ELF_MACHINE}): samply and others read its code as \
+                     that of the other machine",
+                    header.machine
+                ),
+                format!("jitsym check {path}"),
+            );
+        }
+        let pieces = self.pieces.entry(pid).or_default();
+        for record in RawRecords::new(&bytes, &header) {
+            if let Some(load) = record.load() {
+                let name = shortened(load.name().unwrap_or_default()).to_string();
+                pieces.push(Piece { name, addr: load.addr, size: load.size, time: record.timestamp });
+            }
+        }
+        pieces.sort_by_key(|piece| (piece.addr, piece.time));
+        // The last record of a process that lives may not be whole yet.
+        let grows = Path::new("/proc").join(pid.to_string()).exists();
+        self.broken.begin(here, grows);
+        check(&bytes, &Facts::default(), &mut self.broken);
+    }
+
+    /// The pieces of a process at an address.
+    pub fn at(&self, pid: u32, addr: u64) -> impl Iterator<Item = &Piece> {
+        let pieces = self.pieces.get(&pid).map_or(&[][..], Vec::as_slice);
+        let end = pieces.partition_point(|piece| piece.addr <= addr);
+        // Pieces that overlap are few, and lie close together.
+        let near = pieces[end.saturating_sub(NEAR)..end].iter().rev();
+        near.filter(move |piece| addr - piece.addr < piece.size)
+    }
+
+    /// The piece that begins or ends nearest to an address at which there is none, and how far the address is from its start.
+    pub fn nearest(&self, pid: u32, addr: u64) -> Option<(&Piece, i64)> {
+        let pieces = self.pieces.get(&pid)?;
+        let at = pieces.partition_point(|piece| piece.addr <= addr);
+        let near = [at.checked_sub(1), Some(at)].into_iter().flatten().filter_map(|at| pieces.get(at));
+        near.map(|piece| (piece, addr.wrapping_sub(piece.addr) as i64)).min_by_key(|(_, from)| from.unsigned_abs())
+    }
+}
+
+/// Pieces that are looked at below an address.
+const NEAR: usize = 64;
+
+/// The jitdump that `DIR/jitted-PID-INDEX.so` is made of.
+pub fn jitdump_of(object: &str) -> Option<String> {
+    let (dir, name) = object.rsplit_once('/')?;
+    let (pid, _) = name.strip_prefix("jitted-")?.split_once('-')?;
+    Some(format!("{dir}/jit-{pid}.dump"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_jitdump_of_an_object() {
+        assert_eq!(jitdump_of("/tmp/jitted-12-34.so").as_deref(), Some("/tmp/jit-12.dump"));
+        assert_eq!(jitdump_of("/tmp/x-12-34.so"), None);
+    }
+
+    #[test]
+    fn pieces_by_address() {
+        let piece = |name: &str, addr, size| Piece { name: name.into(), addr, size, time: 0 };
+        let mut dumps = Dumps::default();
+        dumps.pieces.insert(7, vec![piece("a", 100, 20), piece("b", 110, 5), piece("c", 200, 8)]);
+        let names = |addr| dumps.at(7, addr).map(|piece| &*piece.name).collect::<Vec<_>>();
+        assert_eq!((names(99), names(112), names(116), names(208)), (vec![], vec!["b", "a"], vec!["a"], vec![]));
+        assert_eq!(dumps.nearest(7, 90).map(|(piece, from)| (&*piece.name, from)), Some(("a", -10)));
+        assert_eq!(dumps.nearest(7, 216).map(|(piece, from)| (&*piece.name, from)), Some(("c", 16)));
+        assert!(dumps.nearest(8, 90).is_none());
+    }
+}

@@ -1,0 +1,127 @@
+//! What other producers do that hides their code from readers of perf maps.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::{Rank, Report};
+use crate::check::{self, rules, Finding};
+use crate::open;
+use crate::record::quoted;
+
+/// Executable memory for which nobody looks into a perf map.
+#[derive(Clone, Debug, Default)]
+pub struct Hidden {
+    /// Named by prctl(PR_SET_VMA_ANON_NAME): `[anon:NAME]`.
+    named: Option<String>,
+    /// Of a file without a place: `/memfd:NAME`.
+    file: Option<String>,
+}
+
+impl Hidden {
+    pub fn add(&mut self, path: &str) {
+        let place = match path {
+            _ if path.starts_with("[anon:") => &mut self.named,
+            _ if path.starts_with("/memfd:") => &mut self.file,
+            _ => return,
+        };
+        place.get_or_insert_with(|| path.trim_end_matches(" (deleted)").to_owned());
+    }
+
+    /// Why a map is not looked into, and what helps.
+    fn why(&self) -> Option<(String, &'static str)> {
+        if let Some(path) = &self.file {
+            return Some(match path.contains("doublemapper") {
+                true => (
+                    format!("the code of .NET is in {path}, for which no reader looks into a perf map: DOTNET_EnableWriteXorExecute=0 makes plain memory of it"),
+                    "DOTNET_EnableWriteXorExecute=0 jitsym record -- COMMAND",
+                ),
+                false => (
+                    format!("the code is in {path}, for which no reader looks into a perf map: a jitdump or regions name it"),
+                    "JITSYM=on jitsym record -- COMMAND",
+                ),
+            });
+        }
+        let path = self.named.as_ref()?;
+        Some((
+            format!(
+                "the memory of the code has a name ({path}, by prctl), and so no reader looks into a perf map for it: a jitdump or \
+                 regions name the code, or memory without a name"
+            ),
+            "JITSYM=on jitsym record -- COMMAND",
+        ))
+    }
+
+    /// Adds that, where a map may be all that there is.
+    pub fn note(&self, report: &mut Report) {
+        self.why().into_iter().for_each(|(text, _)| report.note(text));
+    }
+
+    /// Adds that, where nothing else names the code. Returns whether there is such memory.
+    pub fn tell(&self, report: &mut Report) -> bool {
+        self.why().map(|(text, next)| report.because(Rank::Nothing, text, next)).is_some()
+    }
+}
+
+/// More of a map is not read.
+const MOST: u64 = 1 << 20;
+
+/// The perf map of a process, wherever it lies.
+fn map_of(pid: u32, proc: &Path) -> [PathBuf; 2] {
+    let name = format!("tmp/perf-{pid}.map");
+    [Path::new("/").join(&name), proc.join(format!("{pid}/root")).join(name)]
+}
+
+/// Adds what some readers refuse in the map of a process.
+pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
+    let read = |path: &PathBuf| {
+        let mut bytes = Vec::new();
+        open::of_process(path, pid).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
+        Some((bytes, path.clone()))
+    };
+    let Some((bytes, path)) = map_of(pid, proc).iter().find_map(read) else { return };
+    let mut findings: Vec<Finding> = Vec::new();
+    let facts = check::Facts { path: Some(path.clone()), copied: true, ..check::Facts::default() };
+    check::check(&bytes, &facts, &mut findings);
+    if findings.iter().any(|finding| *finding.rule == rules::MAP_0X) {
+        report.note(format!(
+            "{} has addresses with 0x: perf reads them; ddprof and blazesym refuse the lines (`jitsym check {}`)",
+            path.display(),
+            quoted(&path)
+        ));
+    }
+}
+
+/// perforator reads the maps of those processes alone that ask for it.
+pub fn perforator(has_variable: bool, proc: &Path, report: &mut Report) {
+    let processes = || fs::read_dir(proc).into_iter().flatten().flatten();
+    let is_one = |entry: fs::DirEntry| {
+        fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.starts_with("perforator"))
+    };
+    if !has_variable && processes().any(is_one) {
+        report.note("perforator runs here, and reads the perf map of a process only with __PERFORATOR_ENABLE_PERFMAP=1 in its environment");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_hidden() {
+        let of = |paths: &[&str]| {
+            let mut hidden = Hidden::default();
+            paths.iter().for_each(|path| hidden.add(path));
+            hidden.why()
+        };
+        assert_eq!(of(&["//anon", "/usr/lib/libc.so.6"]), None);
+        let named = of(&["[anon:cpython:jit]"]).unwrap();
+        assert!(named.0.contains("[anon:cpython:jit], by prctl"), "{named:?}");
+        let net = of(&["[anon:x]", "/memfd:doublemapper (deleted)"]).unwrap();
+        assert!(
+            net.0.contains("in /memfd:doublemapper,") && net.1.starts_with("DOTNET_EnableWriteXorExecute=0 "),
+            "{net:?}"
+        );
+        assert!(of(&["/memfd:jit (deleted)"]).unwrap().0.contains("/memfd:jit,"));
+    }
+}

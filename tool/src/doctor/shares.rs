@@ -1,0 +1,84 @@
+//! The shares of names and whole stacks, in the words of `jitsym doctor` and `jitsym record`.
+
+use super::process::count;
+use super::stacks::Quality;
+use super::{Mark, Report};
+use crate::record::stacks::percent;
+
+/// Fewer samples say nothing.
+pub const ENOUGH: u64 = 10;
+/// A share in percent below which something is wrong.
+pub const FEW: f64 = 90.0;
+/// A share below which it is worth knowing: a few stacks are cut off while a frame is made or removed.
+const NEARLY_ALL: f64 = 99.0;
+
+/// How much of compiled code a reader finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    pub samples: u64,
+    /// In compiled code.
+    pub compiled: u64,
+    pub named: u64,
+    /// `None` without call stacks.
+    pub whole: Option<u64>,
+}
+
+impl Shares {
+    pub fn of(quality: &Quality, has_stacks: bool) -> Shares {
+        let Quality { samples, jit, named, whole, .. } = *quality;
+        Shares { samples, compiled: jit, named, whole: has_stacks.then_some(whole) }
+    }
+
+    /// How a share is meant, and the line about it.
+    fn line(&self, number: u64, what: &str) -> (Mark, String) {
+        let share = percent(number, self.compiled);
+        let line = format!(
+            "{number} of {} in compiled code have {what} ({share:.0} %)",
+            count(self.compiled as usize, "sample")
+        );
+        match share {
+            ..FEW => (Mark::Bad, line),
+            ..NEARLY_ALL => (Mark::Note, line),
+            _ => (Mark::Good, line),
+        }
+    }
+
+    pub fn names(&self) -> (Mark, String) {
+        self.line(self.named, "names")
+    }
+
+    pub fn stacks(&self) -> Option<(Mark, String)> {
+        self.whole.map(|whole| self.line(whole, "whole stacks"))
+    }
+
+    /// Whether nothing is missing.
+    pub fn are_good(&self) -> bool {
+        let lines = [Some(self.names()), self.stacks()];
+        self.compiled >= ENOUGH && lines.iter().flatten().all(|(mark, _)| *mark == Mark::Good)
+    }
+
+    /// Adds a line. Returns whether it says that something is wrong.
+    pub fn tell((mark, line): (Mark, String), report: &mut Report) -> bool {
+        match mark {
+            Mark::Good => report.good(line),
+            Mark::Note => report.note(line),
+            Mark::Bad => report.bad(line),
+        }
+        mark == Mark::Bad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks() {
+        let of = |named| Shares { samples: 2000, compiled: 1000, named, whole: None }.names();
+        assert_eq!(of(1000), (Mark::Good, "1000 of 1000 samples in compiled code have names (100 %)".into()));
+        assert_eq!([of(990).0, of(989).0, of(900).0, of(899).0], [Mark::Good, Mark::Note, Mark::Note, Mark::Bad]);
+        let shares = Shares { samples: 10, compiled: 10, named: 10, whole: Some(9) };
+        assert!(!shares.are_good() && Shares { whole: None, ..shares }.are_good());
+        assert!(!Shares { compiled: 9, named: 9, whole: None, ..shares }.are_good());
+    }
+}

@@ -1,0 +1,148 @@
+//! Samples in compiled code for which the recording has no name of that time: was the code registered later, elsewhere, or never?
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::dumps::{Dumps, Piece};
+use super::process::count;
+use super::shares::{Shares, FEW};
+use super::{Rank, Report, FIND_OUT};
+use crate::record::script::{Kind, Sample};
+use crate::record::stacks::percent;
+use crate::record::watch::{How, Odd, Seen, Watched};
+
+/// Between two looks at memory.
+const BETWEEN: Duration = Duration::from_millis(30);
+/// A part in percent of all samples that is worth a cause.
+const SOME: f64 = 1.0;
+/// Farther away from registered code is other code.
+const NEAR: u64 = 1 << 16;
+
+/// Sums of such samples, and of those that have names.
+#[derive(Default)]
+pub struct Strays {
+    /// By function: in code that was registered later, how many, and how long before that the first one was.
+    late: HashMap<String, (u64, u64)>,
+    /// By function: beside it, how many, and how far from its start the first one was.
+    beside: HashMap<String, (u64, i64)>,
+    /// Functions that have samples.
+    hit: HashMap<String, u64>,
+}
+
+impl Strays {
+    /// `timed`: the recording has the clock of the jitdumps.
+    pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) {
+        let Some(frame) = sample.compiled() else { return };
+        if let Some(name) = &frame.symbol {
+            *self.hit.entry(name.clone()).or_default() += 1;
+        }
+        // A perf map has no time, and so names what was not registered yet.
+        if !matches!(frame.kind(), Kind::Map | Kind::Memory | Kind::Nowhere) {
+            return;
+        }
+        let all: Vec<&Piece> = dumps.at(sample.pid, frame.address).collect();
+        if let Some(first) = all.iter().min_by_key(|piece| piece.time).filter(|_| timed && sample.time > 0) {
+            if let Some(before) = first.time.checked_sub(sample.time).filter(|&before| before > 0) {
+                let (samples, most) = self.late.entry(first.name.clone()).or_default();
+                (*samples, *most) = (*samples + 1, before.max(*most));
+            }
+        } else if all.is_empty() && frame.symbol.is_none() {
+            let near = dumps.nearest(sample.pid, frame.address).filter(|(_, from)| from.unsigned_abs() <= NEAR);
+            if let Some((piece, from)) = near {
+                self.beside.entry(piece.name.clone()).or_insert((0, from)).0 += 1;
+            }
+        }
+    }
+
+    /// Adds what they tell. `seen`: what was seen in memory meanwhile.
+    pub fn tell(&self, shares: &Shares, seen: &Seen, report: &mut Report) {
+        let again = "jitsym doctor -- COMMAND";
+        let beside: u64 = self.beside.values().map(|(samples, _)| samples).sum();
+        self.late(shares, again, report);
+        // Other code of the program may lie there without harm.
+        let odd = |how: &How, name: &str| match how {
+            How::Elsewhere(_) => beside > 0,
+            How::Other { .. } => self.hit.contains_key(name),
+        };
+        let found = seen.odd.iter().find(|it| odd(&it.how, &it.name));
+        match found.map(|it| (&it.name, it.how)) {
+            Some((name, how @ How::Elsewhere(_))) => {
+                let text = how.told(name);
+                report.cause(format!("{name} is not where it is registered"), Rank::Quality, text, again);
+            }
+            Some((name, how @ How::Other { .. })) => {
+                let text = how.told(name);
+                report.cause(format!("the bytes of {name} are others in memory"), Rank::Quality, text, again);
+            }
+            None if percent(shares.named, shares.compiled) < FEW => {
+                let most = self.beside.iter().max_by_key(|(_, (samples, _))| *samples);
+                let Some((name, (_, from))) = most else { return };
+                let samples = count(beside as usize, "sample");
+                let text = format!(
+                    "code runs that no registration covers ({samples}, the nearest is {name}): it was not registered, or with \
+                     another address or size"
+                );
+                let line =
+                    format!("{samples} beside registered code, such as {} than the start of {name}", distance(*from));
+                report.cause(line, Rank::Quality, text, FIND_OUT);
+            }
+            None => {}
+        }
+    }
+
+    fn late(&self, shares: &Shares, again: &str, report: &mut Report) {
+        let late: u64 = self.late.values().map(|(samples, _)| samples).sum();
+        let Some((name, (_, before))) = self.late.iter().max_by_key(|(_, (samples, _))| *samples) else { return };
+        let samples = count(late as usize, "sample");
+        let line = format!("{samples} of {} are in code that was registered later", shares.compiled);
+        let milliseconds = before.div_ceil(1_000_000);
+        if percent(late, shares.compiled) < SOME {
+            report.note(line);
+            return;
+        }
+        let text = format!(
+            "code ran before it was registered, or before writing was turned on: {name} up to {milliseconds} ms before ({samples}). \
+             Register it before it runs"
+        );
+        report.cause(line, Rank::Quality, text, again);
+    }
+}
+
+/// Holds what a process has registered against its memory, twice.
+pub fn in_memory(pid: u32, report: &mut Report) {
+    let mut watched = Watched::default();
+    for _ in 0..2 {
+        watched.look(&[pid].into());
+        // What is being patched at this moment is right at the next.
+        std::thread::sleep(BETWEEN);
+    }
+    let Seen { compared, odd } = &watched.seen;
+    let Some(Odd { name, how }) = odd.first() else { return };
+    let line = format!("{} of {compared} pieces of code not in memory as they were registered", odd.len());
+    // Code that is not used any more, and whose memory is, does no harm.
+    if matches!(how, How::Other { .. }) && odd.len() * 2 < *compared {
+        report.note(format!("{line}, such as {name}"));
+    } else {
+        report.cause(line, Rank::Quality, how.told(name), "jitsym doctor -- COMMAND");
+    }
+}
+
+impl How {
+    /// The cause that it is, and what to type then.
+    fn told(self, name: &str) -> String {
+        match self {
+            How::Elsewhere(from) => {
+                format!("{name} lies {} than it is registered (jitsym_code.addr): its bytes are there", distance(from))
+            }
+            How::Other { differ, of } => format!(
+                "the bytes of {name} are not those in memory (jitsym_code.bytes): {differ} of the first {of} differ. Or other \
+                 code has taken its place, and was not registered"
+            ),
+        }
+    }
+}
+
+/// `64 bytes lower`
+pub fn distance(from: i64) -> String {
+    format!("{} bytes {}", from.unsigned_abs(), if from < 0 { "lower" } else { "higher" })
+}

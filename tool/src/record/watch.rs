@@ -1,0 +1,258 @@
+//! Holds what processes have registered against their memory while they run: what a jitdump says of code can be seen to be wrong there,
+//! and nowhere later.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
+use jitsym::format::jitdump::HEADER_SIZE;
+
+use super::script::jitdump_pid;
+use crate::open;
+use crate::text::shortened;
+
+/// Between looks: at first, and at most.
+const FIRST: Duration = Duration::from_millis(30);
+const LAST: Duration = Duration::from_secs(1);
+/// In one look: bytes of a jitdump, and pieces of code that are compared.
+const BYTES: usize = 16 << 20;
+const PIECES: usize = 2000;
+/// Pieces that wait for that.
+const KEPT: usize = 20_000;
+/// Bytes of a piece that are compared, at least and at most.
+const SHORTEST: usize = 6;
+const LONGEST: usize = 256;
+/// How far from its address code is looked for.
+const FAR: u64 = 4096;
+
+/// A piece of code that is not in memory as it was registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Odd {
+    pub name: String,
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Its bytes lie so far from the address.
+    Elsewhere(i64),
+    /// So many of the first bytes are others.
+    Other { differ: usize, of: usize },
+}
+
+/// What was compared, and what was odd.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    pub compared: usize,
+    pub odd: Vec<Odd>,
+}
+
+/// A mapping of a process.
+pub struct Mapping {
+    pub range: Range<u64>,
+    pub executable: bool,
+    pub path: String,
+}
+
+/// The mappings in the text of `/proc/PID/maps`: `START-END PROTECTION OFFSET DEVICE INODE   PATH`
+pub fn mappings(text: &str) -> impl Iterator<Item = Mapping> + '_ {
+    text.lines().filter_map(|line| {
+        let mut rest = line;
+        let mut fields = [""; 5];
+        for field in &mut fields {
+            (*field, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        }
+        let bound = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (start, end) = fields[0].split_once('-')?;
+        let range = bound(start)?..bound(end)?;
+        Some(Mapping { range, executable: fields[1].contains('x'), path: rest.trim_start().to_owned() })
+    })
+}
+
+struct Piece {
+    name: String,
+    bytes: Vec<u8>,
+    size: u64,
+    /// What was there instead in the look before.
+    instead: Option<Vec<u8>>,
+}
+
+/// One process.
+#[derive(Default)]
+struct Process {
+    /// How much of each jitdump was read.
+    read: HashMap<String, u64>,
+    /// What is to be compared, by its address.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+impl Process {
+    fn look(&mut self, pid: u32, seen: &mut Seen) -> io::Result<()> {
+        let text = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?).into_owned();
+        let maps: Vec<Mapping> = mappings(&text).filter(|mapping| mapping.executable).collect();
+        for path in maps.iter().map(|mapping| &mapping.path).filter(|path| jitdump_pid(path).is_some()) {
+            let _ = self.read_on(pid, path);
+        }
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let code: Vec<&Range<u64>> = maps.iter().map(|mapping| &mapping.range).collect();
+        for addr in self.pieces.keys().copied().take(PIECES).collect::<Vec<_>>() {
+            let Some(piece) = self.pieces.get_mut(&addr) else { continue };
+            let mut now = vec![0; piece.bytes.len()];
+            let is_there = memory.read_exact_at(&mut now, addr).is_ok();
+            let differ = now.iter().zip(&piece.bytes).filter(|(now, then)| now != then).count();
+            // Jumps are patched, and numbers are filled in.
+            if is_there && differ * 2 <= now.len() {
+                seen.compared += 1;
+                self.pieces.remove(&addr);
+                continue;
+            }
+            if piece.instead.as_ref() != Some(&now) {
+                piece.instead = Some(now);
+                continue;
+            }
+            let how = match elsewhere(&memory, &code, addr, &piece.bytes) {
+                Some(from) => Some(How::Elsewhere(from)),
+                None if is_there && code.iter().any(|range| range.contains(&addr)) => {
+                    Some(How::Other { differ, of: now.len() })
+                }
+                // It is gone.
+                None => None,
+            };
+            seen.compared += 1;
+            seen.odd.extend(how.map(|how| Odd { name: piece.name.clone(), how }));
+            self.pieces.remove(&addr);
+        }
+        Ok(())
+    }
+
+    /// Reads what has been added to a jitdump.
+    fn read_on(&mut self, pid: u32, path: &str) -> io::Result<()> {
+        let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
+        let file = open::of_process(&PathBuf::from(path), pid).or_else(|_| open::of_process(&inside, pid))?;
+        let mut header = [0; HEADER_SIZE];
+        file.read_exact_at(&mut header, 0)?;
+        if RawHeader::read(&header).is_none_or(|header| header.swapped || header.pid != pid && header.pid != inner(pid))
+        {
+            return Ok(());
+        }
+        let at = self.read.entry(path.to_owned()).or_insert(HEADER_SIZE as u64);
+        let len = file.metadata()?.len().saturating_sub(*at).min(BYTES as u64) as usize;
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, *at)?;
+        let mut records = RawRecords::from(&bytes, 0);
+        let mut end = 0;
+        while let Some(record) = records.next() {
+            end = records.offset();
+            let Some((load, code)) = record.load().and_then(|load| Some((load, load.code()?))) else { continue };
+            // What it takes the place of is not there any more.
+            let below = self.pieces.range(..load.addr.saturating_add(load.size)).rev();
+            let over = below.take_while(|(&addr, piece)| addr + piece.size > load.addr);
+            let over: Vec<u64> = over.map(|(&addr, _)| addr).collect();
+            over.iter().for_each(|addr| drop(self.pieces.remove(addr)));
+            if code.len() >= SHORTEST && self.pieces.len() < KEPT {
+                let name = shortened(load.name().unwrap_or_default()).to_string();
+                let bytes = code[..code.len().min(LONGEST)].to_vec();
+                self.pieces.insert(load.addr, Piece { name, bytes, size: load.size, instead: None });
+            }
+        }
+        *at += end as u64;
+        Ok(())
+    }
+}
+
+/// The number of a process in its own namespace.
+fn inner(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"));
+    numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()).unwrap_or(pid)
+}
+
+/// How far from its address code lies, if it lies in one other place near it.
+fn elsewhere(memory: &File, code: &[&Range<u64>], addr: u64, bytes: &[u8]) -> Option<i64> {
+    let near = addr.saturating_sub(FAR)..addr.saturating_add(FAR + bytes.len() as u64);
+    let mut places = Vec::new();
+    for range in code {
+        let part = range.start.max(near.start)..range.end.min(near.end);
+        let mut there = vec![0; part.end.saturating_sub(part.start) as usize];
+        if there.len() >= bytes.len() && memory.read_exact_at(&mut there, part.start).is_ok() {
+            let found = there.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes);
+            places.extend(found.map(|(at, _)| (part.start + at as u64).wrapping_sub(addr) as i64));
+        }
+    }
+    (places.len() == 1).then(|| places[0])
+}
+
+/// Several processes, look by look.
+#[derive(Default)]
+pub struct Watched {
+    processes: HashMap<u32, Process>,
+    pub seen: Seen,
+}
+
+impl Watched {
+    pub fn look(&mut self, pids: &BTreeSet<u32>) {
+        for &pid in pids {
+            // A process may end at any time.
+            let _ = self.processes.entry(pid).or_default().look(pid, &mut self.seen);
+        }
+    }
+}
+
+/// Looks at processes from a thread of its own.
+pub struct Watch {
+    stop: Sender<()>,
+    thread: JoinHandle<Seen>,
+}
+
+impl Watch {
+    /// `pids`: those that there are now.
+    pub fn start(pids: impl Fn() -> BTreeSet<u32> + Send + 'static) -> Watch {
+        let (stop, stopped) = channel();
+        let thread = std::thread::spawn(move || {
+            let (mut watched, mut wait) = (Watched::default(), FIRST);
+            while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                watched.look(&pids());
+                wait = (2 * wait).min(LAST);
+            }
+            watched.seen
+        });
+        Watch { stop, thread }
+    }
+
+    pub fn end(self) -> Seen {
+        drop(self.stop);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_of_a_process() {
+        let text = "7f00-7f10 r-xp 00001000 fe:00 12   /a b\n10-20 rw-p 0 0:0 0 \nx\n";
+        let found: Vec<_> = mappings(text).map(|it| (it.range, it.executable, it.path)).collect();
+        assert_eq!(found, [(0x7f00..0x7f10, true, "/a b".to_owned()), (0x10..0x20, false, String::new())]);
+    }
+
+    #[test]
+    fn code_is_found_where_it_lies() {
+        let memory = File::open("/proc/self/mem").unwrap();
+        let mut bytes = vec![0u8; 600];
+        bytes[300..308].copy_from_slice(b"\x55\x48\x89\xe5\x90\x90\x5d\xc3");
+        let start = bytes.as_ptr() as u64;
+        let range = start..start + 600;
+        let at = |addr| elsewhere(&memory, &[&range], addr, b"\x55\x48\x89\xe5\x90\x90\x5d\xc3");
+        assert_eq!((at(start + 364), at(start + 100)), (Some(-64), Some(200)));
+        bytes.copy_within(300..308, 500);
+        assert_eq!(at(start + 364), None, "it is there twice");
+    }
+}

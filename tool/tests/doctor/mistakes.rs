@@ -1,0 +1,178 @@
+//! Programs that make a mistake, and programs that are run in a wrong way.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use crate::set_ups::{inject, of_recording, SetUp, DWARF};
+use crate::support::*;
+use crate::{doctor, perf};
+
+pub const MISTAKES: &[SetUp] = &[
+    SetUp {
+        heading: "A wrong description",
+        done: "The program says that the CFA is 8 bytes higher than it is (`cfa_offset`).",
+        without: "callers that are missing or absurd, and no word",
+        make: |dir| mistaken("cfa", dir),
+        cause: "the row has the CFA at rsp+16, which is 8 too high: it is rsp+8",
+    },
+    SetUp {
+        heading: "Frame pointers that are claimed",
+        done: "The program describes its code as code with a frame pointer, which it does not make.",
+        without: "callers that are missing, and no word",
+        make: |dir| mistaken("frame-pointer", dir),
+        cause: "It is described as code with a frame pointer, and makes none",
+    },
+    SetUp {
+        heading: "Registered late",
+        done: "The program calls its code, and registers it after that.",
+        without: "addresses, or stacks that end at compiled code, and no word",
+        make: |dir| mistaken("late", dir),
+        cause: "code ran before it was registered",
+    },
+    SetUp {
+        heading: "Another address",
+        done: "The program gives an address that is 64 too high.",
+        without: "addresses, and no word",
+        make: |dir| mistaken("address", dir),
+        cause: "lies 64 bytes lower than it is registered (jitsym_code.addr)",
+    },
+    SetUp {
+        heading: "Another size",
+        done: "The program gives a function the size of two, and the second one is registered already.",
+        without: "one name for both, and no word",
+        make: |dir| mistaken("size", dir),
+        cause: "its size is too large, and hides the other's name",
+    },
+    SetUp {
+        heading: "Other bytes",
+        done: "The program gives bytes that are not those that it runs (`jitsym_code.bytes`).",
+        without: "other instructions in `perf annotate`, and no word",
+        make: |dir| mistaken("bytes", dir),
+        cause: "are not those in memory (jitsym_code.bytes)",
+    },
+    SetUp {
+        heading: "A full directory",
+        done: "There is no room in the directory of the files.",
+        without: "addresses, and no word",
+        make: full,
+        cause: "has no room for the files",
+    },
+    SetUp {
+        heading: "Only a perf map",
+        done: "`JITSYM=map` is in the environment.",
+        without: "stacks that end at compiled code, and no word",
+        make: |_| {
+            let mut command = mistakes_under_doctor("none", 150);
+            let output = try_run(command.env("JITSYM", "map"));
+            tidy(&output);
+            output
+        },
+        cause: "only a perf map names the code",
+    },
+    SetUp {
+        heading: "Files of regions removed",
+        done: "The program was run with `JITSYM_ADOPT=1 JITSYM_REMOVE=1`.",
+        without: "addresses, and no word",
+        make: |dir| of_mistakes(dir, DWARF, &[("JITSYM_ADOPT", "1"), ("JITSYM_REMOVE", "1")]),
+        cause: "files of regions were removed before perf has read them",
+    },
+    SetUp {
+        heading: "Counter values for times",
+        done: "`JITDUMP_USE_ARCH_TIMESTAMP=1` is in the environment.",
+        without: "`jitted code must be sampled with perf record -k 1`, although it was",
+        make: |dir| of_mistakes(dir, DWARF, &[("JITDUMP_USE_ARCH_TIMESTAMP", "1")]),
+        cause: "has counter values for times (JITDUMP_USE_ARCH_TIMESTAMP=1)",
+    },
+    SetUp {
+        heading: "A directory that takes no files",
+        done: "`JITSYM_DIR=/proc` is in the environment.",
+        without: "addresses, and no word",
+        make: |_| try_run(doctor(&[]).env("JITSYM_DIR", "/proc")),
+        cause: "/proc is a file system of the kernel's own",
+    },
+    SetUp {
+        heading: "Memory that no map is read for",
+        done: "`JITSYM=map` is in the environment, and the code is in the memory that .NET makes.",
+        without: "addresses, and no word",
+        make: |_| {
+            let output = try_run(mistakes_under_doctor("memfd", 150).env("JITSYM", "map"));
+            tidy(&output);
+            output
+        },
+        cause: "DOTNET_EnableWriteXorExecute=0 makes plain memory of it",
+    },
+    SetUp {
+        heading: "Another address, in a recording",
+        done: "The program gives an address that is 64 too high. The recording does not tell whether the code was registered at all.",
+        without: "addresses, and no word",
+        make: |dir| {
+            let data = dir.join("perf.data");
+            let mut record = perf::perf("record");
+            record.args(["-e", "cpu-clock", "-F", "999"]).args(DWARF).arg("-o").arg(&data).arg("--").arg(mistakes());
+            run(record.arg("address").env("JITSYM", "jitdump").env("JITSYM_DIR", dir));
+            of_recording(&inject(&data))
+        },
+        cause: "code runs that no registration covers",
+    },
+    SetUp {
+        heading: "A program without symbols",
+        done: "The library is linked statically, and the program was stripped. perf finds all of it.",
+        without: "`??` for compiled code in gdb, and no word",
+        make: |dir| {
+            let program = dir.join("stripped");
+            let built = compile("gcc", &["tool/tests/doctor/mistakes.c"], Link::Static, &["-O1"], "mistakes_static");
+            run(perf::command("strip").arg("-o").arg(&program).arg(built));
+            try_run(doctor(&["--"]).arg(program).arg("none").env("JITSYM_DIR", dir))
+        },
+        cause: "gdb and lldb see no compiled code",
+    },
+];
+
+/// The program of README.md with a mistake.
+pub fn mistakes() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("gcc", &["tool/tests/doctor/mistakes.c"], Link::Shared, &["-O1"], "mistakes"))
+}
+
+pub fn mistakes_under_doctor(mistake: &str, milliseconds: u32) -> Command {
+    let mut command = doctor(&["--"]);
+    command.arg(mistakes()).args([mistake, &milliseconds.to_string()]);
+    command
+}
+
+/// What doctor says of it. It runs for longer where the memory of the program was not looked at twice.
+pub fn mistaken(mistake: &str, dir: &Path) -> Output {
+    until_enough(1, |pace| {
+        let output = try_run(mistakes_under_doctor(mistake, 250 * pace).env("JITSYM_DIR", dir));
+        let found = output.status.code() == Some(1) && !stdout(&output).contains("that no registration covers");
+        (output, usize::from(found))
+    })
+}
+
+/// Removes what a process that was recorded has left in /tmp.
+pub fn tidy(output: &Output) {
+    let text = stdout(output);
+    let pid = text.split_once("/tmp/perf-").and_then(|(_, rest)| rest.split_once(".map")?.0.parse().ok());
+    drop(pid.map(TmpFiles));
+}
+
+/// What doctor says of a recording of the program without a mistake.
+pub fn of_mistakes(dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Output {
+    let data = dir.join("perf.data");
+    let mut record = perf::perf("record");
+    record.args(["-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data).arg("--").arg(mistakes());
+    record.env("JITSYM", "on").env("JITSYM_DIR", dir).envs(environment.iter().copied());
+    run(&mut record);
+    of_recording(&data)
+}
+
+/// With a file system on the directory that has no room left.
+pub fn full(dir: &Path) -> Output {
+    let command = mistakes_under_doctor("none", 100);
+    let script =
+        "mount -t tmpfs -o size=16k none \"$1\"; head -c 16k /dev/zero >\"$1\"/x 2>/dev/null || :; shift; exec \"$@\"";
+    let mut unshare = perf::command("unshare");
+    unshare.args(["--mount", "sh", "-euc", script, "sh"]).arg(dir).arg(command.get_program()).args(command.get_args());
+    try_run(unshare.env("JITSYM_DIR", dir))
+}
