@@ -421,6 +421,13 @@ fn every_sink_is_named_where_the_library_is_introduced() {
     }
 }
 
+/// Whoever opens the page reads it to its end.
+#[test]
+fn the_readme_is_short() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= 120, "{lines} lines");
+}
+
 #[test]
 fn the_link_line_for_static_libraries_is_the_tested_one() {
     assert!(read("docs/linking.md").contains(&format!("lib/libjitsym.a {}`", STATIC_LIBS.join(" "))));
