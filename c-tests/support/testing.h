@@ -179,7 +179,8 @@ static int test_jitdump_is_elsewhere;
 static inline struct test_path test_path_in(jitsym *session, uint32_t sink, const char *dir) {
   struct test_path path, expected;
   const char *dump = test_jitdump_is_elsewhere ? "%s/jit-0%d.dump" : "%s/jit-%d.dump";
-  snprintf(expected.text, sizeof expected.text, sink == JITSYM_SINK_MAP ? "%s/perf-%d.map" : dump, dir, (int)getpid());
+  int length = snprintf(expected.text, sizeof expected.text, sink == JITSYM_SINK_MAP ? "%s/perf-%d.map" : dump, dir, (int)getpid());
+  CHECK(length > 0 && (size_t)length < sizeof expected.text);
   CHECK_OK(jitsym_path(session, sink, path.text, sizeof path.text));
   CHECK(strcmp(path.text, expected.text) == 0);
   return path;
