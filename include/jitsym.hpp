@@ -105,16 +105,11 @@ class Code {
   }
   ~Code() { remove(); }
 
-  /* Registers code, and unregisters the code that it has, if any. If that is refused, the object has the code that it had. */
+  /* Unregisters the code that it has, if any, and registers other code: if that is refused, the object has none. */
   jitsym_status add(const Session &session, const jitsym_code &code) noexcept {
-    jitsym_id id = 0;
-    jitsym_status status = jitsym_register(session.get(), &code, &id);
-    if (status == JITSYM_OK) {
-      remove();
-      session_ = session.get();
-      id_ = id;
-    }
-    return status;
+    remove();
+    session_ = session.get();
+    return jitsym_register(session_, &code, &id_);
   }
   /* The code is at another place now (`jitsym_move`). */
   jitsym_status relocate(const jitsym_move_target &target) noexcept {

@@ -72,11 +72,13 @@ void codes(Session &session) {
   CHECK_OK(third.add(session, described(0x7000002000, "third")));
   third = std::move(second);
   CHECK(third.id() == id && live(session) == 1);
-  // It has other code then, or, if that is refused, what it had.
-  CHECK_STATUS(JITSYM_ERR_SIZE_ZERO, third.add(session, JITSYM_CODE(0x7000003000u, 0, "empty")));
-  CHECK(third.id() == id && live(session) == 1);
-  CHECK_OK(third.add(session, described(0x7000003000, "other")));
+  // It has other code then, or, if that is refused, none.
+  CHECK_OK(third.add(session, described(0x7000003000, "another")));
   CHECK(third.id() != id && live(session) == 1);
+  CHECK_STATUS(JITSYM_ERR_SIZE_ZERO, third.add(session, JITSYM_CODE(0x7000003000u, 0, "empty")));
+  CHECK(!third && live(session) == 0);
+  CHECK_OK(third.add(session, described(0x7000003000, "other")));
+  CHECK(live(session) == 1);
   CHECK(named_at(session, "7000003000") == "40 other;");
   // Where the code is, its name is.
   jitsym_move_target target = JITSYM_MOVE_TARGET(0x7000004000u);

@@ -63,6 +63,22 @@ static void file_size_after(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* No signal for a line of JITSYM_DEBUG either, which the calling thread writes. */
+static void file_size_of_lines(void) {
+  char log[TEST_PATH_MAX];
+  snprintf(log, sizeof log, "%s/lines", test_dir);
+  CHECK(setenv("JITSYM_DEBUG", log, 1) == 0);
+  jitsym *session = test_open();
+  limit(RLIMIT_FSIZE, 0);
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_register(session, NULL, NULL));
+  limit(RLIMIT_FSIZE, RLIM_INFINITY);
+  put(session, 0, "after");
+  CHECK_OK(test_flush(session));
+  check_files(1, "after");
+  CHECK_OK(jitsym_close(session));
+  CHECK(file_exists(log) && unlink(log) == 0);
+}
+
 static void file_size_before(void) {
   static const rlim_t limits[] = {0, 1, 40, 4096, 100000};
   for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
@@ -760,6 +776,7 @@ int main(int argc, char **argv) {
   CHECK(chmod(test_dir, 0755) == 0);
   test_child(file_size_after);
   test_child(file_size_before);
+  test_child(file_size_of_lines);
   test_child(descriptors);
   test_child(no_descriptors);
   test_child(no_descriptors_in_a_child);

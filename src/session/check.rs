@@ -4,6 +4,7 @@
 //! Code may be registered before it is in its place. So its bytes are compared once, at a time when it has to be there: when it ends, at
 //! an exit, or when the thread that has registered it flushes and the memory can be executed and not written to.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::api::code::{Bytes, Code, MoveTarget};
@@ -14,11 +15,22 @@ use crate::sys::{debug, maps, process_memory, reserve, thread};
 
 /// Of each kind so many findings are said, and then how many more there are.
 const SAID_MOST: u32 = 20;
-/// In a forked child nobody may be there who gives the table back.
+/// A call is not checked if another thread has the table for longer.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// So many flushes examine where code lies.
+const LOOKS_MOST: u8 = 2;
+/// The bytes of larger code are not kept.
+const BYTES_MOST: usize = 1 << 20;
 
-static TABLE: TimedLock<Table> = TimedLock::new(Table { codes: Vec::new(), found: [0; 3] });
+static MINE: AtomicPtr<Mine> = AtomicPtr::new(std::ptr::null_mut());
 
+/// The table of a process. A forked child begins with none: a thread that it does not have may have been at work in its parent's.
+struct Mine {
+    pid: u32,
+    table: TimedLock<Table>,
+}
+
+#[derive(Default)]
 struct Table {
     /// In the order of their addresses; no two overlap.
     codes: Vec<Known>,
@@ -35,13 +47,34 @@ struct Known {
     name: Vec<u8>,
     /// Those that the host has given, until they are compared.
     bytes: Option<Vec<u8>>,
+    /// How many flushes have examined where it lies.
+    looks: u8,
+}
+
+fn table() -> &'static TimedLock<Table> {
+    let (known, pid) = (MINE.load(Ordering::Acquire), std::process::id());
+    // SAFETY: what was put there is never freed.
+    if let Some(mine) = unsafe { known.as_ref() }.filter(|mine| mine.pid == pid) {
+        return &mine.table;
+    }
+    let new = Box::into_raw(Box::new(Mine { pid, table: TimedLock::default() }));
+    let mine = match MINE.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => new,
+        Err(faster) => {
+            // SAFETY: it is this function's, and nobody else has seen it.
+            drop(unsafe { Box::from_raw(new) });
+            faster
+        }
+    };
+    // SAFETY: as above.
+    unsafe { &(*mine).table }
 }
 
 /// Does something to the table, if calls are checked.
 #[inline]
 fn with(body: impl FnOnce(&mut Table)) {
     if debug::checks() {
-        _ = TABLE.lock_until(Instant::now() + PATIENCE).map(|mut table| body(&mut table));
+        _ = table().lock_until(Instant::now() + PATIENCE).map(|mut table| body(&mut table));
     }
 }
 
@@ -78,6 +111,11 @@ pub fn ends_in(addr: u64, size: u64) {
             table.compare(&mut known, true);
         }
     });
+}
+
+/// All ids have ended, and with them what is known.
+pub fn all_ended() {
+    with(|table| table.codes = Vec::new());
 }
 
 /// The calling thread flushes, or the process exits.
@@ -121,17 +159,29 @@ impl Table {
                 ));
             }
         }
-        let bytes = if let Bytes::Here(bytes) = bytes { reserve::copy_of(bytes).ok() } else { None };
+        let bytes = match bytes {
+            Bytes::Here(bytes) if bytes.len() <= BYTES_MOST => reserve::copy_of(bytes).ok(),
+            _ => None,
+        };
         let Ok(name) = reserve::copy_of(name) else { return };
-        let index = self.codes.partition_point(|known| known.addr < addr);
-        self.codes.insert(index, Known { id, addr, size, by: thread::id(), name, bytes });
+        if self.codes.try_reserve(1).is_ok() {
+            let index = self.codes.partition_point(|known| known.addr < addr);
+            self.codes.insert(index, Known { id, addr, size, by: thread::id(), name, bytes, looks: 0 });
+        }
     }
 
     /// Removes what overlaps a range.
     fn take(&mut self, addr: u64, size: u64) -> Vec<Known> {
         let from = self.codes.partition_point(|known| known.addr + known.size <= addr);
         let to = self.codes.partition_point(|known| known.addr < addr.saturating_add(size));
-        self.codes.drain(from..to.max(from)).collect()
+        let (mut taken, found) = (Vec::new(), from..to.max(from));
+        // Without memory nothing is said of them.
+        let has_room = taken.try_reserve_exact(found.len()).is_ok();
+        let found = self.codes.drain(found);
+        if has_room {
+            taken.extend(found);
+        }
+        taken
     }
 
     fn is_to_be_said(&mut self, kind: usize) -> bool {
@@ -142,7 +192,8 @@ impl Table {
     /// Compares what was registered with what is in memory. `ends`: the memory is to be there.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
-        let Ok((there, is_whole)) = process_memory::copy(std::process::id(), addr, size) else { return };
+        let looked_at = size.min(BYTES_MOST as u64);
+        let Ok((there, is_whole)) = process_memory::copy(std::process::id(), addr, looked_at) else { return };
         let name = name.escape_ascii();
         if !is_whole {
             if ends && self.is_to_be_said(2) {
@@ -170,8 +221,12 @@ impl Table {
 }
 
 impl Known {
-    /// Whether its memory can be executed, and not written to.
-    fn is_in_place(&self) -> bool {
+    /// Whether its memory can be executed, and not written to, as far as that is still asked.
+    fn is_in_place(&mut self) -> bool {
+        if self.looks == LOOKS_MOST {
+            return false;
+        }
+        self.looks += 1;
         let mappings = maps::within(self.addr, self.addr + self.size).unwrap_or_default();
         !mappings.is_empty() && mappings.iter().all(|it| it.is_executable() && it.protection & libc::PROT_WRITE == 0)
     }

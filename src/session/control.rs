@@ -10,7 +10,7 @@ use crate::queue::engine::Engine;
 use crate::queue::oneshot::{oneshot, Give, Missing, Take};
 use crate::queue::requests::{Change, Stop};
 use crate::session::process::Process;
-use crate::session::{bridge, fork};
+use crate::session::{bridge, check, fork};
 use crate::sink;
 use crate::sink::again::Again;
 use crate::sys::thread::Thread;
@@ -436,6 +436,7 @@ impl Control {
         engine.wake();
         let answer = answer.take(self.left());
         bridge::all_ended();
+        check::all_ended();
         match answer {
             Ok(result) => self.fetch_writer().and(result),
             Err(Missing::Late) => Err(Error::Timeout),

@@ -92,16 +92,16 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
 /// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
 /// raised is taken away: the write has failed with EFBIG, which says it all.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    with_others_blocked(libc::SIGXFSZ, body)
+    with_others_blocked(&[libc::SIGXFSZ], body)
 }
 
-/// As `quietly`, for writing to what may be a pipe whose reader has gone.
+/// As `quietly`, for writing to what may also be a pipe whose reader has gone.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
-    with_others_blocked(libc::SIGPIPE, body)
+    with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
 
-/// `own`: the signal that `body` may raise.
-fn with_others_blocked<T>(own: libc::c_int, body: impl FnOnce() -> T) -> T {
+/// `own`: the signals that `body` may raise.
+fn with_others_blocked<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others(own);
         let result = body();
@@ -116,24 +116,29 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// The signals that a thread had blocked, and one that is taken away before it has these again.
-type Blocked = (libc::sigset_t, Option<libc::c_int>);
+/// The signals that a thread had blocked, and those that are taken away before it has these again.
+type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
 /// Those that are blocked already stay so. One that has come for the host is left to it. It can only wait where the host has it
 /// blocked, so that the kernel is not asked elsewhere.
 #[inline(never)]
-fn block_others(own: libc::c_int) -> Option<Blocked> {
+fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
-    // SAFETY: the set is initialised.
-    let may_wait = unsafe { libc::sigismember(&before, own) == 1 };
-    Some((before, Some(own).filter(|&own| !(may_wait && is_pending(own)))))
+    let is_free = |&own: &libc::c_int| {
+        // SAFETY: the set is initialised.
+        let may_wait = unsafe { libc::sigismember(&before, own) == 1 };
+        !(may_wait && is_pending(own))
+    };
+    Some((before, std::array::from_fn(|index| own.get(index).copied().filter(is_free))))
 }
 
 #[inline(never)]
 fn restore_blocked((before, own): &Blocked) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointers are valid.
-    unsafe { libc::sigtimedwait(&signals(false, own.as_slice()), std::ptr::null_mut(), &now) };
+    for own in own.iter().flatten() {
+        // SAFETY: the pointers are valid.
+        unsafe { libc::sigtimedwait(&signals(false, &[*own]), std::ptr::null_mut(), &now) };
+    }
     change_blocked(libc::SIG_SETMASK, before);
 }
 
@@ -364,15 +369,15 @@ mod tests {
             let raise = || assert_eq!(unsafe { libc::raise(own) }, 0);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
             raise();
-            with_others_blocked(own, || ());
+            with_others_blocked(&[own], || ());
             assert!(is_pending(own));
-            restore_blocked(&(before, Some(own)));
+            restore_blocked(&(before, [None, Some(own)]));
             // One that was raised meanwhile does not, blocked or not.
-            with_others_blocked(own, raise);
+            with_others_blocked(&[libc::SIGURG, own], raise);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
-            with_others_blocked(own, raise);
+            with_others_blocked(&[own], raise);
             assert!(!is_pending(own));
-            restore_blocked(&(before, None));
+            restore_blocked(&(before, [None; 2]));
         }
     }
 }

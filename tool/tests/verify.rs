@@ -238,7 +238,8 @@ fn of_luajit() {
     let binding = root().join("bindings/luajit");
     // Traces are known before they run for the second time, however late the library's thread writes them.
     let script = scratch_dir("luajit").join("twice.lua");
-    let text = "local run = assert(loadfile(arg[1]))\narg[1] = arg[2]\nrun()\nassert(require('jitsym').flush(60000))\nrun()\n";
+    let text =
+        "local run = assert(loadfile(arg[1]))\narg[1] = arg[2]\nrun()\nassert(require('jitsym').flush(60000))\nrun()\n";
     std::fs::write(&script, text).expect("script");
     let mut command = verify(&["--json", "--function", "TRACE_*", "--", "luajit", "-ljitsym"]);
     command.arg(script).arg(binding.join("nbody.lua")).arg("200000");

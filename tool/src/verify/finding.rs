@@ -137,6 +137,7 @@ pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
     }
     let Coverage { registered, with_tables, entered, instructions, proved, jumps, steps, processes, .. } = coverage;
     let found = match findings.len() {
+        0 if coverage.entered == 0 => "nothing was compared".to_owned(),
         0 => "nothing is wrong".to_owned(),
         1 => "1 finding".to_owned(),
         count => format!("{count} findings"),
@@ -148,7 +149,10 @@ pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
          {instructions} (tables are right: {proved}), stepped: {steps}"
     )?;
     if *jumps > 0 {
-        writeln!(out, "{jumps} calls were entered by a jump, and not seen to return to where their tables say: those count as not compared")?;
+        writeln!(
+            out,
+            "entered by a jump, and not seen to return to where the tables say: {jumps}; these count as not compared"
+        )?;
     }
     writeln!(out, "the command {ended}")
 }

@@ -14,7 +14,7 @@ pub const EXIT_CODES: [(u8, &str); 3] = [
     (2, "something is not there or cannot be read, or the command line is wrong"),
 ];
 
-/// Reads jitdumps and perf maps as the tools do, and looks after the files of dead processes
+/// Records programs with JIT-compiled code, says why names or stacks are missing, and checks and completes their files
 #[derive(Parser)]
 #[command(name = "jitsym", version, arg_required_else_help = false, max_term_width = 100, after_help = exit_codes())]
 pub struct Cli {
