@@ -109,7 +109,14 @@ fn meet(
             (&rules::LOAD_OVERLAP_SAME_TIME, format!("{range} overlaps {other}, of the same time"))
         }
         (true, true) if swallows(file, header, old, new) => {
-            (&rules::LOAD_SWALLOWS, format!("{range} has the bytes of {other}"))
+            let (name, swallowed) = (name_at(file, header, new), name_at(file, header, old));
+            let at = old.addr - new.addr;
+            let text = format!(
+                "registered with a size of {:#x}, but \"{swallowed}\" begins at +{at:#x}: give \"{name}\" at most {at:#x} \
+                 (jitsym_code.size)",
+                new.size
+            );
+            (&rules::LOAD_SWALLOWS, text)
         }
         (true, true) => (&rules::LOAD_OVERLAP, format!("{range} overlaps {other}")),
         (true, false) => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::process::count;
 use super::{Rank, Report, FIND_OUT};
-use crate::check::{self, rules, verdict, Finding, Rule, Severity};
+use crate::check::{self, rules, verdict, Finding, Place, Rule, Severity, Summary};
 use crate::record::quoted;
 
 /// What is found in several files.
@@ -15,12 +15,16 @@ pub struct Broken {
     found: BTreeMap<&'static str, (u64, Finding, PathBuf)>,
     file: PathBuf,
     grows: bool,
+    /// Functions with unwind tables, those of them that are wrong, and where the last of these is.
+    with_tables: u64,
+    wrong_tables: u64,
+    last_wrong: Option<Place>,
 }
 
 impl Broken {
     /// What comes is in this file, which may grow.
     pub fn begin(&mut self, file: &Path, grows: bool) {
-        (self.file, self.grows) = (file.to_owned(), grows);
+        (self.file, self.grows, self.last_wrong) = (file.to_owned(), grows, None);
     }
 
     /// How many errors about this there are, the first one, and its file.
@@ -37,6 +41,11 @@ impl Broken {
         self.found.contains_key(id)
     }
 
+    /// Whether a name hides another one.
+    pub fn has_wrong_size(&self) -> bool {
+        self.has(rules::LOAD_SWALLOWS.id)
+    }
+
     /// Whether the unwind tables are wrong.
     pub fn has_wrong_stacks(&self) -> bool {
         self.errors("stacks").is_some()
@@ -44,9 +53,11 @@ impl Broken {
 
     /// Adds what they cost. `is_kept`: the files are there when all is told.
     pub fn tell(&self, is_kept: bool, report: &mut Report) {
+        let functions = count(self.with_tables.max(self.wrong_tables) as usize, "function");
+        let tables = format!("unwind tables are wrong in {} of {functions} (jitsym_code.unwind)", self.wrong_tables);
         let whats = [
             ("names", Rank::Quality, "code is described wrongly"),
-            ("stacks", Rank::Quality, "unwind tables are wrong (jitsym_code.unwind)"),
+            ("stacks", Rank::Quality, &tables),
             ("lines", Rank::Minor, "source lines are wrong"),
         ];
         for (about, rank, what) in whats {
@@ -56,17 +67,18 @@ impl Broken {
             let subject = subject.trim_start_matches("LOAD ");
             let of = if subject.is_empty() { String::new() } else { format!("{subject}: ") };
             let because = match rule.id {
-                id if id == rules::LOAD_SWALLOWS.id => ": its size is too large, and hides the other's name",
                 id if id == rules::UNWIND_FRAME_POINTER.id => {
                     ". It is described as code with a frame pointer, and makes none"
                 }
                 _ => "",
             };
+            let swallows = **rule == rules::LOAD_SWALLOWS;
             report.cause(
                 format!("{}: {} about {about}, such as {}", file.display(), count(errors as usize, "error"), rule.id),
                 rank,
-                format!("{what}: {of}{text}{because}"),
-                if is_kept { format!("jitsym check {}", quoted(file)) } else { FIND_OUT.into() },
+                if swallows { format!("{subject} is {text}") } else { format!("{what}: {of}{text}{because}") },
+                // A change of the program is proved by looking at all of it.
+                if is_kept && !swallows { format!("jitsym check {}", quoted(file)) } else { FIND_OUT.into() },
             );
         }
         if let Some((lines, Finding { text, .. }, _)) = self.found.get(rules::DEBUG_FILE_RELATIVE.id) {
@@ -83,9 +95,17 @@ impl check::Report for Broken {
         if self.grows && *finding.rule == rules::TRUNCATED {
             return;
         }
+        let is_of_tables = finding.rule.severity == Severity::Error && verdict::aspect(finding.rule.id) == "stacks";
+        if is_of_tables && self.last_wrong.replace(finding.place) != Some(finding.place) {
+            self.wrong_tables += 1;
+        }
         match self.found.get_mut(finding.rule.id) {
             Some((count, ..)) => *count += 1,
             None => drop(self.found.insert(finding.rule.id, (1, finding, self.file.clone()))),
         }
+    }
+
+    fn summary(&mut self, summary: Summary) {
+        self.with_tables += summary.with_tables;
     }
 }

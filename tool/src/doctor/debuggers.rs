@@ -13,7 +13,7 @@ use crate::text::Shown;
 
 /// What they look for (gdb, "JIT Compilation Interface").
 const SYMBOLS: [&str; 2] = ["__jit_debug_register_code", "__jit_debug_descriptor"];
-/// A text of the library that is in each program that has it inside.
+/// A text of the library that is in each program that is linked with it statically.
 const MARK: &[u8] = b"JITSYM_SPOOL_DIR";
 /// Larger programs are not gone through.
 const MOST: u64 = 512 << 20;
@@ -29,8 +29,8 @@ pub fn look(path: &Path, report: &mut Report) {
     let Some(bytes) = file.and_then(|file| open::read(&file).ok()) else { return };
     if is_silent(&bytes) {
         report.aside(format!(
-            "gdb and lldb see no compiled code of {}: the library is inside, and `strip` has removed the symbols that they look for. \
-             Link with -Wl,--export-dynamic-symbol=__jit_debug_*, or strip --keep-symbol={} --keep-symbol={}",
+            "gdb and lldb see no compiled code of {}: libjitsym is linked in statically, and `strip` has removed the symbols that \
+             they look for. Best link with '-Wl,--export-dynamic-symbol=__jit_debug_*'. Or strip with --keep-symbol={} --keep-symbol={}",
             path.shown(),
             SYMBOLS[0],
             SYMBOLS[1]
@@ -38,7 +38,7 @@ pub fn look(path: &Path, report: &mut Report) {
     }
 }
 
-/// The library is in the file, and what debuggers look for is in neither of its tables.
+/// The library is linked into the file, and what debuggers look for is in neither of its tables.
 fn is_silent(bytes: &[u8]) -> bool {
     let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return false };
     let has = |name: &str| {

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use jitsym::format::arch::ELF_MACHINE;
+use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
 use super::broken::Broken;
@@ -128,7 +129,7 @@ impl Dumps {
         }
         let pieces = self.pieces.entry(pid).or_default();
         for record in RawRecords::new(&bytes, &header) {
-            if let Some(load) = record.load() {
+            if let Some(load) = record.load().filter(|_| record.id == id::LOAD) {
                 let name = shortened(load.name().unwrap_or_default()).to_string();
                 pieces.push(Piece { name, addr: load.addr, size: load.size, time: record.timestamp });
             }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::{Rank, Report};
+use super::{Rank, Report, LOOK};
 use crate::open;
 use crate::record::plan;
 use crate::text::printable;
@@ -141,12 +141,8 @@ impl Log {
                     0 | 1 => "a call was refused".to_owned(),
                     several => format!("{several} calls were refused, the first one"),
                 };
-                report.cause(
-                    format!("refused: {said}"),
-                    Rank::Told,
-                    format!("{calls}: {said}. Change the program, then look again"),
-                    "jitsym doctor -- COMMAND",
-                );
+                report.cause(format!("refused: {said}"), Rank::Told, format!("{calls}: {said}"), LOOK);
+                report.is_to_change();
             }
             "no session: " => {
                 report.cause(
@@ -161,8 +157,13 @@ impl Log {
             }
             "failed: " => report.cause(format!("failed: {said}"), Rank::Told, said, again),
             _ => {
-                let text = "the session is off: the program or the environment asks for no sink";
-                report.cause("no sink is wanted", Rank::Told, text, "JITSYM=on jitsym record -- COMMAND");
+                let is_unknown = self.after("JITSYM=").is_some_and(|rest| rest.contains("there is no sink"));
+                let (line, text) = if is_unknown {
+                    ("no known sink is named", "the session is off: the program or the environment names no known sink")
+                } else {
+                    ("no sink is asked for", "the session is off: the program or the environment asks for no sink")
+                };
+                report.cause(line, Rank::Told, text, "JITSYM=on jitsym record -- COMMAND");
             }
         }
     }
@@ -183,9 +184,7 @@ mod tests {
         let start = "jitsym 7: libjitsym 0.1.0\nother\njitsym 7: JITSYM=on\n";
         assert!(causes(start).is_empty());
         let refused = "jitsym 7: refused: JITSYM_ERR_X: lines[2].offset is 62\njitsym 7: refused: JITSYM_ERR_Y\n";
-        let told = |calls: &str| {
-            vec![format!("{calls}: JITSYM_ERR_X: lines[2].offset is 62. Change the program, then look again")]
-        };
+        let told = |calls: &str| vec![format!("{calls}: JITSYM_ERR_X: lines[2].offset is 62")];
         assert_eq!(causes(&(start.to_owned() + refused)), told("a call was refused"));
         let summary = "jitsym 7: at exit: 4 registered, 0 moved, 3 refused, 1 dropped\njitsym 8: at exit: 0 registered, 0 refused\n";
         assert_eq!(causes(&(refused.to_owned() + summary)), told("3 calls were refused, the first one"));
@@ -227,7 +226,7 @@ mod tests {
         let wrong =
             "jitsym 7: JITSYM=jitdmp: there is no sink `jitdmp`; did you mean jitdump?\njitsym 7: sinks wanted: none\n";
         assert!(causes(wrong, &[("JITSYM", "on")]).contains("did you mean jitdump? It was started with JITSYM=on, so"));
-        assert!(causes(wrong, &[("JITSYM", "jitdmp")]).starts_with("the session is off"));
+        assert!(causes(wrong, &[("JITSYM", "jitdmp")]).ends_with("names no known sink"));
     }
 
     #[test]

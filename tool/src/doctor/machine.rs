@@ -175,9 +175,9 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
         ),
         Some(Room { free: ..ROOM, unlimited: false, .. }) => {
             report.cause(
-                format!("{shown} has no room"),
+                format!("{shown} is full"),
                 Rank::Files,
-                format!("{shown} has no room for the files"),
+                format!("{shown} is full: free some room, or set JITSYM_DIR to another directory"),
                 format!("df -h {shown}"),
             );
         }

@@ -36,6 +36,8 @@ pub struct Cause {
     pub rank: Rank,
     pub text: String,
     pub next: String,
+    /// The program has to be changed before what is typed next.
+    pub changes: bool,
 }
 
 /// What a cause is about, the first of which has to be dealt with first.
@@ -69,6 +71,10 @@ const COMMAND: &str = "COMMAND";
 const RECORD: &str = "jitsym record -- COMMAND";
 /// What finds out what a recording cannot tell.
 const FIND_OUT: &str = if cfg!(target_arch = "x86_64") { "jitsym verify -- COMMAND" } else { "JITSYM_DEBUG=1 COMMAND" };
+/// What looks at a command.
+const LOOK: &str = "jitsym doctor -- COMMAND";
+/// What tells whether bytes and addresses are right.
+const PROVE: &str = if cfg!(target_arch = "x86_64") { FIND_OUT } else { LOOK };
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +85,8 @@ pub struct Report {
     pub shares: Option<Shares>,
     /// What is worth knowing when nothing is wrong, in the last lines.
     asides: Vec<String>,
+    /// What is said if nothing is wrong, where that has bounds.
+    pub nothing: Option<String>,
     /// What to type if nothing is wrong.
     pub usual: Option<String>,
     /// The command that is or was looked at, in place of `COMMAND`.
@@ -111,7 +119,12 @@ impl Report {
 
     /// A cause whose line was added before.
     pub fn because(&mut self, rank: Rank, text: impl Into<String>, next: impl Into<String>) {
-        self.causes.push(Cause { rank, text: text.into(), next: next.into() });
+        self.causes.push(Cause { rank, text: text.into(), next: next.into(), changes: false });
+    }
+
+    /// The cause that was added last is in the program, which has to be changed before what is typed.
+    pub fn is_to_change(&mut self) {
+        self.causes.last_mut().into_iter().for_each(|cause| cause.changes = true);
     }
 
     /// Worth knowing where somebody else than perf looks.
@@ -152,7 +165,8 @@ impl Report {
         }
         writeln!(out)?;
         if self.causes.is_empty() {
-            writeln!(out, "nothing is wrong")?;
+            let usual = if self.asides.is_empty() { "nothing is wrong" } else { "nothing is wrong for perf" };
+            writeln!(out, "{}", self.nothing.as_deref().map_or(usual.into(), |text| self.with_command(text)))?;
         }
         self.last_lines().iter().try_for_each(|line| writeln!(out, "{line}"))
     }
@@ -168,14 +182,19 @@ impl Report {
             [one] => lines.push(one.clone()),
             [one, more @ ..] => lines.push(format!("{one} (and {} more)", more.len())),
         }
-        lines.extend(self.next().map(|next| format!("type:  {next}")));
+        let before = if causes.first().is_some_and(|cause| cause.changes) { "change the program, then " } else { "" };
+        lines.extend(self.next().map(|next| format!("{before}type:  {next}")));
         lines
     }
 
     /// What to type.
     pub fn next(&self) -> Option<String> {
         let next = self.causes().first().map(|cause| cause.next.clone()).or(self.usual.clone())?;
-        Some(next.replace(COMMAND, self.command.as_deref().unwrap_or(COMMAND)))
+        Some(self.with_command(&next))
+    }
+
+    fn with_command(&self, text: &str) -> String {
+        text.replace(COMMAND, self.command.as_deref().unwrap_or(COMMAND))
     }
 }
 
@@ -209,6 +228,9 @@ mod tests {
         ends_with(&report, "\ncause: it is off\ntype:  jitsym -- COMMAND\n");
         report.command = Some("vm x".into());
         ends_with(&report, "\ncause: it is off\ntype:  jitsym -- vm x\n");
+        report.because(Rank::Perf, "x", "b COMMAND");
+        report.is_to_change();
+        ends_with(&report, "\ncause: x\nchange the program, then type:  b vm x\n");
         assert_eq!((size(0), size(5000), size(3 << 30)), ("0 bytes".into(), "4 KiB".into(), "3 GiB".into()));
     }
 }

@@ -9,7 +9,7 @@ use super::process::count;
 use super::shares::{Shares, ENOUGH, FEW};
 use super::stacks::Quality;
 use super::strays::Strays;
-use super::{machine, producers, Rank, Report, RECORD};
+use super::{machine, producers, Rank, Report, LOOK, PROVE, RECORD};
 use crate::record::contents::{self, Contents};
 use crate::record::perf::{Perf, Unwinder};
 use crate::record::stacks::percent;
@@ -110,12 +110,13 @@ fn look_inside(
     command.arg("-i").arg(data).args(["--no-inline", "--ns", "-F", script::FIELDS]);
     contents::with_output(perf, &mut command, |output| {
         script::samples(output, &mut |sample| {
-            quality.add(sample);
-            strays.add(&dumps, sample, timed);
+            let is_late = strays.add(&dumps, sample, timed);
+            quality.add(sample, is_late);
             each(sample);
         })
     })?;
-    let shares = Shares::of(&quality, graph != Graph::None);
+    let wrong_names = dumps.broken.has_wrong_size();
+    let shares = Shares { wrong_names, ..Shares::of(&quality, graph != Graph::None) };
     report.shares = Some(shares);
     let look = Look { perf, data, run, graph, contents, dumps, quality, shares, regions, monotonic, intel_pt };
     look.tell(&strays, report)
@@ -144,8 +145,12 @@ impl Look<'_> {
             return Ok(());
         }
         dumps.broken.tell(!self.run.is_passing, report);
+        if self.run.seen.is_none() {
+            let limit = "it does not show whether bytes and addresses are right";
+            report.nothing = Some(format!("nothing is wrong in the recording; {limit}: `{PROVE}`"));
+        }
         if shares.compiled >= ENOUGH {
-            strays.tell(shares, self.run.seen.unwrap_or(&Seen::default()), report);
+            strays.tell(shares, &self.run, report);
         }
         self.names(injected, report);
         if shares.compiled < ENOUGH {
@@ -161,6 +166,10 @@ impl Look<'_> {
         }
         // Without perf inject, and without names, there are no whole stacks either.
         if !is_good && (!injected && dumps.codes > 0 || percent(shares.named, shares.compiled) < FEW) {
+            // The clock is the cause, and what there is may do meanwhile.
+            if !injected && !self.monotonic {
+                self.meanwhile(report);
+            }
             return Ok(());
         }
         match shares.stacks() {
@@ -230,7 +239,7 @@ impl Look<'_> {
         if !Shares::tell((mark, line.clone()), report) {
             return;
         }
-        let next = if run.is_own { "JITSYM_DEBUG=1 COMMAND" } else { "jitsym doctor -- COMMAND" };
+        let next = if run.is_own { "JITSYM_DEBUG=1 COMMAND" } else { LOOK };
         let has_library = contents.processes.values().any(|process| process.library);
         let mut processes = contents.with_jit().map(|(_, process)| process);
         if nothing && machine::room(Path::new("/tmp")).is_some_and(|room| room.noexec) {
@@ -258,9 +267,26 @@ impl Look<'_> {
         }
     }
 
+    /// What there is without the jitdump. A map has the names of the end, whenever a sample was taken.
+    fn meanwhile(&self, report: &mut Report) {
+        let mut said = Vec::new();
+        if let Some((mark, line)) = self.shares.stacks() {
+            said.push(line.clone());
+            Shares::tell((mark, line), report);
+        }
+        if self.quality.map {
+            let text = "names may be those of replaced code (a perf map has no times)";
+            said.push(text.into());
+            report.note(text);
+        }
+        if !said.is_empty() {
+            report.aside(said.join(", "));
+        }
+    }
+
     /// Why stacks are not whole.
     fn stacks(&self, report: &mut Report) {
-        let Look { dumps, quality, graph, run, .. } = self;
+        let Look { dumps, quality, shares, graph, run, .. } = self;
         let worst = quality.worst(5);
         for &(name, count) in &worst {
             let name = printable(name.as_bytes());
@@ -273,6 +299,15 @@ impl Look<'_> {
         if dumps.broken.has_wrong_stacks() {
             return;
         }
+        if quality.late > 0 {
+            let stacks = count(quality.late as usize, "stack");
+            report.note(format!("{stacks} of code that was registered later: it had no unwind tables yet"));
+            // The few others are those of a frame that was being made or removed.
+            let timely = shares.compiled - quality.late;
+            if timely < ENOUGH || percent(shares.whole.unwrap_or(0), timely) >= FEW {
+                return;
+            }
+        }
         let first = worst.first().map_or("compiled code".into(), |(name, _)| printable(name.as_bytes()).to_string());
         let without_tables = dumps.codes > 0 && dumps.with_tables == 0;
         let only_a_map = quality.map && dumps.codes == 0 && self.regions == 0;
@@ -282,7 +317,7 @@ impl Look<'_> {
                     "the program describes no frames (jitsym_code.unwind), and some code keeps no frame pointers either. Change \
                      the program, then look again: stacks end at {first}"
                 ),
-                "jitsym doctor -- COMMAND",
+                LOOK,
             ),
             Graph::FramePointers => (
                 format!(

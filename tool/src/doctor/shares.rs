@@ -21,12 +21,14 @@ pub struct Shares {
     pub named: u64,
     /// `None` without call stacks.
     pub whole: Option<u64>,
+    /// A name hides another one.
+    pub wrong_names: bool,
 }
 
 impl Shares {
     pub fn of(quality: &Quality, has_stacks: bool) -> Shares {
         let Quality { samples, jit, named, whole, .. } = *quality;
-        Shares { samples, compiled: jit, named, whole: has_stacks.then_some(whole) }
+        Shares { samples, compiled: jit, named, whole: has_stacks.then_some(whole), wrong_names: false }
     }
 
     /// How a share is meant, and the line about it.
@@ -44,7 +46,12 @@ impl Shares {
     }
 
     pub fn names(&self) -> (Mark, String) {
-        self.line(self.named, "names")
+        let (mark, line) = self.line(self.named, "names");
+        match (self.wrong_names, mark) {
+            (true, Mark::Good) => (Mark::Note, line + ", but some names are wrong: see the cause"),
+            (true, _) => (mark, line + ", and some names are wrong: see the cause"),
+            _ => (mark, line),
+        }
     }
 
     pub fn stacks(&self) -> Option<(Mark, String)> {
@@ -53,7 +60,7 @@ impl Shares {
 
     /// Whether nothing is missing.
     pub fn are_good(&self) -> bool {
-        let lines = [Some(self.names()), self.stacks()];
+        let lines = [Some(self.line(self.named, "names")), self.stacks()];
         self.compiled >= ENOUGH && lines.iter().flatten().all(|(mark, _)| *mark == Mark::Good)
     }
 
@@ -74,10 +81,12 @@ mod tests {
 
     #[test]
     fn marks() {
-        let of = |named| Shares { samples: 2000, compiled: 1000, named, whole: None }.names();
+        let of = |named| Shares { samples: 2000, compiled: 1000, named, ..Shares::default() }.names();
         assert_eq!(of(1000), (Mark::Good, "1000 of 1000 samples in compiled code have names (100 %)".into()));
         assert_eq!([of(990).0, of(989).0, of(900).0, of(899).0], [Mark::Good, Mark::Note, Mark::Note, Mark::Bad]);
-        let shares = Shares { samples: 10, compiled: 10, named: 10, whole: Some(9) };
+        let wrong = Shares { wrong_names: true, compiled: 20, named: 20, ..Shares::default() };
+        assert!(wrong.names().1.ends_with("(100 %), but some names are wrong: see the cause") && wrong.are_good());
+        let shares = Shares { samples: 10, compiled: 10, named: 10, whole: Some(9), wrong_names: false };
         assert!(!shares.are_good() && Shares { whole: None, ..shares }.are_good());
         assert!(!Shares { compiled: 9, named: 9, whole: None, ..shares }.are_good());
     }

@@ -36,6 +36,8 @@ pub struct Quality {
     pub whole: u64,
     /// By the function at which stacks end: how many do.
     cut: HashMap<String, u64>,
+    /// Stacks that end because the code was not registered yet.
+    pub late: u64,
     /// Some of it is named by a perf map.
     pub map: bool,
     /// In memory of which perf knows nothing.
@@ -43,7 +45,8 @@ pub struct Quality {
 }
 
 impl Quality {
-    pub fn add(&mut self, sample: &Sample) {
+    /// `is_late`: its code was registered later, and so had no unwind tables.
+    pub fn add(&mut self, sample: &Sample, is_late: bool) {
         self.samples += 1;
         let Some(outermost) = sample.frames.last() else { return };
         self.nowhere += u64::from(sample.frames[0].kind() == Kind::Nowhere);
@@ -55,6 +58,8 @@ impl Quality {
         let ends = sample.frames.iter().rev().take(OUTERMOST);
         if ends.filter_map(|frame| frame.symbol.as_deref()).any(is_root) {
             self.whole += 1;
+        } else if is_late {
+            self.late += 1;
         } else {
             // Where compiled code is left for an address of nothing, it is that code whose caller was not found.
             let last = sample.frames.iter().rev().find(|frame| frame.symbol.is_some()).unwrap_or(outermost);
@@ -79,14 +84,16 @@ mod tests {
     fn whole_stacks_begin_where_the_thread_does() {
         let jit = "/tmp/jitted-7-1.so";
         let mut quality = Quality::default();
-        quality.add(&Sample::of(&[("leaf", jit), ("main", "/vm"), ("", "/libc"), ("", "/vm")]));
-        quality.add(&Sample::of(&[("leaf", jit), ("__libc_start_main@@GLIBC_2.34", "/libc"), ("", "/vm")]));
-        quality.add(&Sample::of(&[("memcpy", "/libc"), ("leaf", jit), ("", "[unknown]")]));
-        quality.add(&Sample::of(&[("", "//anon")]));
-        quality.add(&Sample::of(&[("", "[unknown]")]));
-        quality.add(&Sample::of(&[("work", "/vm"), ("main", "/vm")]));
-        quality.add(&Sample::of(&[]));
-        assert_eq!((quality.samples, quality.jit, quality.named, quality.whole, quality.nowhere), (7, 5, 3, 2, 1));
+        quality.add(&Sample::of(&[("leaf", jit), ("main", "/vm"), ("", "/libc"), ("", "/vm")]), false);
+        quality.add(&Sample::of(&[("leaf", jit), ("__libc_start_main@@GLIBC_2.34", "/libc"), ("", "/vm")]), false);
+        quality.add(&Sample::of(&[("memcpy", "/libc"), ("leaf", jit), ("", "[unknown]")]), false);
+        quality.add(&Sample::of(&[("", "//anon")]), false);
+        quality.add(&Sample::of(&[("", "[unknown]")]), false);
+        quality.add(&Sample::of(&[("work", "/vm"), ("main", "/vm")]), false);
+        quality.add(&Sample::of(&[]), false);
+        quality.add(&Sample::of(&[("early", "//anon"), ("", "[unknown]")]), true);
+        assert_eq!((quality.samples, quality.jit, quality.named, quality.whole, quality.nowhere), (8, 6, 4, 2, 1));
+        assert_eq!(quality.late, 1);
         assert_eq!(quality.worst(5), [("[unknown]", 2), ("leaf", 1)]);
     }
 }

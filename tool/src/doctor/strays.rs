@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::dumps::{Dumps, Piece};
 use super::process::count;
+use super::recording::Run;
 use super::shares::{Shares, FEW};
-use super::{Rank, Report, FIND_OUT};
+use super::{Rank, Report, FIND_OUT, LOOK, PROVE};
+use crate::record::plan;
 use crate::record::script::{Kind, Sample};
 use crate::record::stacks::percent;
 use crate::record::watch::{How, Odd, Seen, Watched};
@@ -30,21 +32,22 @@ pub struct Strays {
 }
 
 impl Strays {
-    /// `timed`: the recording has the clock of the jitdumps.
-    pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) {
-        let Some(frame) = sample.compiled() else { return };
+    /// `timed`: the recording has the clock of the jitdumps. Returns whether its code was registered later.
+    pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) -> bool {
+        let Some(frame) = sample.compiled() else { return false };
         if let Some(name) = &frame.symbol {
             *self.hit.entry(name.clone()).or_default() += 1;
         }
         // A perf map has no time, and so names what was not registered yet.
         if !matches!(frame.kind(), Kind::Map | Kind::Memory | Kind::Nowhere) {
-            return;
+            return false;
         }
         let all: Vec<&Piece> = dumps.at(sample.pid, frame.address).collect();
         if let Some(first) = all.iter().min_by_key(|piece| piece.time).filter(|_| timed && sample.time > 0) {
             if let Some(before) = first.time.checked_sub(sample.time).filter(|&before| before > 0) {
                 let (samples, most) = self.late.entry(first.name.clone()).or_default();
                 (*samples, *most) = (*samples + 1, before.max(*most));
+                return true;
             }
         } else if all.is_empty() && frame.symbol.is_none() {
             let near = dumps.nearest(sample.pid, frame.address).filter(|(_, from)| from.unsigned_abs() <= NEAR);
@@ -52,28 +55,20 @@ impl Strays {
                 self.beside.entry(piece.name.clone()).or_insert((0, from)).0 += 1;
             }
         }
+        false
     }
 
-    /// Adds what they tell. `seen`: what was seen in memory meanwhile.
-    pub fn tell(&self, shares: &Shares, seen: &Seen, report: &mut Report) {
-        let again = "jitsym doctor -- COMMAND";
+    /// Adds what they tell, and what was seen in memory meanwhile.
+    pub fn tell(&self, shares: &Shares, run: &Run<'_>, report: &mut Report) {
         let beside: u64 = self.beside.values().map(|(samples, _)| samples).sum();
-        self.late(shares, again, report);
+        self.late(shares, run, report);
         // Other code of the program may lie there without harm.
-        let odd = |how: &How, name: &str| match how {
+        let does_harm = |odd: &&Odd| match &odd.how {
             How::Elsewhere(_) => beside > 0,
-            How::Other { .. } => self.hit.contains_key(name),
+            How::Other { .. } => self.hit.contains_key(&odd.name),
         };
-        let found = seen.odd.iter().find(|it| odd(&it.how, &it.name));
-        match found.map(|it| (&it.name, it.how)) {
-            Some((name, how @ How::Elsewhere(_))) => {
-                let text = how.told(name);
-                report.cause(format!("{name} is not where it is registered"), Rank::Quality, text, again);
-            }
-            Some((name, how @ How::Other { .. })) => {
-                let text = how.told(name);
-                report.cause(format!("the bytes of {name} are others in memory"), Rank::Quality, text, again);
-            }
+        match run.seen.and_then(|seen| Some((seen, seen.odd.iter().find(does_harm)?))) {
+            Some((seen, odd)) => odd.tell(odd.line(), seen, report),
             None if percent(shares.named, shares.compiled) < FEW => {
                 let most = self.beside.iter().max_by_key(|(_, (samples, _))| *samples);
                 let Some((name, (_, from))) = most else { return };
@@ -90,7 +85,7 @@ impl Strays {
         }
     }
 
-    fn late(&self, shares: &Shares, again: &str, report: &mut Report) {
+    fn late(&self, shares: &Shares, run: &Run<'_>, report: &mut Report) {
         let late: u64 = self.late.values().map(|(samples, _)| samples).sum();
         let Some((name, (_, before))) = self.late.iter().max_by_key(|(_, (samples, _))| *samples) else { return };
         let samples = count(late as usize, "sample");
@@ -100,11 +95,14 @@ impl Strays {
             report.note(line);
             return;
         }
+        // A command that was given JITSYM=on has written from the start.
+        let was_on = run.is_own && plan::environment(false, &|name| std::env::var_os(name)).contains(&("JITSYM", "on"));
+        let or = if was_on { "" } else { ", or before writing was turned on" };
         let text = format!(
-            "code ran before it was registered, or before writing was turned on: {name} up to {milliseconds} ms before ({samples}). \
-             Register it before it runs"
+            "code ran before it was registered{or}: {name} up to {milliseconds} ms before ({samples}). Register it before it runs"
         );
-        report.cause(line, Rank::Quality, text, again);
+        report.cause(line, Rank::Quality, text, LOOK);
+        report.is_to_change();
     }
 }
 
@@ -117,29 +115,61 @@ pub fn in_memory(pid: u32, report: &mut Report) {
         std::thread::sleep(BETWEEN);
     }
     let Seen { compared, odd } = &watched.seen;
-    let Some(Odd { name, how }) = odd.first() else { return };
+    let Some(first) = odd.first() else { return };
     let line = format!("{} of {compared} pieces of code not in memory as they were registered", odd.len());
     // Code that is not used any more, and whose memory is, does no harm.
-    if matches!(how, How::Other { .. }) && odd.len() * 2 < *compared {
-        report.note(format!("{line}, such as {name}"));
+    if matches!(first.how, How::Other { .. }) && odd.len() * 2 < *compared {
+        report.note(format!("{line}, such as {}", first.name));
     } else {
-        report.cause(line, Rank::Quality, how.told(name), "jitsym doctor -- COMMAND");
+        first.tell(line, &watched.seen, report);
     }
 }
 
-impl How {
-    /// The cause that it is, and what to type then.
-    fn told(self, name: &str) -> String {
-        match self {
-            How::Elsewhere(from) => {
-                format!("{name} lies {} than it is registered (jitsym_code.addr): its bytes are there", distance(from))
-            }
-            How::Other { differ, of } => format!(
-                "the bytes of {name} are not those in memory (jitsym_code.bytes): {differ} of the first {of} differ. Or other \
-                 code has taken its place, and was not registered"
-            ),
+impl Odd {
+    fn line(&self) -> String {
+        match self.how {
+            How::Elsewhere(_) => format!("{} is not where it is registered", self.name),
+            How::Other { .. } => format!("the bytes of {} are others in memory", self.name),
         }
     }
+
+    /// Adds the cause that it is, and how many of all functions that were compared share it.
+    fn tell(&self, line: String, seen: &Seen, report: &mut Report) {
+        let name = &self.name;
+        let text = match &self.how {
+            How::Elsewhere(from) => {
+                let same = seen.odd.iter().filter(|other| other.how == self.how).count();
+                let far = distance(*from);
+                match seen.compared {
+                    1 => format!("{name} lies {far} than it is registered (jitsym_code.addr): its bytes are there"),
+                    all => format!(
+                        "{same} of {all} functions lie {far} than registered (jitsym_code.addr), such as {name}: the bytes are there"
+                    ),
+                }
+            }
+            How::Other { registered, there } => {
+                let others = seen.odd.iter().filter(|other| matches!(other.how, How::Other { .. })).count();
+                let whose = match seen.compared {
+                    1 => name.to_owned(),
+                    all => format!("{others} of {all} functions, such as {name},"),
+                };
+                format!(
+                    "the bytes of {whose} are not those in memory (jitsym_code.bytes): registered {}, in memory {}. Or other code has \
+                     taken its place, and was not registered",
+                    hex(registered),
+                    hex(there)
+                )
+            }
+        };
+        report.cause(line, Rank::Quality, text, PROVE);
+        if PROVE == LOOK {
+            report.is_to_change();
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
 /// `64 bytes lower`

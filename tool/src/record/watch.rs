@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
-use jitsym::format::jitdump::HEADER_SIZE;
+use jitsym::format::jitdump::{id, HEADER_SIZE};
 
 use super::script::jitdump_pid;
 use crate::open;
@@ -29,6 +29,8 @@ const KEPT: usize = 20_000;
 /// Bytes of a piece that are compared, at least and at most.
 const SHORTEST: usize = 6;
 const LONGEST: usize = 256;
+/// Bytes that are shown.
+const SHOWN: usize = 8;
 /// How far from its address code is looked for.
 const FAR: u64 = 4096;
 
@@ -39,12 +41,12 @@ pub struct Odd {
     pub how: How,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
     /// Its bytes lie so far from the address.
     Elsewhere(i64),
-    /// So many of the first bytes are others.
-    Other { differ: usize, of: usize },
+    /// Most of its bytes are others; these are the first of both.
+    Other { registered: Vec<u8>, there: Vec<u8> },
 }
 
 /// What was compared, and what was odd.
@@ -120,12 +122,13 @@ impl Process {
             let how = match elsewhere(&memory, &code, addr, &piece.bytes) {
                 Some(from) => Some(How::Elsewhere(from)),
                 None if is_there && code.iter().any(|range| range.contains(&addr)) => {
-                    Some(How::Other { differ, of: now.len() })
+                    let first = |bytes: &[u8]| bytes[..bytes.len().min(SHOWN)].to_vec();
+                    Some(How::Other { registered: first(&piece.bytes), there: first(&now) })
                 }
                 // It is gone.
                 None => None,
             };
-            seen.compared += 1;
+            seen.compared += usize::from(how.is_some());
             seen.odd.extend(how.map(|how| Odd { name: piece.name.clone(), how }));
             self.pieces.remove(&addr);
         }
@@ -150,7 +153,9 @@ impl Process {
         let mut end = 0;
         while let Some(record) = records.next() {
             end = records.offset();
-            let Some((load, code)) = record.load().and_then(|load| Some((load, load.code()?))) else { continue };
+            // Records of other kinds may be long enough for one.
+            let load = record.load().filter(|_| record.id == id::LOAD);
+            let Some((load, code)) = load.and_then(|load| Some((load, load.code()?))) else { continue };
             // What it takes the place of is not there any more.
             let below = self.pieces.range(..load.addr.saturating_add(load.size)).rev();
             let over = below.take_while(|(&addr, piece)| addr + piece.size > load.addr);

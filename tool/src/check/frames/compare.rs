@@ -23,7 +23,8 @@ pub(super) struct Compare<'a> {
 enum Verdict {
     Same,
     Unknown,
-    Differs(&'static Rule, String),
+    /// Also by how much the CFA is too high, if that is what differs.
+    Differs(&'static Rule, String, Option<i64>),
 }
 
 impl Compare<'_> {
@@ -34,9 +35,9 @@ impl Compare<'_> {
         match self.cfa::<M>(row, flow, state) {
             Verdict::Same => {}
             Verdict::Unknown => return None,
-            Verdict::Differs(rule, text) => {
+            Verdict::Differs(rule, text, shift) => {
                 // All else counts from it.
-                found.push(Difference { rule, text });
+                found.push(Difference { rule, text, shift });
                 return known;
             }
         }
@@ -50,7 +51,7 @@ impl Compare<'_> {
             match self.saved::<M>(register, row, state, required.contains(&register)) {
                 Verdict::Same => {}
                 Verdict::Unknown => known = None,
-                Verdict::Differs(rule, text) => found.push(Difference { rule, text }),
+                Verdict::Differs(rule, text, shift) => found.push(Difference { rule, text, shift }),
             }
         }
         known
@@ -59,17 +60,17 @@ impl Compare<'_> {
     fn cfa<M: Machine>(&self, row: &Row, flow: Flow, state: &State) -> Verdict {
         let Some((from, offset)) = row.cfa else { return Verdict::Unknown };
         let sp = state.get(M::SP);
-        let text = match state.get(from) {
+        let (text, shift) = match state.get(from) {
             Value::Cfa(at) if at == -offset => return self.returns::<M>(row, flow, state),
             Value::Cfa(at) => {
                 let wrong = offset.saturating_add(at);
                 let way = if wrong > 0 { "high" } else { "low" };
-                format!("{} too {way}: it is {}", wrong.unsigned_abs(), self.truth::<M>(state))
+                (format!("{} too {way}: it is {}", wrong.unsigned_abs(), self.truth::<M>(state)), Some(wrong))
             }
             // Code that was entered in the middle of a frame may find anything in its registers.
             Value::Callers(_) if self.plain => {
                 let name = self.name(from);
-                format!("wrong, {name} is the caller's: it is {}", self.truth::<M>(state))
+                (format!("wrong, {name} is the caller's: it is {}", self.truth::<M>(state)), None)
             }
             _ => return Verdict::Unknown,
         };
@@ -81,7 +82,7 @@ impl Compare<'_> {
         // A frame that others are called from stands in the middle of stacks.
         let rule =
             if (back || gone) && flow != Flow::Call { &rules::UNWIND_EPILOGUE } else { &rules::UNWIND_CFA_WRONG };
-        Verdict::Differs(rule, format!("the row has the CFA at {}, which is {text}", self.sum(from, offset)))
+        Verdict::Differs(rule, format!("the row has the CFA at {}, which is {text}", self.sum(from, offset)), shift)
     }
 
     /// Code that is entered with a frame, as its first row says, and returns with it to where no frame is, had none.
@@ -98,8 +99,12 @@ impl Compare<'_> {
         let wrong = -sp - M::ENTRY;
         let way = if wrong > 0 { "high" } else { "low" };
         let (said, is) = (self.sum(from, offset), self.sum(M::SP, M::ENTRY));
-        let text = format!("the row has the CFA at {said}, which is {} too {way}: it is {is}", wrong.unsigned_abs());
-        Verdict::Differs(&rules::UNWIND_CFA_WRONG, text)
+        // All that was known so far counts from the first row.
+        let text = format!(
+            "the row has the CFA at {said}, which is {} too {way}: it is {is}; earlier rows may be wrong too",
+            wrong.unsigned_abs()
+        );
+        Verdict::Differs(&rules::UNWIND_CFA_WRONG, text, None)
     }
 
     fn saved<M: Machine>(&self, register: u16, row: &Row, state: &State, required: bool) -> Verdict {
@@ -127,7 +132,7 @@ impl Compare<'_> {
         let return_address = register == self.rows.return_address;
         let what = if return_address { "the return address".into() } else { self.name(register) };
         let rule = if return_address { &rules::UNWIND_RETURN_ADDRESS } else { &rules::UNWIND_SAVED_REGISTER };
-        Verdict::Differs(rule, format!("the row has {what} {said}, and it is {is}"))
+        Verdict::Differs(rule, format!("the row has {what} {said}, and it is {is}"), None)
     }
 
     /// How the CFA can really be found.

@@ -39,6 +39,8 @@ pub enum Frames {
 struct Difference {
     rule: &'static Rule,
     text: String,
+    /// By how much the CFA is too high, if that is what differs.
+    shift: Option<i64>,
 }
 
 /// The code, where it really is in a record with padding; `None` if there is not as much.
@@ -67,16 +69,26 @@ pub(super) fn check(rows: Rows, code: &[u8], target: Target, found: &mut dyn FnM
     };
     let Some((known, differences)) = differences else { return Frames::NotKnown };
     let mut told: Vec<&'static Rule> = Vec::new();
-    for Difference { rule, text, .. } in differences {
-        if !told.contains(&rule) {
+    for Difference { rule, text, shift } in &differences {
+        if !told.contains(rule) {
             told.push(rule);
-            found(rule, text);
+            let is_same = |other: &&Difference| shift.is_some() && other.shift == *shift && other.rule == *rule;
+            found(rule, text.clone() + &and_more(differences.iter().filter(is_same).count()));
         }
     }
     match (told.is_empty(), known) {
         (false, _) => Frames::Wrong,
         (true, true) => Frames::Proved,
         (true, false) => Frames::Partly,
+    }
+}
+
+/// The instructions beside the first one at which the difference is the same.
+fn and_more(same: usize) -> String {
+    match same {
+        0 | 1 => String::new(),
+        2 => "; the difference is the same at 1 other instruction".into(),
+        _ => format!("; the difference is the same at {} other instructions", same - 1),
     }
 }
 
