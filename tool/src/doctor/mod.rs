@@ -230,7 +230,7 @@ mod tests {
         ends_with(&report, "\ncause: it is off\ntype:  jitsym -- vm x\n");
         report.because(Rank::Perf, "x", "b COMMAND");
         report.is_to_change();
-        ends_with(&report, "\ncause: x\nchange the program, then type:  b vm x\n");
+        ends_with(&report, "\nalso:  it is off\nchange the program, then type:  b vm x\n");
         assert_eq!((size(0), size(5000), size(3 << 30)), ("0 bytes".into(), "4 KiB".into(), "3 GiB".into()));
     }
 }

@@ -86,6 +86,28 @@ impl Function {
     }
 }
 
+/// A wrong CFA is told with how far it holds: as far as it is proved, and no farther.
+#[test]
+fn how_far_a_wrong_cfa_holds() {
+    let told = |code: &[u8], rows: &[(u32, i32)]| {
+        let rows =
+            rows.iter().map(|&(offset, cfa_offset)| UnwindRow { offset, cfa_register: 7, cfa_offset, saved: &[] });
+        let mut tally = Tally::default();
+        check(&described(Arch::X86_64, code, &rows.collect::<Vec<_>>()), &Facts::default(), &mut tally);
+        let found = tally.findings.values().flatten().find(|found| found.rule.id == "unwind-cfa-wrong");
+        found.map(|found| found.text.clone()).unwrap_or_default()
+    };
+    // sub rsp, 8; nop; nop; add rsp, 8; ret
+    let moves = b"\x48\x83\xec\x08\x90\x90\x48\x83\xc4\x08\xc3";
+    let text = told(moves, &[(0, 8), (4, 24), (10, 8)]);
+    assert!(text.ends_with("8 too high: it is rsp+16; the difference is the same at 2 other instructions"), "{text}");
+    let text = told(moves, &[(0, 8), (4, 24), (5, 16), (10, 8)]);
+    assert!(text.ends_with("8 too high: it is rsp+16"), "{text}");
+    // xor eax, eax; nop; ret: only at the end is it known where the caller's address is.
+    let text = told(b"\x31\xc0\x90\xc3", &[(0, 16)]);
+    assert!(text.starts_with("at +0x3, ret: ") && text.ends_with("rsp+8; earlier rows may be wrong too"), "{text}");
+}
+
 /// A number of seeds, or the one that is asked for.
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("JITSYM_SEED") {
