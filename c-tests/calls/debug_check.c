@@ -3,11 +3,12 @@
  * each. There are 25 more of the first kind.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include "testing.h"
 
-enum { SIZE = 4096, CODE = 64, MORE = 25 };
+enum { SIZE = 4096, CODE = 64, MORE = 25, THREADS = 3, FORKS = 40 };
 
 static jitsym *session;
 static const unsigned char other_bytes[CODE] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -30,9 +31,43 @@ static void end(jitsym_id id) {
   CHECK_OK(jitsym_unregister(session, id));
 }
 
+static int forks_are_over;
+
+static void *calls(void *nothing) {
+  while (!__atomic_load_n(&forks_are_over, __ATOMIC_SEQ_CST)) {
+    (void)jitsym_unregister_range(session, 1 << 20, 1);
+  }
+  return nothing;
+}
+
+/* Children that are forked in the middle of other threads' calls are checked too, and wait for nobody. */
+static void children(void) {
+  pthread_t threads[THREADS];
+  unsigned char *at = memory();
+  for (int i = 0; i < THREADS; i++) {
+    CHECK(pthread_create(&threads[i], NULL, calls, NULL) == 0);
+  }
+  for (int i = 0; i < FORKS; i++) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      jitsym_code code = JITSYM_CODE(at, CODE, "good_child");
+      code.bytes = at;
+      jitsym_status status = jitsym_register(session, &code, NULL);
+      _exit(status == JITSYM_OK || status == JITSYM_ERR_FORKED ? 0 : 1);
+    }
+    test_wait_ok(child);
+  }
+  __atomic_store_n(&forks_are_over, 1, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < THREADS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   session = test_open();
+  children();
   /* Registered before it is in its place: it is there when it runs. The memory that can be written to may be filled later. */
   unsigned char *at = memory();
   jitsym_id good = named(at, test_bytes, "good");

@@ -285,6 +285,29 @@ static void no_memory_after(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* The same while the host's calls are checked, which keeps a table of its own. */
+static void no_memory_when_checked(void) {
+  char log[TEST_PATH_MAX], value[TEST_PATH_MAX + 8];
+  snprintf(log, sizeof log, "%s/checked", test_dir);
+  snprintf(value, sizeof value, "check,%s", log);
+  CHECK(setenv("JITSYM_DEBUG", value, 1) == 0);
+  jitsym *session = test_open_flags(JITSYM_SINK_MAP, 0);
+  limit(RLIMIT_AS, address_space() + room);
+  jitsym_status status = JITSYM_OK;
+  for (unsigned i = 0; i < 300000 && status == JITSYM_OK; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "checked %u", i);
+    jitsym_code code = test_code(ADDR + 64 * (uint64_t)i, 64, name);
+    code.bytes = test_bytes;
+    status = jitsym_register(session, &code, NULL);
+  }
+  CHECK(status == JITSYM_ERR_NO_MEMORY || status == JITSYM_ERR_DROPPED);
+  limit(RLIMIT_AS, RLIM_INFINITY);
+  CHECK_OK(test_flush(session));
+  CHECK_OK(jitsym_close(session));
+  CHECK(unlink(log) == 0);
+}
+
 /* Input of any size: it is taken, or there is a status. */
 static void no_memory_for_input(void) {
   enum { LARGE = 64 << 20, ROWS = 1 << 20, SECTION = 1 << 20 };
@@ -370,6 +393,8 @@ static void memory(void) {
     test_child(no_memory_before);
     test_child(no_memory_after);
   }
+  room = 3 << 20;
+  test_child(no_memory_when_checked);
 }
 
 /* No memory for the tables of what is known: an amount of data, or a number of mappings. */
