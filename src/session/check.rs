@@ -4,13 +4,12 @@
 //! Code may be registered before it is in its place. So its bytes are compared once, at a time when it has to be there: when it ends, at
 //! an exit, or when the thread that has registered it flushes and the memory can be executed and not written to.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::api::code::{Bytes, Code, MoveTarget};
 use crate::api::Id;
 use crate::queue::engine::Engine;
-use crate::sys::timed_lock::TimedLock;
+use crate::session::process;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
 /// Of each kind so many findings are said, and then how many more there are.
@@ -22,16 +21,10 @@ const LOOKS_MOST: u8 = 2;
 /// The bytes of larger code are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
-static MINE: AtomicPtr<Mine> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The table of a process. A forked child begins with none: a thread that it does not have may have been at work in its parent's.
-struct Mine {
-    pid: u32,
-    table: TimedLock<Table>,
-}
-
+/// What is known of the calls of a process. A forked child begins with nothing: a thread that it does not have may have been at work
+/// in its parent's.
 #[derive(Default)]
-struct Table {
+pub struct Table {
     /// In the order of their addresses; no two overlap.
     codes: Vec<Known>,
     /// How many findings there are of each kind.
@@ -51,30 +44,12 @@ struct Known {
     looks: u8,
 }
 
-fn table() -> &'static TimedLock<Table> {
-    let (known, pid) = (MINE.load(Ordering::Acquire), std::process::id());
-    // SAFETY: what was put there is never freed.
-    if let Some(mine) = unsafe { known.as_ref() }.filter(|mine| mine.pid == pid) {
-        return &mine.table;
-    }
-    let new = Box::into_raw(Box::new(Mine { pid, table: TimedLock::default() }));
-    let mine = match MINE.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => new,
-        Err(faster) => {
-            // SAFETY: it is this function's, and nobody else has seen it.
-            drop(unsafe { Box::from_raw(new) });
-            faster
-        }
-    };
-    // SAFETY: as above.
-    unsafe { &(*mine).table }
-}
-
 /// Does something to the table, if calls are checked.
 #[inline]
 fn with(body: impl FnOnce(&mut Table)) {
     if debug::checks() {
-        _ = table().lock_until(Instant::now() + PATIENCE).map(|mut table| body(&mut table));
+        let checked = process::current().ok().and_then(|process| process.checked.lock_until(Instant::now() + PATIENCE));
+        _ = checked.map(|mut table| body(&mut table));
     }
 }
 

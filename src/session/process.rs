@@ -15,6 +15,7 @@ use crate::api::options::{Config, Sinks};
 use crate::queue::engine::Engine;
 use crate::queue::host::Host;
 use crate::session::allocator::Allocator;
+use crate::session::check;
 use crate::session::collector::Collector;
 use crate::session::configs::Configs;
 use crate::session::control::Control;
@@ -55,6 +56,8 @@ pub struct Process {
     pub allocator: Allocator,
     /// What runtimes tell by way of Intel's JIT profiling API.
     pub collector: Collector,
+    /// Calls of the host, if they are checked.
+    pub checked: TimedLock<check::Table>,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
@@ -151,6 +154,7 @@ impl Process {
             regions: Arc::default(),
             allocator: Allocator::default(),
             collector: Collector::default(),
+            checked: TimedLock::default(),
         }))
     }
 

@@ -73,16 +73,12 @@ fn look() -> bool {
         let _ = FILE.set(Box::new(OsStr::from_bytes(value).into()));
     }
     let is_on = !matches!(value, b"" | b"0" | b"off");
-    STATE.store(
-        if is_on && checks {
-            CHECKS
-        } else if is_on {
-            ON
-        } else {
-            OFF
-        },
-        Ordering::Relaxed,
-    );
+    let state = match (is_on, checks) {
+        (false, _) => OFF,
+        (true, false) => ON,
+        (true, true) => CHECKS,
+    };
+    STATE.store(state, Ordering::Relaxed);
     is_on
 }
 

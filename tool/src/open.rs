@@ -6,7 +6,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jitsym::sys::file::OURS;
 use jitsym::sys::process;
@@ -46,6 +46,11 @@ pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
         return refuse(io::ErrorKind::PermissionDenied, "belongs to another user than the process");
     }
     Ok(file)
+}
+
+/// Where a file with this path in a process may be: here, or below the root of the process.
+pub fn places(pid: u32, path: &str) -> [PathBuf; 2] {
+    [path.into(), format!("/proc/{pid}/root{path}").into()]
 }
 
 fn open_here(path: &Path) -> io::Result<File> {

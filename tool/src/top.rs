@@ -63,13 +63,9 @@ impl Look {
     }
 }
 
-fn value_of(said: &Said, name: &str) -> u64 {
-    said.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
-}
-
 fn show_said(text: &mut String, said: &Said, before: Option<(&Said, Duration)>) -> fmt::Result {
     for (name, words) in SINKS {
-        match jitsym::sink_words(value_of(said, name) as u32) {
+        match jitsym::sink_words(said.value(name) as u32) {
             Some(sinks) => writeln!(text, "{words}: {sinks}")?,
             None if name == "sinks_running" => writeln!(text, "no sink runs")?,
             None => {}
@@ -83,10 +79,10 @@ fn show_said(text: &mut String, said: &Said, before: Option<(&Said, Duration)>) 
     };
     let others = said.values.iter().filter(is_shown).map(|(name, _)| &**name);
     for name in FIRST.iter().copied().chain(others) {
-        let value = value_of(said, name);
+        let value = said.value(name);
         write!(text, "{name:20}{value:14}")?;
         if let Some((before, age)) = before {
-            let change = value as f64 - value_of(before, name) as f64;
+            let change = value as f64 - before.value(name) as f64;
             if change != 0.0 {
                 write!(text, "{:+14.0} a second", change / age.as_secs_f64())?;
             }

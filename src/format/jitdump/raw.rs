@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use super::id;
 use super::{DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MAGIC, MOVE_SIZE, PREFIX_SIZE};
 use super::{FLAG_ARCH_TIMESTAMP, UNWINDING_FIXED_SIZE};
 
@@ -207,8 +208,9 @@ impl<'a> RawRecord<'a> {
         self.fields.bytes.get(fixed_size..).unwrap_or_default()
     }
 
-    /// As a JIT_CODE_LOAD; `None` if it is too short.
+    /// As a JIT_CODE_LOAD; `None` if it is of another kind, or too short.
     pub fn load(&self) -> Option<RawLoad<'a>> {
+        (self.id == id::LOAD).then_some(())?;
         Some(RawLoad {
             pid: self.fields.u32_at(16)?,
             tid: self.fields.u32_at(20)?,

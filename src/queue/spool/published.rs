@@ -83,6 +83,13 @@ pub struct Said {
     pub failure: String,
 }
 
+impl Said {
+    /// The value of this name; 0 if nothing is said of it.
+    pub fn value(&self, name: &str) -> u64 {
+        self.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
+    }
+}
+
 /// Reads what a spool says, and believes nothing in it.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use jitsym::format::arch::ELF_MACHINE;
-use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
 use super::broken::Broken;
@@ -92,8 +91,7 @@ impl Dumps {
 
     /// The file of a region, if it is not much longer than what is written in it.
     fn region(&mut self, pid: u32, path: &str) {
-        let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
-        let found = [PathBuf::from(path), inside].into_iter().find_map(|path| {
+        let found = open::places(pid, path).into_iter().find_map(|path| {
             let file = open::of_process(&path, pid)
                 .ok()
                 .filter(|file| file.metadata().is_ok_and(|data| data.len() <= MOST))?;
@@ -129,7 +127,7 @@ impl Dumps {
         }
         let pieces = self.pieces.entry(pid).or_default();
         for record in RawRecords::new(&bytes, &header) {
-            if let Some(load) = record.load().filter(|_| record.id == id::LOAD) {
+            if let Some(load) = record.load() {
                 let name = shortened(load.name().unwrap_or_default()).to_string();
                 pieces.push(Piece { name, addr: load.addr, size: load.size, time: record.timestamp });
             }

@@ -11,7 +11,7 @@ use super::producers::{self, Hidden};
 use super::{debuggers, machine, published, size, strays, Rank, Report};
 use crate::record::command_line;
 use crate::record::script::{file_name, is_region, jitdump_pid};
-use crate::record::watch::{mappings, Mapping};
+use crate::record::watch::{inner, mappings, Mapping};
 use crate::text::Shown;
 
 /// What is mapped and open.
@@ -214,9 +214,7 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
 
 /// Its number in its own namespace, if that is another one.
 fn namespace(pid: u32, dir: &Path, report: &mut Report) -> Option<u32> {
-    let status = fs::read_to_string(dir.join("status")).ok()?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"))?;
-    let inside = numbers.split_whitespace().last()?.parse().ok()?;
+    let inside = inner(dir)?;
     (inside != pid).then(|| report.note(format!("it is process {inside} in a pid namespace of its own")))?;
     Some(inside)
 }

@@ -38,7 +38,7 @@ pub fn look(path: &str, root: &Path, pids: [u32; 2], again: &str, report: &mut R
 }
 
 fn tell(said: &Said, again: &str, report: &mut Report) -> bool {
-    let value = |name: &str| said.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
+    let value = |name: &str| said.value(name);
     let sinks = |name: &str| jitsym::sink_words(value(name) as u32);
     let running = sinks("sinks_running");
     match &running {

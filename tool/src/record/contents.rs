@@ -120,9 +120,7 @@ impl Contents {
 
     /// The files of regions that are not there any more.
     pub fn regions_gone(&self) -> Vec<&str> {
-        let is_there = |pid: u32, path: &str| {
-            [path.into(), format!("/proc/{pid}/root{path}")].iter().any(|path| Path::new(path).exists())
-        };
+        let is_there = |pid: u32, path: &str| open::places(pid, path).iter().any(|path| path.exists());
         let all =
             self.processes.iter().flat_map(|(&pid, process)| process.regions.iter().map(move |path| (pid, &**path)));
         all.filter(|&(pid, path)| !is_there(pid, path)).map(|(_, path)| path).collect()
@@ -154,9 +152,8 @@ pub fn dump_of(pid: u32, path: &str) -> Dump {
 
 /// The same, with the file.
 pub fn open_dump(pid: u32, path: &str) -> (Dump, Option<File>) {
-    let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
     let mut problem = None;
-    for path in [PathBuf::from(path), inside] {
+    for path in open::places(pid, path) {
         match open::of_process(&path, pid).and_then(|file| Ok((count(&file)?, file))) {
             Ok((Some((codes, with_tables)), file)) => return (Dump::Here { path, codes, with_tables }, Some(file)),
             Ok((None, _)) => return (Dump::Unreadable("is no jitdump".into()), None),

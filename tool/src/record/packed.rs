@@ -81,8 +81,7 @@ impl Space {
 pub fn code_of(path: &Path) -> Vec<Range<u64>> {
     let Ok(bytes) = open::named(path).and_then(|file| open::read(&file)) else { return Vec::new() };
     let Some(header) = RawHeader::read(&bytes).filter(|header| !header.swapped) else { return Vec::new() };
-    let loads =
-        RawRecords::new(&bytes, &header).filter(|record| record.id == id::LOAD).filter_map(|record| record.load());
+    let loads = RawRecords::new(&bytes, &header).filter_map(|record| record.load());
     loads.map(|load| load.addr..load.addr.saturating_add(load.size)).collect()
 }
 
@@ -101,8 +100,7 @@ pub fn give_shadows(path: &Path, ranges: &[Range<u64>], words: &BTreeSet<u64>) {
 /// Writes a jitdump with shadows. Returns whether there are any.
 fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path) -> io::Result<bool> {
     let Some(header) = RawHeader::read(bytes).filter(|header| !header.swapped) else { return Ok(false) };
-    let loads =
-        RawRecords::new(bytes, &header).filter(|record| record.id == id::LOAD).filter_map(|record| record.load());
+    let loads = RawRecords::new(bytes, &header).filter_map(|record| record.load());
     let code = loads.map(|load| load.addr..load.addr.saturating_add(load.size));
     let mut space = Space::outside(ranges.iter().cloned().chain(code).collect());
     let mut out = BufWriter::with_capacity(1 << 18, File::create_new(to)?);

@@ -6,13 +6,13 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
-use jitsym::format::jitdump::{id, HEADER_SIZE};
+use jitsym::format::jitdump::HEADER_SIZE;
 
 use super::script::jitdump_pid;
 use crate::open;
@@ -137,12 +137,13 @@ impl Process {
 
     /// Reads what has been added to a jitdump.
     fn read_on(&mut self, pid: u32, path: &str) -> io::Result<()> {
-        let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
-        let file = open::of_process(&PathBuf::from(path), pid).or_else(|_| open::of_process(&inside, pid))?;
+        let [here, inside] = open::places(pid, path);
+        let file = open::of_process(&here, pid).or_else(|_| open::of_process(&inside, pid))?;
         let mut header = [0; HEADER_SIZE];
         file.read_exact_at(&mut header, 0)?;
-        if RawHeader::read(&header).is_none_or(|header| header.swapped || header.pid != pid && header.pid != inner(pid))
-        {
+        if RawHeader::read(&header).is_none_or(|header| {
+            header.swapped || header.pid != pid && Some(header.pid) != inner(Path::new(&format!("/proc/{pid}")))
+        }) {
             return Ok(());
         }
         let at = self.read.entry(path.to_owned()).or_insert(HEADER_SIZE as u64);
@@ -153,9 +154,7 @@ impl Process {
         let mut end = 0;
         while let Some(record) = records.next() {
             end = records.offset();
-            // Records of other kinds may be long enough for one.
-            let load = record.load().filter(|_| record.id == id::LOAD);
-            let Some((load, code)) = load.and_then(|load| Some((load, load.code()?))) else { continue };
+            let Some((load, code)) = record.load().and_then(|load| Some((load, load.code()?))) else { continue };
             // What it takes the place of is not there any more.
             let below = self.pieces.range(..load.addr.saturating_add(load.size)).rev();
             let over = below.take_while(|(&addr, piece)| addr + piece.size > load.addr);
@@ -172,11 +171,11 @@ impl Process {
     }
 }
 
-/// The number of a process in its own namespace.
-fn inner(pid: u32) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"));
-    numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()).unwrap_or(pid)
+/// The number in its own pid namespace of the process with this directory in `/proc`.
+pub fn inner(dir: &Path) -> Option<u32> {
+    let status = fs::read_to_string(dir.join("status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
 }
 
 /// How far from its address code lies, if it lies in one other place near it.

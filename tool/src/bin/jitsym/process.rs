@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use jitsym_tool::record::watch;
+
 /// Whether there is a process with this pid.
 pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
@@ -18,8 +20,7 @@ pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
     let mut places = vec![(PathBuf::from("/tmp"), pid)];
     places.extend(jitsym::clean_dirs().into_iter().map(|dir| (dir, pid)));
     // In a container it has its own number and its own /tmp.
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok());
+    let inner = watch::inner(Path::new(&format!("/proc/{pid}")));
     places.push((PathBuf::from(format!("/proc/{pid}/root/tmp")), inner.unwrap_or(pid)));
     for (dir, pid) in places {
         let mut here: Vec<PathBuf> =
