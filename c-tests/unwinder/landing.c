@@ -3,6 +3,7 @@
  * DIR WHAT [SEED]. x86-64.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,7 +15,7 @@
 
 /* What comes after the section, in a piece's room: its pointers, its LSDA, its code, and its LSDA again. */
 enum { SLOTS = 512, LSDA = 1024, CODE = 1536, PIECE_ROOM = 2048 };
-enum { PIECES = 3, CHAIN_ROOM = PIECES * PIECE_ROOM, CHAINS = 20, THREADS = 8 };
+enum { PIECES = 3, CHAIN_ROOM = PIECES * PIECE_ROOM, CHAINS = 20, THREADS = 8, MANY_CHAINS = 60 };
 
 /* What code does with an exception: `CLEANS` has a landing pad that goes on, `BARE` has no LSDA. */
 enum kind { CATCHES, CLEANS, BARE, PLAIN, KINDS };
@@ -153,6 +154,8 @@ struct piece {
   unsigned char *at, *code;
   jitsym_id id;
   int lsda_is_in_code;
+  /* As `code`, while the unwinder has to find it. */
+  unsigned char *found;
 };
 
 static jitsym_status announce(struct piece *piece, uint64_t next, unsigned *seed, const unsigned bad[2]) {
@@ -241,20 +244,58 @@ struct chain {
   struct piece pieces[PIECES];
 };
 
+/* Those of the only thread that registers, which waits while the unwinder is told. */
+static struct chain *watched;
+/* Code that the unwinder has not found then. The library's thread, which sees that, can print nothing. */
+static unsigned char *lost;
+
+/* The unwinder finds all code between two steps, too: another thread may throw then. */
+static void look(void) {
+  /* As a throw by C++ does. Now libgcc has looked into all tables. */
+  (void)_Unwind_FindEnclosingFunction(memory);
+  for (unsigned i = 0; watched != NULL && i < MANY_CHAINS * PIECES; i++) {
+    unsigned char *code = watched[i / PIECES].pieces[i % PIECES].found;
+    lost = code == NULL || _Unwind_FindEnclosingFunction(code + 1) == code ? lost : code;
+  }
+}
+
+/* libgcc's functions, by way of this program. */
+void __register_frame_info_table(const void *begin, void *object);
+void *__deregister_frame_info(const void *begin);
+
+void __register_frame_info_table(const void *begin, void *object) {
+  void (*real)(const void *, void *) = NULL;
+  *(void **)&real = dlsym(RTLD_NEXT, "__register_frame_info_table");
+  if (real != NULL) {
+    real(begin, object);
+  }
+  look();
+}
+
+void *__deregister_frame_info(const void *begin) {
+  void *(*real)(const void *) = NULL;
+  *(void **)&real = dlsym(RTLD_NEXT, "__deregister_frame_info");
+  void *object = real != NULL ? real(begin) : NULL;
+  look();
+  return object;
+}
+
 static void make_chain(struct chain *chain, unsigned char *at, unsigned *seed) {
   uint64_t next = (uintptr_t)reached;
   for (int i = PIECES - 1; i >= 0; i--) {
     struct piece *piece = &chain->pieces[i];
-    *piece = (struct piece){next_random(seed, KINDS), at + PIECE_ROOM * i, NULL, 0, 0};
+    *piece = (struct piece){next_random(seed, KINDS), at + PIECE_ROOM * i, NULL, 0, 0, NULL};
     CHECK_KNOWN(session, announce(piece, next, seed, NULL));
+    piece->found = piece->code;
     next = (uintptr_t)piece->code;
   }
 }
 
-static void end_chain(const struct chain *chain) {
+static void end_chain(struct chain *chain) {
   for (int i = 0; i < PIECES; i++) {
-    const struct piece *piece = &chain->pieces[i];
+    struct piece *piece = &chain->pieces[i];
     CHECK(_Unwind_FindEnclosingFunction(piece->code + 1) == piece->code);
+    piece->found = NULL;
     CHECK_KNOWN(session, jitsym_unregister(session, piece->id));
     CHECK(_Unwind_FindEnclosingFunction(piece->code + 1) == NULL);
   }
@@ -275,12 +316,13 @@ static void check(const struct chain *chain) {
 }
 
 /* Code comes, goes and moves, and other code with other tables takes its place. */
-static void reuse(unsigned seed, unsigned char *from, unsigned rounds) {
-  struct chain *chains = calloc(CHAINS, sizeof *chains);
-  int live[CHAINS] = {0};
+static void reuse(unsigned seed, unsigned char *from, unsigned rounds, unsigned count) {
+  struct chain *chains = calloc(count, sizeof *chains);
+  int live[MANY_CHAINS] = {0}, is_alone = count == MANY_CHAINS;
   CHECK(chains != NULL);
+  watched = is_alone ? chains : NULL;
   for (unsigned round = 0; round < rounds; round++) {
-    unsigned i = next_random(&seed, CHAINS);
+    unsigned i = next_random(&seed, count);
     if (live[i]) {
       end_chain(&chains[i]);
     }
@@ -289,6 +331,7 @@ static void reuse(unsigned seed, unsigned char *from, unsigned rounds) {
     make_chain(&chains[i], at + 16 * next_random(&seed, PIECE_ROOM / 32), &seed);
     live[i] = 1;
     check(&chains[i]);
+    CHECK(lost == NULL);
     /* The outermost one, which nobody calls by its address. What was there is no code and no table any more. */
     if (next_random(&seed, 2)) {
       struct piece *moving = &chains[i].pieces[0];
@@ -304,27 +347,31 @@ static void reuse(unsigned seed, unsigned char *from, unsigned rounds) {
         /* A pointer to what has moved is changed by the runtime. */
         ((uint64_t *)(void *)(moving->at + SLOTS))[1] += (uint64_t)(to - moving->code);
       }
+      moving->found = NULL;
       CHECK_KNOWN(session, jitsym_move(session, moving->id, &target));
       CHECK(_Unwind_FindEnclosingFunction(moving->code + 1) == NULL);
-      moving->code = to;
+      moving->found = moving->code = to;
       check(&chains[i]);
     }
-    i = next_random(&seed, CHAINS);
+    i = next_random(&seed, count);
     if (live[i]) {
       check(&chains[i]);
     }
-    if (rounds > 1000 && round % 100 == 99) {
+    if (is_alone && round % 100 == 99) {
       /* What the sink learns late is the same. */
+      watched = NULL;
       CHECK_OK(jitsym_disable(session, JITSYM_SINK_UNWINDER));
       CHECK_KNOWN(session, jitsym_enable(session, JITSYM_SINK_UNWINDER));
+      watched = chains;
     }
   }
-  for (unsigned i = 0; i < CHAINS; i++) {
+  for (unsigned i = 0; i < count; i++) {
     if (live[i]) {
       check(&chains[i]);
       end_chain(&chains[i]);
     }
   }
+  watched = NULL;
   free(chains);
 }
 
@@ -335,7 +382,7 @@ struct storm {
 
 static void *storm(void *argument) {
   const struct storm *part = argument;
-  reuse(part->seed, part->memory, part->rounds);
+  reuse(part->seed, part->memory, part->rounds, CHAINS);
   return NULL;
 }
 
@@ -357,7 +404,7 @@ static void bad(unsigned seed) {
   for (unsigned i = 0; i < 2 * sizeof encodings / sizeof *encodings; i++) {
     struct chain chain;
     make_chain(&chain, memory, &seed);
-    struct piece piece = {CATCHES, memory + CHAIN_ROOM, NULL, 0, 0};
+    struct piece piece = {CATCHES, memory + CHAIN_ROOM, NULL, 0, 0, NULL};
     unsigned both[2] = {0, 0};
     both[i % 2] = encodings[i / 2];
     CHECK(announce(&piece, (uintptr_t)chain.pieces[0].code, &seed, both) == JITSYM_ERR_UNWIND_FORMAT);
@@ -380,7 +427,7 @@ int main(int argc, char **argv) {
   } else if (strcmp(argv[2], "bad") == 0) {
     bad(seed);
   } else {
-    reuse(seed, memory, 3000);
+    reuse(seed, memory, 3000, MANY_CHAINS);
   }
   CHECK_OK(jitsym_close(session));
   return test_end();

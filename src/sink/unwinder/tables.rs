@@ -307,10 +307,10 @@ impl Tables {
         let below = live.clone().filter(|piece| piece.addr < from);
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
-        let known = [
-            if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() },
-            if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() },
-        ];
+        // In this order: libgcc asks the table alone that begins last before an address. The one for what lies below may begin after the
+        // old one, which then is asked for nothing any more.
+        let high = if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() };
+        let low = if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() };
         let mut pieces = [Vec::new(), Vec::new()];
         for (pieces, count) in pieces.iter_mut().zip(counts) {
             pieces.try_reserve_exact(count).ok()?;
@@ -321,7 +321,7 @@ impl Tables {
         for piece in all.into_iter().filter(|piece| piece.id != 0) {
             pieces[usize::from(piece.addr >= to)].push(piece);
         }
-        for (pieces, known) in pieces.into_iter().zip(known).filter(|(pieces, _)| !pieces.is_empty()) {
+        for (pieces, known) in pieces.into_iter().zip([low, high]).filter(|(pieces, _)| !pieces.is_empty()) {
             search_once(self.dialect, &pieces);
             self.tables.insert(pieces[0].addr, Table { known, pieces, dead: 0 });
         }
