@@ -72,8 +72,7 @@ int main(int argc, char **argv) {
   /* Memory for all records at once: what a registration costs must not depend on how far the writer has got. */
   jitsym_options options = test_options();
   options.max_memory = 1 << 30;
-  jitsym *session = NULL;
-  CHECK_OK(jitsym_init(&options, &session));
+  jitsym *session = test_init(&options);
 
   jitsym_unwind unwind;
   memset(&unwind, 0, sizeof unwind);

@@ -158,7 +158,7 @@ int main(int argc, char **argv) {
   /* Memory for all records: none is dropped, however slow the disk is. */
   jitsym_options options = test_options();
   options.max_memory = 1 << 30;
-  CHECK_OK(jitsym_init(&options, &session));
+  session = test_init(&options);
   const char *modes[] = {"cycle", "grow", "move", "by-address"};
   int mode = 0;
   while (mode <= BY_ADDRESS && strcmp(argv[2], modes[mode]) != 0) {

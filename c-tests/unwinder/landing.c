@@ -259,9 +259,9 @@ static void look(void) {
   }
 }
 
-/* libgcc's functions, by way of this program. */
-void __register_frame_info_table(const void *begin, void *object);
-void *__deregister_frame_info(const void *begin);
+/* libgcc's functions, by way of this program. A program that is static has libgcc's own. */
+__attribute__((weak)) void __register_frame_info_table(const void *begin, void *object);
+__attribute__((weak)) void *__deregister_frame_info(const void *begin);
 
 void __register_frame_info_table(const void *begin, void *object) {
   void (*real)(const void *, void *) = NULL;

@@ -505,7 +505,7 @@ int main(int argc, char **argv) {
     fprintf(file, "toy line %d\n", i);
   }
   fclose(file);
-  CHECK_OK(jitsym_init(&options, &session));
+  session = test_init(&options);
   memory = map(PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, MEMORY);
   if (strcmp(what, "calls") == 0) {
     run_calls(number);
