@@ -41,7 +41,7 @@ impl Sinks {
     /// No sink, but beside them where the running ones are noted: the threads that register code tell the unwinder themselves.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
     /// Likewise: one of them is to know of code before a call returns, and the writer tells it.
-    pub(crate) const AWAITED: Sinks = Sinks(1 << 28);
+    pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
     /// Likewise: one of them wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
     /// Likewise: one of them wants the bytes of the code.
@@ -68,7 +68,7 @@ impl Sinks {
     /// Whether records are wanted with these, and a call has nothing else to do.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        self.want_groups() && self.0 & (Sinks::AWAITED.0 | Sinks::BY_CALLERS.0) == 0
+        self.want_groups() && self.0 & (Sinks::MUST_WAIT.0 | Sinks::BY_CALLERS.0) == 0
     }
 
     /// Whether all of `other` is in this set.

@@ -3,7 +3,7 @@
 use super::status::jitsym_status;
 use crate::api::error::Result;
 use crate::session::{self, process};
-use crate::sys::guard::PerThread;
+use crate::sys::panic_guard::PerThread;
 use crate::sys::{thread, valgrind};
 
 /// Runs the body of a C function.
@@ -32,7 +32,7 @@ pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 mod tests {
     use super::*;
     use crate::api::error::Error;
-    use crate::sys::guard;
+    use crate::sys::panic_guard;
 
     #[test]
     fn results_become_statuses() {
@@ -42,14 +42,14 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_status_without_a_word() {
-        guard::silence_panics();
+        panic_guard::silence_panics();
         let status = boundary(|| {
             let empty: Vec<u32> = Vec::new();
             let index = std::hint::black_box(3);
             Err(if empty[index] == 0 { Error::Null } else { Error::Busy })
         });
         assert_eq!(status, jitsym_status::JITSYM_ERR_INTERNAL);
-        assert!(!guard::is_inside());
+        assert!(!panic_guard::is_inside());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ptr;
 
 use crate::session::collector::{self, Method, Row};
 use crate::session::process::guarded;
-use crate::sys::{guard, thread};
+use crate::sys::{panic_guard, thread};
 
 const SHUTDOWN: c_uint = 2;
 const LOAD: c_uint = 13;
@@ -67,7 +67,7 @@ struct MethodUpdate {
 /// Neither function is in the header, because no program calls them by name. In the static library both are hidden.
 #[cfg_attr(feature = "reserve", no_mangle)]
 pub extern "C" fn Initialize() -> c_uint {
-    guard::silence_panics();
+    panic_guard::silence_panics();
     let started = thread::uncancelled(|| guarded(collector::start));
     answer(started)
 }

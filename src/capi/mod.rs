@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::api::error::{Error, Result};
 use crate::api::Id;
 use crate::session::{self, Given, Local};
-use crate::sys::guard::{self, PerThread};
+use crate::sys::panic_guard::{self, PerThread};
 use crate::sys::valgrind;
 use boundary::{blocking_boundary, boundary, boundary_on};
 use input::CodeInput;
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
         if out.is_null() {
             return Err(Error::Null);
         }
-        guard::silence_panics();
+        panic_guard::silence_panics();
         // SAFETY: the caller's promise about `options`.
         let options = unsafe { input::options(options)? };
         let session = session::open(&options)?;

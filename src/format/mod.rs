@@ -2,10 +2,10 @@
 
 pub mod arch;
 pub mod cfi;
-pub mod composed;
 pub mod elf;
 pub mod jitdump;
 pub mod name;
+pub mod name_and_file;
 pub mod perf_map;
 mod put;
 pub mod unwind;

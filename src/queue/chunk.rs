@@ -13,7 +13,7 @@
 use std::ptr::NonNull;
 use std::slice;
 
-use crate::sys::ahead;
+use crate::sys::prefetch;
 use crate::sys::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::sync::Witness;
 
@@ -45,8 +45,8 @@ struct Head {
     contents: Witness,
 }
 
-/// How many events are consumed, as of the last pass of the writer that touched the chunk and as of the one before. Which of
-/// them is valid depends on which pass was committed last (see `spool::layout`).
+/// How many events are consumed, as of the last round of the writer that touched the chunk and as of the one before. Which of
+/// them is valid depends on which round was committed last (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -54,7 +54,7 @@ struct ConsumedCells([ConsumedCell; 2]);
 #[derive(Debug)]
 #[repr(C)]
 struct ConsumedCell {
-    pass: AtomicU64,
+    round: AtomicU64,
     count: AtomicU64,
 }
 
@@ -62,12 +62,12 @@ const _: () = assert!(FIRST_SIZE <= CHUNK_SIZE && CHUNK_SIZE.is_power_of_two() &
 const _: () = assert!((HEAD == 128 || cfg!(jitsym_loom)) && size_of::<Event>() == 64);
 
 /// A cell that is being written.
-const NO_PASS: u64 = u64::MAX;
+const NO_ROUND: u64 = u64::MAX;
 
 #[cfg(jitsym_loom)]
 impl Head {
     fn new() -> Head {
-        let cell = || ConsumedCell { pass: AtomicU64::new(0), count: AtomicU64::new(0) };
+        let cell = || ConsumedCell { round: AtomicU64::new(0), count: AtomicU64::new(0) };
         Head {
             committed: AtomicU32::new(0),
             size: AtomicU32::new(0),
@@ -165,28 +165,28 @@ impl Chunk {
         self.head().committed.load(Ordering::Acquire)
     }
 
-    /// Number of events that the writer is done with, as of the last pass up to this one.
-    pub fn consumed_up_to(self, pass: u64) -> u32 {
+    /// Number of events that the writer is done with, as of the last round up to this one.
+    pub fn consumed_up_to(self, round: u64) -> u32 {
         let cells = self.head().consumed.0.iter();
-        let read = |cell: &ConsumedCell| (cell.pass.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
-        let latest = cells.map(read).filter(|&(at, _)| at <= pass).max();
+        let read = |cell: &ConsumedCell| (cell.round.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
+        let latest = cells.map(read).filter(|&(at, _)| at <= round).max();
         latest.map_or(0, |(_, count)| count as u32)
     }
 
     /// Number of events that the writer is done with.
     pub fn consumed(self) -> u32 {
-        self.consumed_up_to(NO_PASS - 1)
+        self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Notes in a pass how many events the writer is done with. Only the writer calls it.
-    pub fn set_consumed(self, pass: u64, count: u32) {
+    /// Notes in a round how many events the writer is done with. Only the writer calls it.
+    pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
-        let (a_pass, b_pass) = (a.pass.load(Ordering::Relaxed), b.pass.load(Ordering::Relaxed));
-        // What belongs to the last pass that was committed stays until this one is.
-        let cell = if a_pass == pass || (b_pass != pass && a_pass <= b_pass) { a } else { b };
-        cell.pass.store(NO_PASS, Ordering::Release);
+        let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));
+        // What belongs to the last round that was committed stays until this one is.
+        let cell = if a_round == round || (b_round != round && a_round <= b_round) { a } else { b };
+        cell.round.store(NO_ROUND, Ordering::Release);
         cell.count.store(count.into(), Ordering::Release);
-        cell.pass.store(pass, Ordering::Release);
+        cell.round.store(round, Ordering::Release);
     }
 
     /// Makes a copy of a foreign chunk one that can be read from an event on: it ends before the first event that makes no
@@ -209,7 +209,7 @@ impl Chunk {
             end += 1;
         }
         self.head().committed.store(end, Ordering::Relaxed);
-        self.set_consumed(NO_PASS - 1, from.min(end));
+        self.set_consumed(NO_ROUND - 1, from.min(end));
     }
 
     /// Whether an event has a kind that exists, without which it is no value of its type.
@@ -226,7 +226,7 @@ impl Chunk {
         self.head().committed.store(0, Ordering::Release);
         for cell in &self.head().consumed.0 {
             cell.count.store(0, Ordering::Release);
-            cell.pass.store(0, Ordering::Release);
+            cell.round.store(0, Ordering::Release);
         }
     }
 
@@ -320,9 +320,9 @@ impl Cursor {
     #[inline(always)]
     pub fn ask_ahead(&self) {
         let Cursor { chunk, body, event, .. } = *self;
-        ahead::to_write::<0>(chunk.as_ptr());
-        ahead::to_write::<0>(event.cast());
-        ahead::to_write::<0>(body);
+        prefetch::to_write::<0>(chunk.as_ptr());
+        prefetch::to_write::<0>(event.cast());
+        prefetch::to_write::<0>(body);
     }
 
     /// Writes the event of the record whose body, `event.body_len` bytes, is written to the start of `room`, before or after this.
@@ -344,11 +344,11 @@ impl Cursor {
         self.chunk.head().committed.store(self.events, Ordering::Release);
         // The writer has read what lay there before. The lines of the next record come back while the caller does something else,
         // those of a long one by themselves once the first ones are asked for.
-        ahead::to_write::<0>(event.cast());
-        ahead::to_write::<64>(body);
-        ahead::to_write::<128>(body);
-        ahead::to_write::<192>(body);
-        ahead::to_write::<256>(body);
+        prefetch::to_write::<0>(event.cast());
+        prefetch::to_write::<64>(body);
+        prefetch::to_write::<128>(body);
+        prefetch::to_write::<192>(body);
+        prefetch::to_write::<256>(body);
     }
 
     /// Publishes a record whose body, `event.body_len` bytes, was just written to the start of `room`.
@@ -411,7 +411,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_consumed_counts_when_its_pass_does() {
+    fn what_is_consumed_counts_when_its_round_does() {
         let memory = Memory::new(1).unwrap();
         let chunk = memory.make_chunk(&(0..1), CHUNK_SIZE).unwrap();
         assert_eq!(chunk.consumed(), 0);

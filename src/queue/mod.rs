@@ -1,14 +1,14 @@
 //! What registering threads and the writer share: memory for records, and what they tell each other.
 
-pub mod apart;
 pub mod chunk;
-pub mod engine;
 pub mod host;
 pub mod oneshot;
+pub mod own_fds;
 pub mod pool;
 pub mod quiesce;
 pub mod record;
 pub mod requests;
+pub mod shared;
 pub mod signal_flush;
 pub mod spool;
 pub mod status;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The sending side.
-pub struct Give<T>(Arc<Shared<T>>);
+pub struct Give<T>(Arc<Place<T>>);
 
 /// The receiving side.
-pub struct Take<T>(Arc<Shared<T>>);
+pub struct Take<T>(Arc<Place<T>>);
 
-struct Shared<T> {
+struct Place<T> {
     state: Mutex<Value<T>>,
     changed: Condvar,
 }
@@ -41,11 +41,11 @@ pub enum Missing {
 
 /// Both sides.
 pub fn oneshot<T>() -> (Give<T>, Take<T>) {
-    let place = Arc::new(Shared { state: Mutex::new(Value::Waiting), changed: Condvar::new() });
+    let place = Arc::new(Place { state: Mutex::new(Value::Waiting), changed: Condvar::new() });
     (Give(place.clone()), Take(place))
 }
 
-impl<T> Shared<T> {
+impl<T> Place<T> {
     fn state(&self) -> MutexGuard<'_, Value<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -308,7 +308,7 @@ impl Pool {
 
     /// Makes memory ahead, up to an ample amount: a small chunk for the next thread; while threads ask for more, for each of them one
     /// of the size that they will ask for next; and all of it once they ask for whole ones. For the writer, which does it bit by
-    /// bit, pass by pass. More than that is made by who needs it (`take_new`): the writer is held up in writing then.
+    /// bit, round by round. More than that is made by who needs it (`take_new`): the writer is held up in writing then.
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {

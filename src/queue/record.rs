@@ -61,7 +61,7 @@ pub mod flag {
     pub const HAS_CODE: u8 = 8;
     /// The body ends with the address at which the writer finds the code bytes.
     pub const STABLE: u8 = 16;
-    /// No bytes are free after the code, and its unwind tables are to have a shadow.
+    /// No bytes are free after the code, and its unwind tables are to have a frame load.
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;

@@ -40,7 +40,7 @@ struct SinkBits {
     /// Those that run and cannot write at present.
     stalled: AtomicU32,
     /// Those that run beside others although nobody has asked for them.
-    unasked: AtomicU32,
+    by_default: AtomicU32,
 }
 
 impl Status {
@@ -93,23 +93,23 @@ impl Status {
     }
 
     /// Those of the running sinks that nobody has asked for.
-    pub fn sinks_unasked(&self) -> Sinks {
-        Sinks(self.sinks().0 & self.sinks.unasked.load(Ordering::Relaxed))
+    pub fn sinks_by_default(&self) -> Sinks {
+        Sinks(self.sinks().0 & self.sinks.by_default.load(Ordering::Relaxed))
     }
 
     /// Notes which sinks nobody has asked for.
-    pub fn set_unasked(&self, sinks: Sinks) {
-        self.sinks.unasked.store(sinks.0, Ordering::Relaxed);
+    pub fn set_by_default(&self, sinks: Sinks) {
+        self.sinks.by_default.store(sinks.0, Ordering::Relaxed);
     }
 
     /// Those of the running sinks that can write.
-    pub fn sinks_well(&self) -> Sinks {
+    pub fn sinks_ok(&self) -> Sinks {
         Sinks(self.sinks().0 & !self.sinks.stalled.load(Ordering::Relaxed))
     }
 
     /// Those of the running sinks that cannot.
-    pub fn sinks_unwell(&self) -> Sinks {
-        self.sinks().without(self.sinks_well())
+    pub fn sinks_failed_now(&self) -> Sinks {
+        self.sinks().without(self.sinks_ok())
     }
 
     /// The sinks that could not start, have failed, or cannot write at present.
@@ -135,10 +135,10 @@ impl Status {
     /// These sinks are no longer wanted. `with_wants`: what the others want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
-            let marks = Sinks::REMEMBER.with(Sinks::AWAITED).with(Sinks::BY_CALLERS);
+            let marks = Sinks::REMEMBER.with(Sinks::MUST_WAIT).with(Sinks::BY_CALLERS);
             let kept = Sinks(running & (Sinks::ANY.0 | marks.0)).without(sinks);
             let kept = if kept.has(Sinks::UNWINDER) { kept } else { kept.without(Sinks::BY_CALLERS) };
-            let kept = if kept.has(Sinks::GDB) { kept } else { kept.without(Sinks::AWAITED) };
+            let kept = if kept.has(Sinks::GDB) { kept } else { kept.without(Sinks::MUST_WAIT) };
             Some(with_wants(kept).0)
         };
         self.sinks.change(left);
@@ -149,17 +149,17 @@ impl Status {
     /// Whether calls wait until a debugger knows of the code, as long as the sink for it runs.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
-            let without = Sinks(running).without(Sinks::AWAITED);
+            let without = Sinks(running).without(Sinks::MUST_WAIT);
             let unwinder_waits = without.has(Sinks::UNWINDER) && !without.has(Sinks::BY_CALLERS);
             let is_set = is_watched && without.has(Sinks::GDB) || unwinder_waits || without.has(Sinks::VALGRIND);
-            let new = if is_set { without.with(Sinks::AWAITED) } else { without };
+            let new = if is_set { without.with(Sinks::MUST_WAIT) } else { without };
             (new.0 != running).then_some(new.0)
         };
         self.sinks.change(change);
     }
 
     /// A sink cannot write, and tries again; the others continue.
-    pub fn sink_stalled(&self, sink: Sinks) {
+    pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
 
@@ -293,11 +293,11 @@ macro_rules! counters {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());
                 // The sink for regions is not there as long as there is none.
-                let sinks_running = match self.sinks_well() {
+                let sinks_running = match self.sinks_ok() {
                     sinks if regions == 0 => sinks.without(Sinks::REGION),
                     sinks => sinks,
                 };
-                let sinks_running = sinks_running.without(self.sinks_unasked());
+                let sinks_running = sinks_running.without(self.sinks_by_default());
                 Stats {
                     sinks_running,
                     sinks_failed: self.sinks_failed(),

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use crate::api::error::{Error, Result};
 use crate::queue::chunk::{first_size_for, Cursor, BODY_MAX, CHUNK_SIZE};
-use crate::queue::engine::{Engine, Message};
 use crate::queue::quiesce::HELD_FOR;
 use crate::queue::record::Event;
+use crate::queue::shared::{Message, Shared};
 use crate::queue::thread_slot::ThreadSlot;
 
 /// See the module's description.
 #[repr(C)]
 pub struct ThreadQueue {
-    pub engine: &'static Engine,
+    pub shared: &'static Shared,
     slot: Arc<ThreadSlot>,
     cursor: Option<Cursor>,
 }
@@ -31,8 +31,8 @@ pub trait Fill {
 }
 
 impl ThreadQueue {
-    pub fn new(engine: &'static Engine) -> Result<ThreadQueue> {
-        Ok(ThreadQueue { engine, slot: engine.attach()?, cursor: None })
+    pub fn new(shared: &'static Shared) -> Result<ThreadQueue> {
+        Ok(ThreadQueue { shared, slot: shared.attach()?, cursor: None })
     }
 
     /// Begins the record of a registration, whose time is to be taken after this. `None` if the thread has no chunk. To be followed
@@ -44,7 +44,7 @@ impl ThreadQueue {
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
-        self.engine.order();
+        self.shared.order();
         match &mut self.cursor {
             Some(cursor) if self.slot.is_kept() => Some(cursor),
             _ => None,
@@ -63,7 +63,7 @@ impl ThreadQueue {
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
-        self.engine.wake_if_asleep();
+        self.shared.wake_if_asleep();
     }
 
     /// Lays down one record. An error leaves no trace; `NotRunning` is that of a call that was overtaken by the end of all
@@ -80,11 +80,11 @@ impl ThreadQueue {
             if self.cursor.is_some() {
                 self.enter()?;
                 // While there was no record the writer may have taken the chunk.
-                let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.engine, record));
+                let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.shared, record));
                 let full = self.cursor.as_ref().map(|cursor| (cursor.chunk().size(), cursor.is_empty()));
                 self.slot.end();
                 if filled.transpose()? == Some(true) {
-                    self.engine.wake_if_asleep();
+                    self.shared.wake_if_asleep();
                     return Ok(());
                 }
                 size = match full {
@@ -103,32 +103,32 @@ impl ThreadQueue {
     #[cold]
     fn append_large(&mut self, record: &impl Fill) -> Result<()> {
         let len = record.exact_len()?;
-        let pool = &self.engine.pool;
+        let pool = &self.shared.pool;
         let fits = pool.can_hold(len);
-        let taken = if fits { self.engine.wait_for(|| pool.take_large(len)) } else { None };
+        let taken = if fits { self.shared.wait_for(|| pool.take_large(len)) } else { None };
         let Some(mut cursor) = taken else {
             if !fits {
                 return Err(Error::NoMemory);
             }
-            if self.engine.is_off() {
+            if self.shared.is_off() {
                 return Err(Error::NotRunning);
             }
-            self.engine.status.counters.dropped.add(1);
+            self.shared.status.counters.dropped.add(1);
             return Err(Error::Dropped);
         };
         let chunk = cursor.chunk();
         let sent = self
             .enter()
-            .and_then(|()| fill_and_commit(&mut cursor, self.engine, record))
+            .and_then(|()| fill_and_commit(&mut cursor, self.shared, record))
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
             // This thread's earlier records have to be written before.
             .and_then(|()| self.hand_over())
-            .and_then(|()| self.engine.send(Message::Full { slot: self.slot.number, chunk }));
+            .and_then(|()| self.shared.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();
         if sent.is_err() {
             pool.recycle(chunk);
         }
-        self.engine.wake_if_asleep();
+        self.shared.wake_if_asleep();
         sent
     }
 
@@ -136,7 +136,7 @@ impl ThreadQueue {
     fn enter(&mut self) -> Result<()> {
         loop {
             self.slot.begin();
-            self.engine.order();
+            self.shared.order();
             if self.slot.is_kept() {
                 return Ok(());
             }
@@ -147,7 +147,7 @@ impl ThreadQueue {
             match self.slot.settle(HELD_FOR) {
                 Some(true) => self.cursor = None,
                 Some(false) => {}
-                None => self.engine.status.quiesce.go_on(&self.slot),
+                None => self.shared.status.quiesce.go_on(&self.slot),
             }
         }
     }
@@ -175,10 +175,10 @@ impl ThreadQueue {
         let Some(full) = self.cursor.as_ref().filter(|cursor| !cursor.is_empty()).map(Cursor::chunk) else {
             return false;
         };
-        let Some(next) = self.engine.next_chunk(full.size(), body) else { return false };
+        let Some(next) = self.shared.next_chunk(full.size(), body) else { return false };
         // The full one is sent before it is taken out of the slot, as in `hand_over`.
-        if !self.engine.send_now(Message::Full { slot: self.slot.number, chunk: full }) {
-            self.engine.pool.recycle(next.chunk());
+        if !self.shared.send_now(Message::Full { slot: self.slot.number, chunk: full }) {
+            self.shared.pool.recycle(next.chunk());
             return false;
         }
         self.slot.set_current(Some(next.chunk()));
@@ -199,16 +199,16 @@ impl ThreadQueue {
         let handed_over = self.hand_over();
         self.slot.end();
         handed_over?;
-        let engine = self.engine;
-        let waits = || has_filled_one && engine.pool.is_ample();
+        let shared = self.shared;
+        let waits = || has_filled_one && shared.pool.is_ample();
         let taken =
-            engine.take_chunk(size, has_filled_one).or_else(|| waits().then(|| engine.wait_for_writer(size))?);
-        let taken = taken.or_else(|| engine.pool.take_new(size));
-        let Some(cursor) = taken.or_else(|| engine.wait_for(|| engine.pool.take(size))) else {
-            if engine.is_off() {
+            shared.take_chunk(size, has_filled_one).or_else(|| waits().then(|| shared.wait_for_writer(size))?);
+        let taken = taken.or_else(|| shared.pool.take_new(size));
+        let Some(cursor) = taken.or_else(|| shared.wait_for(|| shared.pool.take(size))) else {
+            if shared.is_off() {
                 return Err(Error::NotRunning);
             }
-            engine.status.counters.dropped.add(1);
+            shared.status.counters.dropped.add(1);
             return Err(Error::Dropped);
         };
         self.slot.set_current(Some(cursor.chunk()));
@@ -221,7 +221,7 @@ impl ThreadQueue {
         let Some(cursor) = &self.cursor else { return Ok(()) };
         // Sent first, and only then taken out of the slot: so the writer, which looks at the slot first and then empties the
         // channel, finds the chunk in one place at least. It recycles none that it still sees in the slot.
-        self.engine.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
+        self.shared.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
         self.cursor = None;
         Ok(())
@@ -231,17 +231,17 @@ impl ThreadQueue {
     pub fn finish(&mut self) {
         self.cursor = None;
         self.slot.detach();
-        self.engine.detached();
+        self.shared.detached();
     }
 }
 
-fn fill_and_commit<R: Fill>(cursor: &mut Cursor, engine: &Engine, record: &R) -> Result<bool> {
+fn fill_and_commit<R: Fill>(cursor: &mut Cursor, shared: &Shared, record: &R) -> Result<bool> {
     let Some(room) = cursor.room() else { return Ok(false) };
-    let timestamp = if R::REFERS { engine.clock.now() } else { engine.clock.now_after_ends() };
+    let timestamp = if R::REFERS { shared.clock.now() } else { shared.clock.now_after_ends() };
     let Some(event) = record.fill(room, timestamp)? else { return Ok(false) };
     cursor.commit(event);
     if R::REFERS {
-        engine.clock.note_end();
+        shared.clock.note_end();
     }
     Ok(true)
 }

@@ -2,7 +2,7 @@
 //!
 //! A thread with nothing to register still holds a chunk. When chunks run short the writer takes such chunks back. For that
 //! both sides announce first and look afterwards: the thread that it lays down a record, the writer that it wants the chunk.
-//! A barrier between the two (`Engine::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
+//! A barrier between the two (`Shared::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
 //! at least one of them sees the other.
 //!
 //! In the same way threads are kept from laying down anything while the process forks (`quiesce`).
@@ -77,7 +77,7 @@ impl ThreadSlot {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// The thread begins a record, or to hand over its chunk. `Engine::order` has to follow, then `is_kept`.
+    /// The thread begins a record, or to hand over its chunk. `Shared::order` has to follow, then `is_kept`.
     #[inline]
     pub fn begin(&self) {
         self.busy.store(true, Ordering::Relaxed);

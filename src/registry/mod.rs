@@ -11,10 +11,10 @@ mod entry;
 mod find;
 mod heap;
 pub mod ids;
+mod map_contents;
 mod names;
 pub mod ordered;
 mod pieces;
-mod spans;
 #[cfg(test)]
 mod tests;
 

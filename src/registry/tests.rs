@@ -1,4 +1,4 @@
-use super::spans::DEAD_MAX;
+use super::map_contents::DEAD_MAX;
 use super::*;
 
 fn code(addr: u64, size: u64) -> Live {

@@ -9,11 +9,11 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::session::config::environment_asks_for_bridge;
-use crate::session::control::STOP_TIMEOUT;
 use crate::session::exit::{arm_waiting, at_quick_exit, flush_at_exit};
 use crate::session::flush_from_signal;
+use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::blocking_guarded;
-use crate::sys::{guard, loader};
+use crate::sys::{loader, panic_guard};
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -49,7 +49,7 @@ pub fn arm() {
 }
 
 extern "C" fn at_exit() {
-    if guard::is_inside() {
+    if panic_guard::is_inside() {
         // Called by a signal handler that interrupted this library, whose locks its own thread may hold.
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;

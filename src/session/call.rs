@@ -8,10 +8,10 @@ use crate::api::code::{Code, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::api::Id;
-use crate::queue::engine::Engine;
+use crate::queue::shared::Shared;
 use crate::queue::status::Stats;
-use crate::session::control::STOP_TIMEOUT;
 use crate::session::handle::{forget_off, place_number, set_off};
+use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::open::watch_thread;
 use crate::session::process::Process;
 use crate::session::{check, fork, register};
@@ -28,7 +28,7 @@ fn unknown(id: Id) -> Error {
 #[derive(Clone, Copy, Debug)]
 pub struct Ref {
     pub process: &'static Process,
-    pub engine: &'static Engine,
+    pub shared: &'static Shared,
     pub place: &'static AtomicU64,
     pub handle: u64,
 }
@@ -38,14 +38,14 @@ impl Ref {
     /// meanwhile, which `still_open` tells.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.engine.is_off() && self.process.unstarted() == Sinks::NONE
+        self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
     /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
     /// made a barrier between ending the session and reading the records a last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
-        self.engine.order();
+        self.shared.order();
         if self.place.load(Ordering::Relaxed) == self.handle {
             Ok(value)
         } else {
@@ -63,7 +63,7 @@ impl Ref {
     /// What is wanted.
     #[inline]
     fn wanted(&self) -> Result<Sinks> {
-        match self.engine.wanted() {
+        match self.shared.wanted() {
             Sinks::NONE => self.wanted_after_all(),
             wanted => Ok(wanted),
         }
@@ -78,13 +78,13 @@ impl Ref {
             return Ok(Sinks::NONE);
         }
         let started = thread::quietly(|| self.start_again(PATIENCE, false));
-        self.outcome(started).map(|()| self.engine.wanted())
+        self.outcome(started).map(|()| self.shared.wanted())
     }
 
     fn start_again(&self, time: Duration, at_once: bool) -> Result<()> {
-        self.process.with_control(Instant::now() + time, |control| {
-            let started = control.start_again(self.process, self.engine, at_once);
-            watch_thread(self.engine, control);
+        self.process.with_lifecycle(Instant::now() + time, |lifecycle| {
+            let started = lifecycle.start_again(self.process, self.shared, at_once);
+            watch_thread(self.shared, lifecycle);
             started
         })
     }
@@ -96,7 +96,7 @@ impl Ref {
         if wanted == Sinks::NONE {
             return self.still_open(Id(0));
         }
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         let regions = &self.process.regions;
         let watching = regions.are_watching();
         let before = || if watching { regions.before_code(status, code.addr, code.size) } else { 0 };
@@ -108,7 +108,7 @@ impl Ref {
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
-        let registered = registered.inspect(|&id| check::registered(self.engine, id, code));
+        let registered = registered.inspect(|&id| check::registered(self.shared, id, code));
         self.outcome(registered)
     }
 
@@ -135,9 +135,9 @@ impl Ref {
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
-        by_callers::put(&self.engine.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
+        by_callers::put(&self.shared.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
             // Nobody learns of it.
-            let _ = register::unregister(self.process, self.engine, id);
+            let _ = register::unregister(self.process, self.shared, id);
         })
     }
 
@@ -148,7 +148,7 @@ impl Ref {
     /// An error says that a sink does not know of it yet. It is none for a debugger, which may have stopped the writer alone.
     #[inline]
     pub fn known(&self) -> Result<()> {
-        if self.engine.wanted().has(Sinks::AWAITED) {
+        if self.shared.wanted().has(Sinks::MUST_WAIT) {
             self.wait_until_known()
         } else {
             Ok(())
@@ -164,7 +164,7 @@ impl Ref {
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
         // As long as sinks are told of something, this call's turn comes.
-        let told = || (self.engine.status.counters.told.get(), debugger::times_told());
+        let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {
             let now = told();
@@ -172,11 +172,11 @@ impl Ref {
             last = now;
             idle < most()
         };
-        let answer = thread::uncancelled(|| self.engine.wait_until_told(STEP, goes_on));
+        let answer = thread::uncancelled(|| self.shared.wait_until_told(STEP, goes_on));
         match answer {
             // The writer has not come to it, or could not tell one of them.
             Err(Error::Timeout | Error::NoMemory | Error::SinkFailed)
-                if sink::await_any(self.engine.status.sinks_with_notes()) =>
+                if sink::any_must_wait(self.shared.status.sinks_with_notes()) =>
             {
                 self.outcome(answer)
             }
@@ -186,7 +186,7 @@ impl Ref {
     }
 
     pub fn code_size(&self, id: Id) -> Result<u64> {
-        self.outcome(self.engine.ids.size_of(id).ok_or_else(|| unknown(id)))
+        self.outcome(self.shared.ids.size_of(id).ok_or_else(|| unknown(id)))
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
@@ -196,21 +196,21 @@ impl Ref {
         }
         // As in `end`.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
-        let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.engine.ids, id, target.addr)).transpose()?;
+        let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
         let regions = &self.process.regions;
-        let old = if regions.are_watching() { self.engine.ids.place_of(id) } else { None };
+        let old = if regions.are_watching() { self.shared.ids.place_of(id) } else { None };
         let flags = old.map_or(0, |(addr, size)| {
-            regions.after_code(&self.engine.status, addr, size);
-            regions.before_code(&self.engine.status, target.addr, size)
+            regions.after_code(&self.shared.status, addr, size);
+            regions.before_code(&self.shared.status, target.addr, size)
         });
-        let moved = register::move_code(self.process, self.engine, id, target, flags);
+        let moved = register::move_code(self.process, self.shared, id, target, flags);
         if let (Some((addr, size)), Err(error)) = (old, &moved) {
             regions.not_registered(target.addr, size, flags);
             if *error != Error::UnknownId {
                 regions.code_stays(addr, size);
             }
         }
-        let moved = moved.inspect(|()| check::moved(self.engine, id, target));
+        let moved = moved.inspect(|()| check::moved(self.shared, id, target));
         let moved = self.outcome(moved).and_then(|()| moving.map_or(Ok(()), by_callers::Moving::end));
         drop(inside);
         moved.and(self.known())
@@ -221,14 +221,14 @@ impl Ref {
         if wanted == Sinks::NONE {
             return self.still_open(());
         }
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         if self.process.regions.are_watching() {
-            if let Some((addr, size)) = self.engine.ids.place_of(id) {
+            if let Some((addr, size)) = self.shared.ids.place_of(id) {
                 self.process.regions.after_code(status, addr, size);
             }
         }
-        check::ends(self.engine, id);
-        let lay_down = || register::unregister(self.process, self.engine, id);
+        check::ends(self.shared, id);
+        let lay_down = || register::unregister(self.process, self.shared, id);
         let ended = self.end(wanted, lay_down, || by_callers::remove(id));
         let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
         self.outcome(ended).and(self.known())
@@ -239,12 +239,12 @@ impl Ref {
         if wanted == Sinks::NONE {
             return self.still_open(());
         }
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         if self.process.regions.are_watching() {
             self.process.regions.after_range(status, addr, size);
         }
         check::ends_in(addr, size);
-        let lay_down = || register::unregister_range(self.process, self.engine, addr, size);
+        let lay_down = || register::unregister_range(self.process, self.shared, addr, size);
         let ended = self.end(wanted, lay_down, || by_callers::remove_in(addr, addr + size));
         self.outcome(ended).and(self.known())
     }
@@ -254,7 +254,7 @@ impl Ref {
         self.unregister_range(addr, size)?;
         if self.process.regions.are_watching() {
             // After the record of the end: the writer ends a region when it has seen all that was recorded before.
-            self.process.regions.before_unmapping(&self.engine.status, addr, size);
+            self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
     }
@@ -265,14 +265,14 @@ impl Ref {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }
         // While the sinks are being disabled they still get what was registered before.
-        match (self.engine.status.has_ended(), self.engine.status.sinks_failed()) {
+        match (self.shared.status.has_ended(), self.shared.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
-            (false, _) => match self.engine.flush(timeout.unwrap_or(STOP_TIMEOUT)) {
+            (false, _) => match self.shared.flush(timeout.unwrap_or(STOP_TIMEOUT)) {
                 // The writer has ended, but not because of a close.
                 Err(_) if self.process.host.is_broken() => Err(Error::Internal),
                 // Or the sinks were disabled meanwhile, after a last write.
-                Err(Error::Closed) => self.outcome(self.engine.last_answer()),
+                Err(Error::Closed) => self.outcome(self.shared.last_answer()),
                 result => self.outcome(result),
             },
         }
@@ -281,14 +281,14 @@ impl Ref {
     /// Starts sinks for all sessions, with the options of this one.
     pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
         let end = Instant::now() + STOP_TIMEOUT;
-        let config = self.process.with_control(end, |_| self.config_for(sinks))?;
+        let config = self.process.with_lifecycle(end, |_| self.config_for(sinks))?;
         // Before any lock.
         loader::keep_this_loaded();
-        self.process.with_control(end, |control| {
+        self.process.with_lifecycle(end, |lifecycle| {
             self.still_open(())?;
-            let enabled = control.enable(self.process, self.engine, config);
-            watch_thread(self.engine, control);
-            set_off(self.engine, control, self.handle);
+            let enabled = lifecycle.enable(self.process, self.shared, config);
+            watch_thread(self.shared, lifecycle);
+            set_off(self.shared, lifecycle, self.handle);
             self.forget_if_closed();
             enabled
         })
@@ -317,10 +317,10 @@ impl Ref {
 
     /// Stops sinks for all sessions.
     pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
-        self.process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
+        self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
             self.still_open(())?;
-            let disabled = control.disable(self.process, self.engine, sinks.unwrap_or(sink::every()));
-            set_off(self.engine, control, self.handle);
+            let disabled = lifecycle.disable(self.process, self.shared, sinks.unwrap_or(sink::every()));
+            set_off(self.shared, lifecycle, self.handle);
             self.forget_if_closed();
             disabled
         })
@@ -333,14 +333,14 @@ impl Ref {
         // The one that is off may be a later one.
         forget_off(self.handle);
         let mut is_noted = false;
-        let closed = self.process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
+        let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
             is_noted = true;
-            control.open = control.open.saturating_sub(1);
-            if control.open == 0 {
-                control.stop(self.engine, false)
-            } else if control.running.is_some() {
+            lifecycle.open = lifecycle.open.saturating_sub(1);
+            if lifecycle.open == 0 {
+                lifecycle.stop(self.shared, false)
+            } else if lifecycle.running.is_some() {
                 // Under the lock: the writer does not end before it has answered.
-                self.engine.flush(control.left())
+                self.shared.flush(lifecycle.left())
             } else {
                 Ok(())
             }
@@ -352,18 +352,18 @@ impl Ref {
     }
 
     pub fn stats(&self) -> Stats {
-        let pool = &self.engine.pool;
-        self.process.regions.count_waiting(&self.engine.status);
+        let pool = &self.shared.pool;
+        self.process.regions.count_waiting(&self.shared.status);
         Stats {
             memory: pool.bytes_used(),
             memory_held: pool.bytes_held(),
             spool: pool.memory().state(),
-            ..self.engine.status.stats()
+            ..self.shared.status.stats()
         }
     }
 
     pub fn create_region(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         fork::watch();
         let made = thread::quietly(|| self.process.regions.create(status, wanted))?;
         self.still_open(made).inspect_err(|_| {
@@ -373,7 +373,7 @@ impl Ref {
     }
 
     pub fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         let adopted = thread::quietly(|| self.process.regions.adopt(status, addr, size));
         let open = self.still_open(()).inspect_err(|_| {
             if adopted.is_ok() {
@@ -399,15 +399,15 @@ impl Ref {
         self.is_not_allocators(start)?;
         // A failure of other sinks is no reason to keep the region.
         let _ = self.flush(None);
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         self.outcome(thread::quietly(|| self.process.regions.release(status, start)))
     }
 
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
         let path = match sink {
-            _ if !self.engine.status.sinks().has(sink) => Err(Error::NotRunning),
+            _ if !self.shared.status.sinks().has(sink) => Err(Error::NotRunning),
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
-            _ => self.engine.status.path(sink).ok_or(Error::NotRunning),
+            _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
         // A close ends the session first, and then its sinks: these ran until now if the session is still open.
         self.outcome(path)

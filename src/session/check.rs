@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::code::{Bytes, Code, MoveTarget};
 use crate::api::Id;
-use crate::queue::engine::Engine;
+use crate::queue::shared::Shared;
 use crate::session::process;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
@@ -55,26 +55,26 @@ fn with(body: impl FnOnce(&mut Table)) {
 
 /// Code was registered. What is left of other code there is a finding if its id is still in use.
 #[inline]
-pub fn registered(engine: &Engine, id: Id, code: &Code<'_>) {
-    with(|table| table.add(engine, id, (code.addr, code.size), code.name, &code.bytes));
+pub fn registered(shared: &Shared, id: Id, code: &Code<'_>) {
+    with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
 }
 
 /// Code was moved. Its old place may have other bytes by now.
 #[inline]
-pub fn moved(engine: &Engine, id: Id, target: &MoveTarget<'_>) {
+pub fn moved(shared: &Shared, id: Id, target: &MoveTarget<'_>) {
     with(|table| {
         if let Some(index) = table.codes.iter().position(|known| known.id == id) {
             let known = table.codes.remove(index);
-            table.add(engine, id, (target.addr, known.size), &known.name, &target.bytes);
+            table.add(shared, id, (target.addr, known.size), &known.name, &target.bytes);
         }
     });
 }
 
 /// The host says that the code with an id ends.
 #[inline]
-pub fn ends(engine: &Engine, id: Id) {
+pub fn ends(shared: &Shared, id: Id) {
     if debug::checks() {
-        _ = engine.ids.place_of(id).map(|(addr, size)| ends_in(addr, size));
+        _ = shared.ids.place_of(id).map(|(addr, size)| ends_in(addr, size));
     }
 }
 
@@ -117,13 +117,13 @@ pub fn look(is_exit: bool) {
 }
 
 impl Table {
-    fn add(&mut self, engine: &Engine, id: Id, (addr, size): (u64, u64), name: &[u8], bytes: &Bytes<'_>) {
+    fn add(&mut self, shared: &Shared, id: Id, (addr, size): (u64, u64), name: &[u8], bytes: &Bytes<'_>) {
         if id == Id(0) {
             return;
         }
         for old in self.take(addr, size) {
             // Disabling ends all ids.
-            if engine.ids.size_of(old.id).is_some() && self.is_to_be_said(0) {
+            if shared.ids.size_of(old.id).is_some() && self.is_to_be_said(0) {
                 debug::say(format_args!(
                     "check: `{}` at {addr:#x} ends `{}` at {:#x} ({} bytes), which is registered; unregister code before its memory \
                      has other code",

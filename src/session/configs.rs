@@ -17,7 +17,7 @@ impl Default for Configs {
 }
 
 impl Configs {
-    /// To be called by whoever has the control, as the other functions are; or in a child, where nobody changes those of its parent.
+    /// To be called by whoever has the lifecycle, as the other functions are; or in a child, where nobody changes those of its parent.
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {

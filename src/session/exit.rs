@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::api::error::Error;
-use crate::session::control::STOP_TIMEOUT;
+use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::{explain, fork, process};
-use crate::sys::{guard, thread};
+use crate::sys::{panic_guard, thread};
 
 /// The longest that an exit takes: it waits for the writer, and then for files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
@@ -20,31 +20,31 @@ pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
     // Another thread may be about to open the first session.
-    let opened_elsewhere = || process.with_control(end, |_| Ok(process.engine())).ok().flatten();
-    let Some(engine) = process.engine().or_else(opened_elsewhere) else { return };
-    if !engine.signal_flush.exit() {
+    let opened_elsewhere = || process.with_lifecycle(end, |_| Ok(process.shared())).ok().flatten();
+    let Some(shared) = process.shared().or_else(opened_elsewhere) else { return };
+    if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
     // Also if nothing runs: a sink that another thread starts now writes nothing.
-    engine.requests().exiting = Some(thread::id());
-    let has_ended = engine.status.has_ended();
-    let asked = if has_ended { Err(Error::NotRunning) } else { engine.flush_at_exit(STOP_TIMEOUT) };
+    shared.requests().exiting = Some(thread::id());
+    let has_ended = shared.status.has_ended();
+    let asked = if has_ended { Err(Error::NotRunning) } else { shared.flush_at_exit(STOP_TIMEOUT) };
     match asked {
-        Err(Error::Timeout) => _ = engine.status.write_gate.shut(STOP_TIMEOUT),
+        Err(Error::Timeout) => _ = shared.status.write_gate.shut(STOP_TIMEOUT),
         // Unless a thread was stopped in the middle of a call.
-        Ok(()) | Err(Error::SinkFailed) if !engine.is_exit_whole() => {}
+        Ok(()) | Err(Error::SinkFailed) if !shared.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
             let end = end.max(Instant::now() + FILES_TIMEOUT);
             let left = end.saturating_duration_since(Instant::now());
             let is_done = process.regions.write_last(left) && process.remove_files_at_exit(end);
-            if is_done && !process.host.is_broken() && !engine.has_left_unread() {
-                engine.pool.memory().remove_spool();
+            if is_done && !process.host.is_broken() && !shared.has_left_unread() {
+                shared.pool.memory().remove_spool();
             }
         }
         Err(_) => {}
     }
-    engine.signal_flush.exit_is_over();
-    explain::summary(&engine.status);
+    shared.signal_flush.exit_is_over();
+    explain::summary(&shared.status);
 }
 
 /// Threads may call `exit` at once. In C libraries that let them, each handler runs on one of them, and the first thread that finds none
@@ -64,10 +64,10 @@ extern "C" {
 extern "C" fn after_exit() {
     // Before the guard, in which each thread is inside. A signal handler may have interrupted this library, whose locks its own thread
     // may hold.
-    let may_write = !guard::is_inside();
+    let may_write = !panic_guard::is_inside();
     let _ = process::blocking_guarded(|| {
         // The other thread may have the first handler, and not have come to run it.
-        let has_begun = process::current_engine().is_none_or(|engine| engine.signal_flush.has_exit_begun());
+        let has_begun = process::current_engine().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();
         } else {
@@ -79,13 +79,13 @@ extern "C" fn after_exit() {
 
 /// If the process exits by another thread too, waits until that has written pending records.
 fn wait_for_exit() {
-    let Some(engine) = process::current_engine() else { return };
-    if engine.signal_flush.is_exit_under_way(thread::id()) {
+    let Some(shared) = process::current_engine() else { return };
+    if shared.signal_flush.is_exit_under_way(thread::id()) {
         // For the next thread.
         arm_waiting();
     }
     let end = Instant::now() + EXIT_TIMEOUT;
-    while engine.signal_flush.is_exit_under_way(thread::id()) && Instant::now() < end {
+    while shared.signal_flush.is_exit_under_way(thread::id()) && Instant::now() < end {
         thread::sleep_micros(200);
     }
 }

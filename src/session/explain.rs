@@ -208,10 +208,10 @@ pub fn refused(error: Error) {
     }
     if error.is_callers() {
         refusal::tell(error as u32);
-        if let Some(engine) = process::current_engine() {
-            engine.status.counters.calls_refused.add(1);
+        if let Some(shared) = process::current_engine() {
+            shared.status.counters.calls_refused.add(1);
             // For who looks at the process from outside.
-            engine.wake_if_asleep();
+            shared.wake_if_asleep();
         }
     }
     let bit = 1 << (error as u32);

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Fork, Options, Sinks};
-use crate::queue::engine::Engine;
 use crate::queue::quiesce::{Found, Rest};
+use crate::queue::shared::Shared;
 use crate::registry::Registry;
 use crate::session::bridge;
 use crate::session::process::{self, Process};
 use crate::session::register::is_attached;
 use crate::session::{handle, open};
-use crate::sys::{clock, fork_lock, guard, reserve, thread};
+use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::Writer;
 
 /// How long a fork waits for the library in all, but for memory that is parted from a file (`fork_lock`).
@@ -89,7 +89,7 @@ fn prepare() {
         let mut underway = of_thread.get();
         underway.depth += 1;
         // A signal handler that interrupts this library may find its locks held by its own thread.
-        if underway.depth == 1 && !guard::is_inside() {
+        if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
             // The writer comes after that, because these threads may wait for it. It has a third of the time for itself.
             fork_lock::wait(end - PATIENCE / 3);
@@ -117,7 +117,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
         return (Found::inherited(rest, writer), false);
     }
     match process::current_engine() {
-        Some(engine) if engine.fork() != Fork::Alone => (engine.quiesce(is_attached(process), patience), true),
+        Some(shared) if shared.fork() != Fork::Alone => (shared.quiesce(is_attached(process), patience), true),
         _ => (Found::NOTHING, false),
     }
 }
@@ -136,12 +136,12 @@ fn go_on_in_parent() {
         }
         if let Ok(process) = process::current() {
             let _ = process::guarded(|| {
-                if let Some(engine) = process.engine().filter(|_| underway.held) {
-                    engine.status.quiesce.over();
+                if let Some(shared) = process.shared().filter(|_| underway.held) {
+                    shared.status.quiesce.over();
                 }
-                let is_due = |engine: &&Engine| engine.has_forked() | process.regions.has_forked();
-                if let Some(engine) = process.engine().filter(is_due) {
-                    engine.wake_if_asleep();
+                let is_due = |shared: &&Shared| shared.has_forked() | process.regions.has_forked();
+                if let Some(shared) = process.shared().filter(is_due) {
+                    shared.wake_if_asleep();
                 }
                 Ok(())
             });
@@ -166,19 +166,19 @@ fn take_note_in_child(underway: Underway) {
     if !parent.host.page.kept_by_kernel {
         parent.host.page.clear();
     }
-    let (words, engine) = (parent.host.page.words(), parent.engine());
-    if let Some(engine) = engine {
+    let (words, shared) = (parent.host.page.words(), parent.shared());
+    if let Some(shared) = shared {
         // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
-        thread::quietly(|| parent.regions.part_in_child(&engine.status));
+        thread::quietly(|| parent.regions.part_in_child(&shared.status));
         clock::find_host();
-        words.forked_at.store(engine.status.clock.now(), Ordering::Relaxed);
-        engine.pool.memory().leave_in_child();
+        words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);
+        shared.pool.memory().leave_in_child();
     }
     let Underway { held, found, .. } = underway;
     let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
-    if engine.is_some_and(|engine| engine.fork() == Fork::AtOnce) && has_open_sessions(parent) {
+    if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
         // The next call will report a failure.
         let _ = process::guarded(|| take_over(parent, None).map(drop));
     }
@@ -293,7 +293,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     };
 
     let process = Process::new(parent.generation, Some(parent))?;
-    let mut engine = Engine::new(&config, &process.host.last_error)?;
+    let mut shared = Shared::new(&config, &process.host.last_error)?;
     // From here on nothing fails that would have to be tried again.
     process.allocator.inherit(&parent.allocator);
     process.collector.inherit(&parent.collector);
@@ -301,16 +301,16 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let mut inheritance =
         writer.map_or_else(|| parent.hand_down(forked_at), |writer| Some(writer.hand_down(forked_at)));
     let regions = &*parent.regions;
-    if let Some(parent) = parent.engine() {
+    if let Some(parent) = parent.shared() {
         let mut none = [Registry::default(), Registry::default()];
         let registries = match &mut inheritance {
             Some(inheritance) => [&mut inheritance.registry, &mut inheritance.region_code],
             None => none.each_mut(),
         };
-        engine.inherit(parent, registries);
+        shared.inherit(parent, registries);
         match &mut inheritance {
             Some(inheritance) => _ = inheritance.regions.get_or_insert(regions),
-            None => process.regions.inherit(&engine.status, regions),
+            None => process.regions.inherit(&shared.status, regions),
         }
         if parent.status.clock != config.clock {
             inheritance.iter_mut().for_each(|inheritance| inheritance.forked_at = config.clock.now());
@@ -321,7 +321,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     }
     process.serial.store(parent.serial.load(Ordering::Relaxed), Ordering::Relaxed);
     let process: &'static Process = Box::leak(process);
-    let engine = process.engine_or_new(|| Ok(engine))?;
+    let shared = process.engine_or_new(|| Ok(shared))?;
     if rest == Rest::Partial {
         process
             .host
@@ -329,6 +329,6 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
             .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
     }
     process.configs.inherit(&parent.configs);
-    open::inherit(process, engine, config, inheritance);
+    open::inherit(process, shared, config, inheritance);
     Ok(process.publish().unwrap_or(process))
 }

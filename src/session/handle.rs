@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
-use crate::queue::engine::Engine;
+use crate::queue::shared::Shared;
 use crate::session::call::Ref;
-use crate::session::control::Control;
 use crate::session::fork;
+use crate::session::lifecycle::Lifecycle;
 use crate::session::process::{self, Process};
 use crate::sys::valgrind;
 
@@ -47,8 +47,8 @@ pub fn find(handle: u64) -> Result<Ref> {
     if process.host.is_broken() {
         return Err(Error::Internal);
     }
-    let engine = process.engine().ok_or(Error::Session)?;
-    Ok(Ref { process, engine, place, handle })
+    let shared = process.shared().ok_or(Error::Session)?;
+    Ok(Ref { process, shared, place, handle })
 }
 
 /// The place of a session that is open.
@@ -82,9 +82,9 @@ fn why_not(process: &Process, handle: u64) -> Error {
 }
 
 /// Notes whether the session is off, and stays so until a call changes that. The caller holds the process's lock.
-pub fn set_off(engine: &Engine, control: &Control, handle: u64) {
+pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
-    let is_off = engine.is_off() && !control.is_starting() && control.unstarted() == Sinks::NONE;
+    let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;
     OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 

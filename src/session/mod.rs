@@ -8,11 +8,11 @@ mod check;
 pub mod collector;
 mod config;
 mod configs;
-mod control;
 mod exit;
 mod explain;
 pub mod fork;
 mod handle;
+mod lifecycle;
 mod open;
 pub mod process;
 pub mod register;
@@ -30,7 +30,7 @@ use crate::api::Id;
 use crate::queue::status::Stats;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
-use crate::sys::{guard, valgrind};
+use crate::sys::{panic_guard, valgrind};
 pub use config::{clean_dirs, spool_dir};
 pub use explain::{doubt, last_error, refused, sink_words, turns_off};
 pub(crate) use handle::{find, is_off};
@@ -61,7 +61,7 @@ pub(crate) fn close(handle: u64) -> Result<()> {
 /// Runs a call of the Rust interface: one that is refused is counted, and [`last_error`] says why, as in C.
 #[inline]
 fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    valgrind::without_races(|| guard::as_one_call(|| body().inspect_err(|&error| refused(error))))
+    valgrind::without_races(|| panic_guard::as_one_call(|| body().inspect_err(|&error| refused(error))))
 }
 
 impl Session {
@@ -338,6 +338,6 @@ fn ask_from_signal(timeout: Duration) -> Result<()> {
     if process.host.is_broken() {
         return Err(Error::Internal);
     }
-    let engine = process.engine().ok_or(Error::NotRunning)?;
-    engine.signal_flush.flush(timeout, || engine.wake())
+    let shared = process.shared().ok_or(Error::NotRunning)?;
+    shared.signal_flush.flush(timeout, || shared.wake())
 }

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
-use crate::queue::apart;
-use crate::queue::engine::Engine;
+use crate::queue::own_fds;
+use crate::queue::shared::Shared;
 use crate::session::bridge;
-use crate::session::control::{Control, STOP_TIMEOUT};
 use crate::session::handle::{new_handle, set_off};
+use crate::session::lifecycle::{Lifecycle, STOP_TIMEOUT};
 use crate::session::process::{self, Process};
 use crate::session::{autoload, explain, fork, register, Session};
 use crate::sys::{loader, reserve, thread};
@@ -31,7 +31,7 @@ pub fn open(options: &Options) -> Result<Session> {
     }
     explain::opening();
     let opened = open_in(process, options);
-    explain::opened(&opened.as_ref().map(|_| process.engine().map(|engine| &*engine.status)).map_err(|error| *error));
+    explain::opened(&opened.as_ref().map(|_| process.shared().map(|shared| &*shared.status)).map_err(|error| *error));
     if let Err(error) = &opened {
         // Sinks and the thread have said more already.
         if !matches!(error, Error::NoSink | Error::Thread) {
@@ -50,7 +50,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
         loader::keep_this_loaded();
     }
     let end = Instant::now() + STOP_TIMEOUT;
-    let handle = process.with_control(end, |control| open_alone(process, control, config))?;
+    let handle = process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))?;
     if asks_for_bridge {
         bridge::start(options.bridge.then_some(options));
     }
@@ -58,59 +58,59 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
 }
 
 /// Opens it while no other call opens or closes any.
-fn open_alone(process: &'static Process, control: &mut Control, config: Config) -> Result<u64> {
-    let engine = process.engine_or_new(|| thread::quietly(|| Engine::new(&config, &process.host.last_error)))?;
-    control.finish_earlier(engine)?;
-    if control.open == 0 && control.running.is_some() {
+fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Config) -> Result<u64> {
+    let shared = process.engine_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
+    lifecycle.finish_earlier(shared)?;
+    if lifecycle.open == 0 && lifecycle.running.is_some() {
         // The call that has started it did not wait for it.
-        if control.stop(engine, false) == Err(Error::Timeout) {
+        if lifecycle.stop(shared, false) == Err(Error::Timeout) {
             return Err(Error::Timeout);
         }
     }
     // The place comes first: nothing else would have to be undone.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
-    match &control.running {
+    match &lifecycle.running {
         Some(running) if running.config.asked_for() != Sinks::NONE && !config.can_join(&running.config) => {
             return Err(Error::Conflict)
         }
         Some(_) => {
             if config.recover && config.sinks != Sinks::NONE {
-                let (status, config) = (engine.status.clone(), config.clone());
-                apart::run_for(control.left(), move || recover::tidy(&status, &config, true));
+                let (status, config) = (shared.status.clone(), config.clone());
+                own_fds::run_for(lifecycle.left(), move || recover::tidy(&status, &config, true));
             }
-            control.join(engine, &config)?;
+            lifecycle.join(shared, &config)?;
         }
-        None => control.start(process, engine, config.clone(), None)?,
+        None => lifecycle.start(process, shared, config.clone(), None)?,
     }
-    watch_thread(engine, control);
-    control.open += 1;
+    watch_thread(shared, lifecycle);
+    lifecycle.open += 1;
     process.configs.set(place, config);
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
     let handle = new_handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
-    set_off(engine, control, handle);
+    set_off(shared, lifecycle, handle);
     Ok(handle)
 }
 
 /// Has the writer told when the calling thread ends. Where there is no writer, a plugin that the library is linked into may be
 /// unloaded, and the thread would run its code afterwards.
-pub fn watch_thread(engine: &Engine, control: &Control) {
-    if control.running.is_some() {
-        register::watch_thread(engine);
+pub fn watch_thread(shared: &Shared, lifecycle: &Lifecycle) {
+    if lifecycle.running.is_some() {
+        register::watch_thread(shared);
     }
 }
 
 /// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed, and are tried again.
-pub fn inherit(process: &'static Process, engine: &'static Engine, config: Config, inheritance: Option<Inheritance>) {
+pub fn inherit(process: &'static Process, shared: &'static Shared, config: Config, inheritance: Option<Inheritance>) {
     // Nobody else has it yet.
-    let _ = process.with_control(Instant::now() + STOP_TIMEOUT, |control| {
+    let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
-        control.open = open as u32;
+        lifecycle.open = open as u32;
         if inheritance.is_some() {
-            let _ = control.start(process, engine, config, inheritance);
+            let _ = lifecycle.start(process, shared, config, inheritance);
         }
-        watch_thread(engine, control);
+        watch_thread(shared, lifecycle);
         Ok(())
     });
 }

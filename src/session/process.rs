@@ -12,16 +12,16 @@ use once_cell::sync::OnceCell;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
-use crate::queue::engine::Engine;
 use crate::queue::host::Host;
+use crate::queue::shared::Shared;
 use crate::session::allocator::Allocator;
 use crate::session::check;
 use crate::session::collector::Collector;
 use crate::session::configs::Configs;
-use crate::session::control::Control;
 use crate::session::fork;
+use crate::session::lifecycle::Lifecycle;
 use crate::sink::region::Regions;
-use crate::sys::guard::{self, PerThread};
+use crate::sys::panic_guard::{self, PerThread};
 use crate::sys::sync::outside::Arc;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{thread, valgrind};
@@ -44,12 +44,12 @@ pub struct Process {
     pub configs: Configs,
     /// Number of the next session.
     pub serial: AtomicU32,
-    control: TimedLock<Control>,
-    /// As of the last call that had `control`.
+    lifecycle: TimedLock<Lifecycle>,
+    /// As of the last call that had `lifecycle`.
     unstarted: AtomicU32,
-    /// Sessions that were closed while another call had `control` for too long.
+    /// Sessions that were closed while another call had `lifecycle` for too long.
     closed_meanwhile: AtomicU32,
-    engine: OnceCell<Engine>,
+    shared: OnceCell<Shared>,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
     /// Regions that are cut into pieces.
@@ -74,9 +74,9 @@ pub fn current() -> Result<&'static Process> {
     }
 }
 
-/// The engine of this process, if it has one.
-pub fn current_engine() -> Option<&'static Engine> {
-    current().ok()?.engine()
+/// The shared state of this process, if it has one.
+pub fn current_engine() -> Option<&'static Shared> {
+    current().ok()?.shared()
 }
 
 /// The state of this process or, in a child that has not made its own yet, of the one that it was forked from.
@@ -117,7 +117,7 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// As `guarded`, for a body that needs what the library keeps for the calling thread.
 #[inline]
 pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
-    guard::guarded(body).unwrap_or_else(|| Err(broken()))
+    panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 
 /// As `guarded`, for what accesses files or waits: the calls for that are cancellation points of POSIX threads.
@@ -130,8 +130,8 @@ fn broken() -> Error {
     if let Ok(process) = current() {
         process.host.last_error.set("internal failure".into());
         process.host.set_broken();
-        if let Some(engine) = process.engine() {
-            engine.status.stop_sinks();
+        if let Some(shared) = process.shared() {
+            shared.status.stop_sinks();
         }
     }
     Error::Internal
@@ -147,10 +147,10 @@ impl Process {
             sessions: [const { AtomicU64::new(0) }; SESSIONS],
             configs: Configs::default(),
             serial: AtomicU32::new(1),
-            control: TimedLock::new(Control::default()),
+            lifecycle: TimedLock::new(Lifecycle::default()),
             unstarted: AtomicU32::new(0),
             closed_meanwhile: AtomicU32::new(0),
-            engine: OnceCell::new(),
+            shared: OnceCell::new(),
             regions: Arc::default(),
             allocator: Allocator::default(),
             collector: Collector::default(),
@@ -176,14 +176,14 @@ impl Process {
 
     /// Opening and closing exclude each other. Runs `body`, unless another call takes until `end`, which is also as long as `body` may
     /// wait for the writer.
-    pub fn with_control<T>(&self, end: Instant, body: impl FnOnce(&mut Control) -> Result<T>) -> Result<T> {
-        let mut control = self.control.lock_until(end).ok_or(Error::Timeout)?;
-        control.begin(end);
+    pub fn with_lifecycle<T>(&self, end: Instant, body: impl FnOnce(&mut Lifecycle) -> Result<T>) -> Result<T> {
+        let mut lifecycle = self.lifecycle.lock_until(end).ok_or(Error::Timeout)?;
+        lifecycle.begin(end);
         let closed = || self.closed_meanwhile.swap(0, Ordering::Relaxed);
-        control.note_closed(self.engine(), closed());
-        let result = body(&mut control);
-        control.note_closed(self.engine(), closed());
-        self.unstarted.store(control.unstarted().0, Ordering::Relaxed);
+        lifecycle.note_closed(self.shared(), closed());
+        let result = body(&mut lifecycle);
+        lifecycle.note_closed(self.shared(), closed());
+        self.unstarted.store(lifecycle.unstarted().0, Ordering::Relaxed);
         result
     }
 
@@ -195,12 +195,12 @@ impl Process {
 
     /// With which options it tries that. For its own child, where no other thread is.
     pub fn unstarted_config(&self) -> Option<Config> {
-        self.control.try_lock()?.unstarted_config().cloned()
+        self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
     /// What it hands down to its own child.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
-        self.control.try_lock()?.hand_down(forked_at)
+        self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
     /// A session has ended, and the call that ends it does not wait any longer to say so.
@@ -210,17 +210,17 @@ impl Process {
 
     /// False if it takes longer than until `end`, as may the call of another thread that opens or closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
-        self.with_control(end, Control::remove_files).is_ok()
+        self.with_lifecycle(end, Lifecycle::remove_files).is_ok()
     }
 
-    /// The engine, if a session was ever opened.
+    /// The shared state, if a session was ever opened.
     #[inline]
-    pub fn engine(&self) -> Option<&Engine> {
-        self.engine.get()
+    pub fn shared(&self) -> Option<&Shared> {
+        self.shared.get()
     }
 
-    /// The engine, made by the first session.
-    pub fn engine_or_new(&self, make: impl FnOnce() -> Result<Engine>) -> Result<&Engine> {
-        self.engine.get_or_try_init(make)
+    /// The shared state, made by the first session.
+    pub fn engine_or_new(&self, make: impl FnOnce() -> Result<Shared>) -> Result<&Shared> {
+        self.shared.get_or_try_init(make)
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions with a sink that counts: what the ledger tells it, late start, forked children, opening and closing.
+//! Sessions with a sink that counts: what the applier tells it, late start, forked children, opening and closing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -78,12 +78,12 @@ fn a_flush_finds_what_is_stamped_ahead() {
     register(&session, 0x7000, "ended ahead");
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), [(0x7000, "ended ahead")]);
-    let engine = process::current_engine().unwrap();
-    let mut queue = ThreadQueue::new(engine).unwrap();
+    let shared = process::current_engine().unwrap();
+    let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
     // As by the thread itself.
-    engine.requests().asked_at = engine.clock.now() + AHEAD;
+    shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);
     queue.finish();

@@ -15,10 +15,10 @@ pub fn wanted(handle: u64) -> Wanted {
         let can_go_on = process.is_this_one() || fork::can_be_taken_over(process);
         can_go_on && !process.host.is_broken() && place_of(process, handle).is_ok()
     });
-    let Some((process, engine)) = known.and_then(|process| Some((process, process.engine()?))) else {
+    let Some((process, shared)) = known.and_then(|process| Some((process, process.shared()?))) else {
         return Wanted::default();
     };
-    let sinks = match engine.wanted() {
+    let sinks = match shared.wanted() {
         // Whoever registers something has them tried again.
         Sinks::NONE => sink::with_wants(process.unstarted()),
         sinks => sinks,
@@ -26,8 +26,8 @@ pub fn wanted(handle: u64) -> Wanted {
     Wanted {
         code: sinks != Sinks::NONE,
         lines: sinks.want_groups(),
-        unwind: sinks.want_groups() && engine.unwind_records(),
+        unwind: sinks.want_groups() && shared.unwind_records(),
         adopt: sinks.has(Sinks::REGION) && process.regions.are_adopting(),
-        region: engine.status.sinks().has(Sinks::REGION) && !process.regions.are_without_files(),
+        region: shared.status.sinks().has(Sinks::REGION) && !process.regions.are_without_files(),
     }
 }

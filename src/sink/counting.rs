@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Close, GroupOf, Kind, Loaded, Sink, Turn};
+use super::{Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::api::options::{Config, Sinks};
 use crate::registry::Registry;
 
@@ -80,7 +80,7 @@ impl Sink for Counting {
         });
     }
 
-    fn write(&mut self, _: &mut Turn<'_>) -> io::Result<()> {
+    fn write(&mut self, _: &mut Round<'_>) -> io::Result<()> {
         with(|seen| seen.turns += 1);
         Ok(())
     }

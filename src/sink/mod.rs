@@ -1,6 +1,5 @@
 //! The sinks: where symbols go. Each is a folder with its file and the policy for it; byte layouts are in `format`.
 
-pub mod again;
 #[cfg(test)]
 pub mod counting;
 pub mod gdb;
@@ -9,6 +8,7 @@ pub mod perf_map;
 #[cfg(test)]
 pub mod random;
 pub mod region;
+pub mod retry;
 pub mod set;
 pub mod unwinder;
 pub mod valgrind;
@@ -57,17 +57,17 @@ pub trait Sink: Send {
     fn changed(&mut self) {}
 
     /// Writes what has come together since the last time. Each change of a file passes `Status::write_gate`.
-    fn write(&mut self, _turn: &mut Turn<'_>) -> io::Result<()> {
+    fn write(&mut self, _turn: &mut Round<'_>) -> io::Result<()> {
         Ok(())
     }
 
     /// Sets right what is wrong with the file, after the spool has noted what was written. `None` if there is nothing to do yet.
-    fn repair(&mut self, _turn: &mut Turn<'_>) -> Option<io::Result<()>> {
+    fn repair(&mut self, _turn: &mut Round<'_>) -> Option<io::Result<()>> {
         None
     }
 
     /// Whether the last attempt to write has succeeded.
-    fn is_well(&self) -> bool {
+    fn is_ok(&self) -> bool {
         true
     }
 
@@ -135,7 +135,7 @@ impl<'a> Origin<'a> {
 }
 
 /// One opportunity to write.
-pub struct Turn<'a> {
+pub struct Round<'a> {
     pub registry: &'a mut Registry,
     /// Somebody waits for everything to be up to date.
     pub now: bool,
@@ -202,7 +202,7 @@ pub struct Kind {
     pub is_default: bool,
     /// It hears of code in regions too.
     pub is_told_of_regions: bool,
-    /// None for those that the set has by itself: forks and recovery read from the jitdump, and the ledger sends code to regions.
+    /// None for those that the set has by itself: forks and recovery read from the jitdump, and the applier sends code to regions.
     pub make: Option<Make>,
 }
 
@@ -235,20 +235,20 @@ pub fn with_wants(sinks: Sinks) -> Sinks {
 
 fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
     match kind.bit {
-        Sinks::UNWINDER if sinks.has(Sinks::BY_CALLERS) => kind.wants.without(Sinks::AWAITED),
+        Sinks::UNWINDER if sinks.has(Sinks::BY_CALLERS) => kind.wants.without(Sinks::MUST_WAIT),
         _ => kind.wants,
     }
 }
 
 /// Whether calls wait for one of these sinks until it knows of what they say.
-pub fn await_any(sinks: Sinks) -> bool {
-    KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::AWAITED))
+pub fn any_must_wait(sinks: Sinks) -> bool {
+    KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::MUST_WAIT))
 }
 
 /// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
 pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
     status.counters.write_errors.add(1);
-    status.sink_stalled(sink);
+    status.sink_is_behind(sink);
     status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
 }
 

@@ -19,7 +19,7 @@ use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::{self, NewCode, RegionSink, Regions};
 use crate::sink::{
-    await_any, describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, Saved, Sink, Turn, KINDS,
+    any_must_wait, describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, Round, Saved, Sink, KINDS,
 };
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
@@ -29,7 +29,7 @@ pub struct SinkSet {
     status: Arc<Status>,
     /// Forks and recovery read from it.
     dump: Jitdump,
-    /// The ledger sends code to it.
+    /// The applier sends code to it.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// The files are removed in the end.
@@ -109,9 +109,9 @@ impl SinkSet {
                 // It may have the file that it had.
                 sink.changed();
             }
-            if !sink.is_well() {
+            if !sink.is_ok() {
                 // From the last session.
-                status.sink_stalled(kind.bit);
+                status.sink_is_behind(kind.bit);
             }
         }
     }
@@ -349,36 +349,36 @@ impl SinkSet {
     }
 
     /// Has all sinks write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
-    pub fn write(&mut self, turn: &mut Turn<'_>) {
+    pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         // The jitdump first: on a full disk the map needs less room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
-            write_one(&status, kind, sink, turn);
+            write_one(&status, kind, sink, round);
         }
     }
 
     /// Has those sinks know what they were told that calls wait for.
-    pub fn tell(&mut self, turn: &mut Turn<'_>) {
+    pub fn tell(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         for (kind, sink) in self.running(self.told_of_regions) {
-            write_one(&status, kind, sink, turn);
+            write_one(&status, kind, sink, round);
         }
     }
 
     /// Why one of them does not know everything.
     pub fn not_told(&self) -> Option<Error> {
-        await_any(self.status.sinks_unwell()).then_some(Error::SinkFailed)
+        any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
 
     /// Sets right what is wrong with files, if that is due or wanted now. To be called before what was written is noted in the spool:
     /// it may wait in memory alone until then. Returns whether anything was done.
-    pub fn repair(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let status = self.status.clone();
         let mut was_due = false;
         for (kind, sink) in self.running(Sinks::ANY) {
-            let Some(result) = sink.repair(turn) else { continue };
+            let Some(result) = sink.repair(round) else { continue };
             was_due = true;
             match result {
                 Ok(()) => status.sink_goes_on(kind.bit),
@@ -415,9 +415,9 @@ impl SinkSet {
     }
 }
 
-fn write_one(status: &Status, kind: &Kind, sink: &mut dyn Sink, turn: &mut Turn<'_>) {
-    match sink.write(turn) {
-        Ok(()) if sink.is_well() => status.sink_goes_on(kind.bit),
+fn write_one(status: &Status, kind: &Kind, sink: &mut dyn Sink, round: &mut Round<'_>) {
+    match sink.write(round) {
+        Ok(()) if sink.is_ok() => status.sink_goes_on(kind.bit),
         Ok(()) => {}
         Err(error) => stall(status, kind.bit, sink.path(), "write", &error),
     }

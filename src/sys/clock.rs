@@ -90,7 +90,7 @@ impl Timekeeper {
         }
     }
 
-    /// Keeps it accurate: for the writer, at the beginning of each pass.
+    /// Keeps it accurate: for the writer, at the beginning of each round.
     pub fn rebase(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {

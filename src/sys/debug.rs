@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use once_cell::race::OnceBox;
 
-use super::{delegate, thread};
+use super::{host_fds, thread};
 
 /// Longer lines are cut.
 const LINE_MAX: usize = 1024;
@@ -118,7 +118,7 @@ fn write_where_the_host_does(bytes: &[u8]) {
         write_waiting();
         write_out(bytes);
     };
-    if !delegate::try_to_run(&write) {
+    if !host_fds::try_to_run(&write) {
         let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.add(bytes);
     }

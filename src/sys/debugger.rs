@@ -186,7 +186,7 @@ pub fn listen(listener: fn()) {
 #[cfg_attr(not(feature = "reserve"), allow(dead_code, reason = "the function of other builds does nothing"))]
 extern "C" fn called() {
     let listener = LISTENER.load(Ordering::Acquire);
-    if !listener.is_null() && !super::guard::is_inside() {
+    if !listener.is_null() && !super::panic_guard::is_inside() {
         // SAFETY: `listen` has put a function of this type there.
         unsafe { std::mem::transmute::<*mut (), fn()>(listener)() };
     }

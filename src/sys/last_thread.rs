@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::thread::{self, OURS};
-use super::{delegate, listing, process_memory};
+use super::{host_fds, listing, process_memory};
 
 /// No thread has a number as high (linux include/linux/threads.h, `PID_MAX_LIMIT`).
 const MOST: u32 = 4 << 20;
@@ -52,7 +52,7 @@ impl LastThread {
         self.other = 0;
         // New numbers go up, and begin again after the highest: so those that are given out meanwhile are met too.
         for number in (own + 1..MOST).chain(1..own) {
-            let is_known = number == process || Some(number) == delegate::tid();
+            let is_known = number == process || Some(number) == host_fds::tid();
             let is_other = if is_known { Some(false) } else { is_thread(process, number) };
             if is_other != Some(false) || number % 4096 == 0 && is_woken() {
                 self.other = if is_other == Some(true) { number } else { 0 };

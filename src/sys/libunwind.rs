@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::retired::Retired;
+use super::free_later::FreeLater;
 use super::sort::sort;
 
 /// `UNW_INFO_FORMAT_DYNAMIC`, which only says a few words of the code, and `UNW_INFO_FORMAT_IP_OFFSET`.
@@ -210,7 +210,7 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
 }
 
 /// Memory of tables that were taken out of the list, which another thread may be walking through.
-static RETIRED: Retired<Box<Memory>> = Retired::new();
+static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
 /// An entry of unwind tables, which is copied: a CIE, an FDE with the address of its code, and four zero bytes.
 #[derive(Clone, Copy, Debug)]

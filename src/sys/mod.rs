@@ -1,19 +1,18 @@
 //! Everything that is asked of the operating system, and nearly all `unsafe` code that is not about pointers from C.
 
-pub mod ahead;
 pub mod barrier;
 pub mod clock;
 pub mod code_memory;
 pub mod debug;
 pub mod debugger;
 pub mod debugger_lists;
-pub mod delegate;
 pub mod descriptors;
 pub mod dir;
 pub mod file;
 pub mod fork_lock;
+mod free_later;
 pub mod futex;
-pub mod guard;
+pub mod host_fds;
 pub mod last_thread;
 pub mod libunwind;
 pub mod listing;
@@ -23,13 +22,14 @@ pub mod maps;
 pub mod marker;
 pub mod other_writers;
 pub mod page_exchange;
+pub mod panic_guard;
 pub mod park;
+pub mod prefetch;
 pub mod process;
 pub mod process_memory;
 pub mod range_lock;
 pub mod refusal;
 pub mod reserve;
-mod retired;
 pub mod rights;
 pub mod sort;
 pub mod spool;
@@ -39,6 +39,6 @@ pub mod timed_lock;
 pub mod tracer;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
-pub mod untouched;
+pub mod untouched_pages;
 pub mod unwinder;
 pub mod valgrind;

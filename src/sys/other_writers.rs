@@ -17,14 +17,14 @@ use super::descriptors::DescriptorTable;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
 use super::spool;
-use super::{clock, delegate, listing, range_lock, thread};
+use super::{clock, host_fds, listing, range_lock, thread};
 
 /// The descriptors that the host's threads have of a file.
 ///
 /// The background thread, which has its own descriptor table, asks for them there by way of `delegate`. That one opens nothing, because the
 /// host may close whatever is open in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
-    let dir = match (DescriptorTable::current().is_host(), delegate::tid()) {
+    let dir = match (DescriptorTable::current().is_host(), host_fds::tid()) {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
@@ -38,7 +38,7 @@ fn descriptors(file: Identity) -> Vec<RawFd> {
 
 fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
     let result = OnceLock::new();
-    delegate::run(&|| _ = result.set(body()));
+    host_fds::run(&|| _ = result.set(body()));
     result.into_inner().unwrap_or_default()
 }
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::guard;
+use super::panic_guard;
 
 /// The reason of a refusal.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +48,14 @@ pub fn next_number() -> u64 {
 #[inline(never)]
 pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     NOTED.set(Refusal { error, text, numbers, ..NONE });
-    guard::set_noted();
+    panic_guard::set_noted();
 }
 
 /// What was noted for an error in this call. Another note is of an error that the library has got over, in this call or in an earlier
 /// one.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
-    if noted.error == error && guard::has_noted() {
+    if noted.error == error && panic_guard::has_noted() {
         noted
     } else {
         Refusal { error, ..NONE }
@@ -70,7 +70,7 @@ pub fn note_code(error: u32, name: &[u8]) {
     let name = &name[..name.len().min(NAME_MOST)];
     refusal.code[..name.len()].copy_from_slice(name);
     NOTED.set(refusal);
-    guard::set_noted();
+    panic_guard::set_noted();
 }
 
 /// A call of this thread is refused with an error.
@@ -134,11 +134,11 @@ mod tests {
 
     #[test]
     fn a_note_belongs_to_its_call() {
-        guard::guarded(|_| note(9, "something", [0; 3]));
-        assert_eq!(guard::guarded(|_| tell(9).to_string()).unwrap(), "");
-        guard::as_one_call(|| note(9, "something", [0; 3]));
-        assert_eq!(guard::as_one_call(|| tell(9).to_string()), "");
-        let told = guard::as_one_call(|| {
+        panic_guard::guarded(|_| note(9, "something", [0; 3]));
+        assert_eq!(panic_guard::guarded(|_| tell(9).to_string()).unwrap(), "");
+        panic_guard::as_one_call(|| note(9, "something", [0; 3]));
+        assert_eq!(panic_guard::as_one_call(|| tell(9).to_string()), "");
+        let told = panic_guard::as_one_call(|| {
             note(9, "something", [0; 3]);
             tell(9).to_string()
         });
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn the_code_is_named() {
         let named = |body: &dyn Fn()| {
-            guard::as_one_call(|| {
+            panic_guard::as_one_call(|| {
                 body();
                 let told = tell(9);
                 (told.to_string(), told.code().map(Cow::into_owned))

@@ -1,7 +1,7 @@
 //! Memory that runs out: the allocator of the C libraries has a reserve for that, because a failed allocation of Rust's standard
 //! library ends the process, and the process is somebody else's.
 //!
-//! From the reserve come the small pieces that a call or a pass of the writer needs to finish in good order. Whoever begins
+//! From the reserve come the small pieces that a call or a round of the writer needs to finish in good order. Whoever begins
 //! something asks [`is_short`] first, and leaves it. Large pieces are asked for in a way that can fail.
 //!
 //! Large pieces are mappings, which go back to the kernel when they are freed. glibc has a threshold for that too, but with the first

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use rustix::thread::set_name;
 
 use super::loader::Optional;
-use super::{guard, valgrind};
+use super::{panic_guard, valgrind};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -204,7 +204,7 @@ pub fn end_process(leave: fn()) {
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
         // Else exit handlers would take it for one that was interrupted in the middle of a call.
-        guard::leave_for_good();
+        panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
 }

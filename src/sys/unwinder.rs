@@ -9,8 +9,8 @@ use std::ptr;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::OnceLock;
 
+use super::free_later::FreeLater;
 use super::libunwind;
-use super::retired::Retired;
 
 /// What an unwinder does with many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Registered {
 
 /// Objects of tables that libgcc has forgotten. Up to version 12 it looks at the object of a table once more after it has
 /// found code by it and released its lock. That code may live, because another table has it now.
-static RETIRED: Retired<Box<Object>> = Retired::new();
+static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
     fn drop(&mut self) {

@@ -10,7 +10,7 @@ use crate::queue::spool::layout::FileState;
 use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
 use crate::sink::region::Regions;
-use crate::sink::Turn;
+use crate::sink::Round;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
 
@@ -32,7 +32,7 @@ pub struct Inheritance {
 
 impl Writer {
     pub(super) fn quiesce(&self) -> &'static Quiesce {
-        &self.engine.status.quiesce
+        &self.shared.status.quiesce
     }
 
     /// Quiesces for a fork, with everything written that was registered before.
@@ -56,7 +56,7 @@ impl Writer {
             quiet = still.is_quiet();
         }
         if still.enter_last() {
-            self.pass_inside(false);
+            self.round_inside(false);
             still.answer(quiet && !self.sources.iter().any(Source::has_unread));
         }
     }
@@ -84,9 +84,9 @@ impl Writer {
     /// In a forked child: takes from the parent's writer the data with which the child continues. The parent's files are closed,
     /// except for the jitdump, which is read from.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
-        let registry = std::mem::take(&mut self.ledger.registry);
-        let region_code = std::mem::take(&mut self.ledger.sinks.region.registry);
-        Inheritance { registry, region_code, regions: None, dump: self.ledger.sinks.let_go(), forked_at }
+        let registry = std::mem::take(&mut self.applier.registry);
+        let region_code = std::mem::take(&mut self.applier.sinks.region.registry);
+        Inheritance { registry, region_code, regions: None, dump: self.applier.sinks.let_go(), forked_at }
     }
 
     /// In a forked child, when the sinks are open: continues with the parent's data.
@@ -94,23 +94,23 @@ impl Writer {
         let Inheritance { mut registry, region_code, dump, forked_at, .. } = inheritance;
         // It has never run in the child.
         registry.forget_dead();
-        let ledger = &mut self.ledger;
-        ledger.registry = registry;
-        ledger.inherit_regions(region_code, forked_at);
-        ledger.last_time = forked_at;
-        ledger.sinks.inherit(dump, &mut ledger.registry);
-        ledger.sinks.load_live(Sinks::ANY, &mut ledger.registry, forked_at);
+        let applier = &mut self.applier;
+        applier.registry = registry;
+        applier.inherit_regions(region_code, forked_at);
+        applier.last_time = forked_at;
+        applier.sinks.inherit(dump, &mut applier.registry);
+        applier.sinks.load_live(Sinks::ANY, &mut applier.registry, forked_at);
         // The map is empty: a rewrite has the same result as appending.
-        ledger.sinks.changed();
-        let memory = self.engine.pool.memory();
+        applier.sinks.changed();
+        let memory = self.shared.pool.memory();
         let announce = |_, file: FileState| memory.header().set_next_map(file.identity);
-        let registry = &mut ledger.registry;
-        ledger.sinks.write(&mut Turn { registry, now: true, time: forked_at, announce: &announce });
-        ledger.write_regions(true, forked_at);
-        let live = ledger.live_count() as u64;
-        ledger.status.counters.inherited.add(live);
-        ledger.status.counters.live.set(live);
-        self.committed = ledger.state();
+        let registry = &mut applier.registry;
+        applier.sinks.write(&mut Round { registry, now: true, time: forked_at, announce: &announce });
+        applier.write_regions(true, forked_at);
+        let live = applier.live_count() as u64;
+        applier.status.counters.inherited.add(live);
+        applier.status.counters.live.set(live);
+        self.committed = applier.state();
         memory.commit(&self.committed);
     }
 }

@@ -15,7 +15,7 @@ use crate::sys::{barrier, debugger, reserve, thread};
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Writer {
-    /// Starts and stops sinks, after a pass that has written everything that was registered before.
+    /// Starts and stops sinks, after a round that has written everything that was registered before.
     pub(super) fn change_sinks(&mut self, change: Change) {
         let Change { on, off, config, ack } = change;
         self.quiesce().enter();
@@ -27,9 +27,9 @@ impl Writer {
     /// If a debugger listens, the sink for it starts by itself, where any other one runs. Where it runs with a limit it goes on without
     /// one, and has all the time what the debugger looks at.
     pub(super) fn heed_debugger(&mut self) {
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
-        let is_complete = running.without(status.sinks_unasked()).with(failed).has(Sinks::GDB);
+        let is_complete = running.without(status.sinks_by_default()).with(failed).has(Sinks::GDB);
         let is_in_order = running != Sinks::NONE && !is_complete && !self.no_debugger;
         if !is_in_order || reserve::is_short() || !debugger::is_watched() {
             return;
@@ -38,7 +38,7 @@ impl Writer {
         self.quiesce().enter();
         let _ = self.change(Sinks::GDB, Sinks::NONE, config);
         self.quiesce().leave();
-        let status = &self.engine.status;
+        let status = &self.shared.status;
         if !status.sinks().has(Sinks::GDB) {
             // Nobody has asked for it, so that it is no failure.
             self.no_debugger = true;
@@ -48,7 +48,7 @@ impl Writer {
 
     /// The sink for debuggers, if it is to run beside others for core files and for a debugger that comes later: these want the same
     /// records, so that callers do not pay for it.
-    pub(super) fn unasked(&self, config: &Config, others: Sinks) -> Sinks {
+    pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
         if is_wanted && is_free && !debugger::is_watched() {
@@ -61,50 +61,50 @@ impl Writer {
     fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
         // Who disables the sink for debuggers wants it not to start by itself either.
         self.no_debugger = (self.no_debugger || off.has(Sinks::GDB)) && !on.has(Sinks::GDB);
-        let ledger = &mut self.ledger;
-        let status = ledger.status.clone();
+        let applier = &mut self.applier;
+        let status = applier.status.clone();
         // That one may have started since this was asked for.
-        let unasked = status.sinks_unasked();
+        let by_default = status.sinks_by_default();
         // It goes on, and is one of those that are asked for.
-        let raised = Sinks(unasked.0 & on.0);
+        let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
-        let left = status.sinks().without(unasked).without(off).with(on);
+        let left = status.sinks().without(by_default).without(off).with(on);
         // With the last one that wants the same records the one that nobody has asked for ends.
-        let unwanted = unasked.without(raised);
+        let unwanted = by_default.without(raised);
         let ends = if with_wants(left).has(Sinks::GROUPS) { Sinks::NONE } else { unwanted };
         if config.remember {
             status.add_sinks(Sinks::REMEMBER, Sinks::REMEMBER);
         }
-        let unwritten = status.sinks_unwell().0 & off.0 != 0;
-        ledger.sinks.stop(off.with(ends), Some(&mut ledger.registry));
-        let more = self.unasked(&config, left.with(status.sinks()));
-        let ledger = &mut self.ledger;
-        let started = ledger.sinks.start(&config, fresh.with(more));
-        status.set_unasked(Sinks(unwanted.without(ends.with(off)).0 | started.0 & more.0));
-        let memory = self.engine.pool.memory();
-        memory.header().set_files(&ledger.sinks.files(&config));
+        let unwritten = status.sinks_failed_now().0 & off.0 != 0;
+        applier.sinks.stop(off.with(ends), Some(&mut applier.registry));
+        let more = self.by_default(&config, left.with(status.sinks()));
+        let applier = &mut self.applier;
+        let started = applier.sinks.start(&config, fresh.with(more));
+        status.set_by_default(Sinks(unwanted.without(ends.with(off)).0 | started.0 & more.0));
+        let memory = self.shared.pool.memory();
+        memory.header().set_files(&applier.sinks.files(&config));
         if started != Sinks::NONE {
-            // This pass reads the code that lives at a time when the files and the marker exist already.
-            self.pass_inside(false);
+            // This round reads the code that lives at a time when the files and the marker exist already.
+            self.round_inside(false);
         }
-        let ledger = &mut self.ledger;
-        ledger.sinks.announce(fresh.with(started), started);
-        ledger.sinks.announce_paths();
+        let applier = &mut self.applier;
+        applier.sinks.announce(fresh.with(started), started);
+        applier.sinks.announce_paths();
         if started.has(Sinks::MAP) {
             // The map lists code that is live from now on.
-            ledger.registry.forget_dead();
-            ledger.sinks.changed();
+            applier.registry.forget_dead();
+            applier.sinks.changed();
         }
         // Not with the time at which the code was registered: of a perf that has watched the process since before, the mappings that
         // it saw before the marker would hide it.
-        let time = self.cutoff.max(ledger.last_time);
-        let has_all = ledger.sinks.load_live(started.with(raised), &mut ledger.registry, time);
+        let time = self.until.max(applier.last_time);
+        let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
             // Code that was published late may overlap some of this code.
-            ledger.last_time = time + 1;
+            applier.last_time = time + 1;
         }
         self.config = Some(config);
-        self.pass_inside(true);
+        self.round_inside(true);
         match (status.sinks_failed().0 & on.0, status.sinks().0 & on.0) {
             _ if self.short || !has_all => Err(Error::NoMemory),
             (0, _) if unwritten => Err(Error::SinkFailed),
@@ -121,45 +121,45 @@ impl Writer {
     /// finds none, and sees that no sink is wanted. The sinks end last, because a record that was taken is to be in their files.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
-        let engine = self.engine;
-        engine.status.end_wants();
-        engine.pool.forget_asked();
+        let shared = self.shared;
+        shared.status.end_wants();
+        shared.pool.forget_asked();
         // Then other threads are shut out, with the chunks that they have.
         let is_exit = self.exiting;
         let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {
             barrier::all_threads();
-            if self.pass_inside(false) > 0 {
+            if self.round_inside(false) > 0 {
                 // The spool goes with the last chunk, so the files are up to date before.
-                self.pass_inside(true);
+                self.round_inside(true);
             }
             self.take_back();
-            if engine.pool.shut() || is_exit || Instant::now() > end {
+            if shared.pool.shut() || is_exit || Instant::now() > end {
                 break;
             }
             thread::sleep_micros(100);
         }
-        self.ledger.finish_regions();
+        self.applier.finish_regions();
         // A sink that could not start is none of those that are stopped.
-        let is_written = engine.status.sinks_unwell() == Sinks::NONE;
-        engine.status.stop_sinks();
-        self.ledger.sinks.stop(Sinks::ANY, None);
+        let is_written = shared.status.sinks_failed_now() == Sinks::NONE;
+        shared.status.stop_sinks();
+        self.applier.sinks.stop(Sinks::ANY, None);
         self.forget_all();
         is_written
     }
 
     /// Ends all registrations, and forgets what was known of them.
     fn forget_all(&mut self) {
-        let (ledger, ids) = (&mut self.ledger, &self.engine.ids);
-        for registry in [&mut ledger.registry, &mut ledger.sinks.region.registry] {
+        let (applier, ids) = (&mut self.applier, &self.shared.ids);
+        for registry in [&mut applier.registry, &mut applier.sinks.region.registry] {
             registry.remove_all(|id| {
                 if ids.retire(Id(id)) {
                     ids.recycle(Id(id));
                 }
             });
         }
-        ledger.registry = Registry::default();
-        ledger.sinks.forget();
-        self.ledger.notices = Vec::new();
+        applier.registry = Registry::default();
+        applier.sinks.forget();
+        self.applier.notices = Vec::new();
     }
 }

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use super::recover;
 use super::sources::Source;
-use super::{Ledger, Merge, Notice, Writer};
+use super::{Applier, Merge, Notice, Writer};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
-use crate::queue::engine::Engine;
 use crate::queue::host::Host;
 use crate::queue::record::{flag, EventKind};
 use crate::queue::requests::Requests;
-use crate::sys::{barrier, delegate, thread};
+use crate::queue::shared::Shared;
+use crate::sys::{barrier, host_fds, thread};
 
 /// How long an exit waits for threads that lay down a record, and how often it looks at least: the whole process may have been stopped.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,37 +21,37 @@ impl Writer {
     /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink
     /// runs that is wanted.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
-        let engine = self.engine;
+        let shared = self.shared;
         if recover {
-            recover::tidy(&engine.status, config, config.recover);
+            recover::tidy(&shared.status, config, config.recover);
         }
-        let was_open = engine.pool.is_open();
-        if let Some(why) = engine.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
+        let was_open = shared.pool.is_open();
+        if let Some(why) = shared.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
             self.host.last_error.set(why);
         }
         self.begin();
         if self.open(config) == Sinks::NONE && config.sinks != Sinks::NONE {
-            engine.status.stop_sinks();
+            shared.status.stop_sinks();
             if !was_open {
-                engine.pool.shut();
+                shared.pool.shut();
             }
             return false;
         }
-        let unasked = self.unasked(config, engine.status.sinks());
-        let started = self.ledger.sinks.start(config, unasked);
-        engine.status.set_unasked(started);
-        self.ledger.sinks.announce(started, started);
+        let by_default = self.by_default(config, shared.status.sinks());
+        let started = self.applier.sinks.start(config, by_default);
+        shared.status.set_by_default(started);
+        self.applier.sinks.announce(started, started);
         self.heed_debugger();
         true
     }
 
     /// Opens the sinks. Returns those that run.
     pub(super) fn open(&mut self, config: &Config) -> Sinks {
-        let running = self.ledger.sinks.open(config);
-        self.ledger.sinks.announce_paths();
-        let memory = self.engine.pool.memory();
-        memory.header().set_files(&self.ledger.sinks.files(config));
-        memory.commit(&self.ledger.state());
+        let running = self.applier.sinks.open(config);
+        self.applier.sinks.announce_paths();
+        let memory = self.shared.pool.memory();
+        memory.header().set_files(&self.applier.sinks.files(config));
+        memory.commit(&self.applier.state());
         self.config = Some(config.clone());
         running
     }
@@ -60,13 +60,13 @@ impl Writer {
     /// last close (they returned `Closed`), and takes requests again.
     pub(super) fn begin(&mut self) {
         self.off = false;
-        let Ledger { registry, sinks, notices, .. } = &mut self.ledger;
-        registry.remove_all(|id| notices.push(Notice::Retired(id)));
-        sinks.region.registry.remove_all(|id| notices.push(Notice::Retired(id)));
-        self.ledger.regions.no_code_at_all();
+        let Applier { registry, sinks, notices, .. } = &mut self.applier;
+        registry.remove_all(|id| notices.push(Notice::FreeLater(id)));
+        sinks.region.registry.remove_all(|id| notices.push(Notice::FreeLater(id)));
+        self.applier.regions.no_code_at_all();
         self.heed_notices();
         self.collect();
-        let mut requests = self.engine.requests();
+        let mut requests = self.shared.requests();
         // Including what was asked for since `collect`: nobody would answer it any more.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
@@ -81,19 +81,19 @@ impl Writer {
         let mut merge = Merge::new(self.sources.iter().map(Source::readings));
         while let Some((_, event)) = merge.next(u64::MAX) {
             match event.kind {
-                EventKind::Load => self.ledger.notices.push(Notice::Retired(event.id)),
-                EventKind::Unregister => self.ledger.notices.push(Notice::Unregistered(event.id)),
+                EventKind::Load => self.applier.notices.push(Notice::FreeLater(event.id)),
+                EventKind::Unregister => self.applier.notices.push(Notice::Unregistered(event.id)),
                 EventKind::Move | EventKind::UnregisterRange => {}
             }
             if event.flags & flag::STABLE != 0 {
-                self.ledger.notices.push(Notice::Read(event.id));
+                self.applier.notices.push(Notice::Read(event.id));
             }
         }
-        let memory = self.engine.pool.memory();
-        merge.mark(memory.next_pass());
-        memory.commit(&self.ledger.state());
+        let memory = self.shared.pool.memory();
+        merge.mark(memory.next_round());
+        memory.commit(&self.applier.state());
         self.heed_notices();
-        self.engine.ids.prepare();
+        self.shared.ids.prepare();
         self.recycle();
     }
 
@@ -105,24 +105,24 @@ impl Writer {
         } else {
             // Code can no longer be unregistered. The ends of registrations can wait for the next session: a program that ends need
             // not wait for them.
-            self.ledger.finish_regions();
-            self.ledger.sinks.close();
-            self.ledger.sinks.result().err()
+            self.applier.finish_regions();
+            self.applier.sinks.close();
+            self.applier.sinks.result().err()
         };
         if self.short {
-            self.engine.set_left_unread();
+            self.shared.set_left_unread();
         }
         // Its end takes as long as what is still to be done here.
-        delegate::stop();
+        host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
-        self.engine.status.counters.live.set(0);
-        self.engine.pool.memory().commit(&self.ledger.state());
-        self.engine.pool.shrink();
-        self.engine.status.stop_sinks();
+        self.shared.status.counters.live.set(0);
+        self.shared.pool.memory().commit(&self.applier.state());
+        self.shared.pool.shrink();
+        self.shared.status.stop_sinks();
         self.publish();
         self.tidy_children(true);
-        self.engine.signal_flush.end(problem);
-        end_requests(self.engine, problem);
+        self.shared.signal_flush.end(problem);
+        end_requests(self.shared, problem);
         self.config = None;
         problem.map_or(Ok(()), Err)
     }
@@ -130,11 +130,11 @@ impl Writer {
     /// The process exits: what other threads register from now on would be lost with them, and so they are told that it is not
     /// taken.
     pub(super) fn shut_out(&mut self) {
-        self.engine.shut_out();
+        self.shared.shut_out();
         barrier::all_threads();
         self.collect();
-        let engine = self.engine;
-        let others = || self.sources.iter().map(|source| &source.slot).filter(|slot| engine.is_shut_out(slot.tid));
+        let shared = self.shared;
+        let others = || self.sources.iter().map(|source| &source.slot).filter(|slot| shared.is_shut_out(slot.tid));
         others().for_each(|slot| slot.shut());
         barrier::all_threads();
         let (end, mut looks) = (Instant::now() + RECORD_TIMEOUT, 0);
@@ -145,27 +145,27 @@ impl Writer {
             thread::sleep_micros(20);
             looks += 1;
         }
-        engine.set_exit_whole();
+        shared.set_exit_whole();
     }
 }
 
 /// The writer has panicked: that ends the library's work, not the process.
-pub fn fail(host: &Host, engine: &Engine) {
+pub fn fail(host: &Host, shared: &Shared) {
     host.last_error.set("the writer failed".into());
     host.set_broken();
-    engine.status.stop_sinks();
-    delegate::stop();
-    engine.signal_flush.end(Some(Error::Internal));
-    end_requests(engine, Some(Error::Internal));
+    shared.status.stop_sinks();
+    host_fds::stop();
+    shared.signal_flush.end(Some(Error::Internal));
+    end_requests(shared, Some(Error::Internal));
 }
 
 /// Nobody answers requests any more. `problem`: why not everything is written.
-fn end_requests(engine: &Engine, problem: Option<Error>) {
-    let mut requests = engine.requests();
+fn end_requests(shared: &Shared, problem: Option<Error>) {
+    let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);
     // A thread that waits for it learns that it will never come.
     (requests.stop, requests.change) = (None, None);
-    engine.tell_waiting();
+    shared.tell_waiting();
     drop(requests);
-    engine.status.quiesce.end();
+    shared.status.quiesce.end();
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
-use crate::sys::ahead;
+use crate::sys::prefetch;
 
 /// How many events ahead the processor gets names, and twice as many ahead the events themselves.
 const AHEAD: u32 = 8;
@@ -17,14 +17,14 @@ struct Reading {
     next: u32,
     end: u32,
     /// When the next event comes.
-    turn: Turn,
+    order: Order,
 }
 
 /// Time stamp, and whether the event is something else than a registration: of the same time registrations come first, because
 /// what ends them may have been stamped by a clock that stood still.
-type Turn = (u64, bool);
+type Order = (u64, bool);
 
-fn turn(event: &Event) -> Turn {
+fn order(event: &Event) -> Order {
     (event.timestamp, event.kind != EventKind::Load)
 }
 
@@ -33,7 +33,7 @@ pub struct Merge {
     /// One for each thread with something to read.
     lanes: Vec<VecDeque<Reading>>,
     /// The lane being read, and up to when no other lane has an earlier event.
-    run: Option<(usize, Turn)>,
+    run: Option<(usize, Order)>,
     /// Chunks that are read to their end.
     done: Vec<Reading>,
 }
@@ -52,23 +52,23 @@ impl Merge {
         Merge { lanes, run: None, done: Vec::new() }
     }
 
-    /// The next event not later than `cutoff`.
-    pub fn next(&mut self, cutoff: u64) -> Option<(Chunk, Event)> {
-        self.next_if(cutoff, |_| true)
+    /// The next event not later than `until`.
+    pub fn next(&mut self, until: u64) -> Option<(Chunk, Event)> {
+        self.next_if(until, |_| true)
     }
 
     /// The same, if the event `may` be taken now. Otherwise it stays the next one.
-    pub fn next_if(&mut self, cutoff: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
+    pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
-            let (lane, until) = match self.run {
+            let (lane, bound) = match self.run {
                 Some(run) => run,
                 None => *self.run.insert(self.next_run()?),
             };
-            let turn = self.lanes[lane].front().map(|reading| reading.turn);
-            match turn {
-                Some(turn) if turn <= until => {
+            let order = self.lanes[lane].front().map(|reading| reading.order);
+            match order {
+                Some(order) if order <= bound => {
                     // The earliest of all is too late.
-                    if turn.0 > cutoff {
+                    if order.0 > until {
                         return None;
                     }
                     return self.take(lane, may);
@@ -78,17 +78,17 @@ impl Merge {
         }
     }
 
-    /// The lane with the earliest event, and the turn of the earliest event in all others.
-    fn next_run(&self) -> Option<(usize, Turn)> {
-        let mut earliest: Option<(Turn, usize)> = None;
+    /// The lane with the earliest event, and the order key of the earliest event in all others.
+    fn next_run(&self) -> Option<(usize, Order)> {
+        let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);
         for (lane, readings) in self.lanes.iter().enumerate() {
-            let Some(turn) = readings.front().map(|reading| reading.turn) else { continue };
+            let Some(order) = readings.front().map(|reading| reading.order) else { continue };
             match earliest {
-                Some((best, _)) if turn >= best => second = second.min(turn),
+                Some((best, _)) if order >= best => second = second.min(order),
                 _ => {
                     second = earliest.map_or(second, |(best, _)| best);
-                    earliest = Some((turn, lane));
+                    earliest = Some((order, lane));
                 }
             }
         }
@@ -105,20 +105,20 @@ impl Merge {
         reading.next += 1;
         reading.look_ahead();
         if reading.next < reading.end {
-            reading.turn = turn(&chunk.event(reading.next));
+            reading.order = order(&chunk.event(reading.next));
         } else {
             self.done.extend(lane.pop_front());
         }
         Some((chunk, event))
     }
 
-    /// Notes in each chunk how far it has been read, as belonging to this pass. Chunks that are read to their end are not touched
+    /// Notes in each chunk how far it has been read, as belonging to this round. Chunks that are read to their end are not touched
     /// again. Returns whether anything has been read since the last time.
-    pub fn mark(&mut self, pass: u64) -> bool {
+    pub fn mark(&mut self, round: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {
             if reading.next > reading.marked {
-                reading.chunk.set_consumed(pass, reading.next);
+                reading.chunk.set_consumed(round, reading.next);
                 reading.marked = reading.next;
                 any = true;
             }
@@ -131,7 +131,7 @@ impl Merge {
 impl Reading {
     fn new(chunk: Chunk) -> Option<Reading> {
         let (next, end) = (chunk.consumed(), chunk.committed());
-        (next < end).then(|| Reading { chunk, marked: next, next, end, turn: turn(&chunk.event(next)) })
+        (next < end).then(|| Reading { chunk, marked: next, next, end, order: order(&chunk.event(next)) })
     }
 
     /// Has the processor get the name of an event that comes soon: it lies in the cache of the thread that has registered the code,
@@ -140,13 +140,13 @@ impl Reading {
     fn look_ahead(&self) {
         let number = self.next + AHEAD;
         if number < self.end && cfg!(not(jitsym_loom)) {
-            ahead::to_read(self.chunk.event_place(number + AHEAD).cast());
+            prefetch::to_read(self.chunk.event_place(number + AHEAD).cast());
             let event = self.chunk.event(number);
             let code = if event.has(flag::HAS_CODE) { event.size as usize } else { 0 };
             let end = (event.body_at as usize + event.body_len as usize).wrapping_sub(code);
             let name = end.wrapping_sub(event.name_len.into());
-            ahead::to_read(self.chunk.as_ptr().wrapping_add(name));
-            ahead::to_read(self.chunk.as_ptr().wrapping_add(end));
+            prefetch::to_read(self.chunk.as_ptr().wrapping_add(name));
+            prefetch::to_read(self.chunk.as_ptr().wrapping_add(end));
         }
     }
 }
@@ -167,10 +167,10 @@ mod tests {
         cursor.chunk()
     }
 
-    fn read(threads: &[Vec<Chunk>], cutoff: u64, pass: u64) -> Vec<u64> {
+    fn read(threads: &[Vec<Chunk>], until: u64, round: u64) -> Vec<u64> {
         let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
-        let read = std::iter::from_fn(|| merge.next(cutoff)).map(|(_, event)| event.timestamp).collect();
-        merge.mark(pass);
+        let read = std::iter::from_fn(|| merge.next(until)).map(|(_, event)| event.timestamp).collect();
+        merge.mark(round);
         read
     }
 
@@ -185,7 +185,7 @@ mod tests {
             vec![chunk(&pool, &[5, 12, 40])],
         ];
         assert_eq!(read(&threads, 11, 1), [1, 2, 3, 4, 5, 5, 9, 10, 11]);
-        assert_eq!(threads[0][1].consumed_up_to(0), 0, "the pass counts when it is committed");
+        assert_eq!(threads[0][1].consumed_up_to(0), 0, "the round counts when it is committed");
         assert_eq!(read(&threads, 11, 2), []);
         assert_eq!(read(&threads, u64::MAX, 2), [12, 30, 40]);
         assert_eq!((threads[0][1].consumed_up_to(1), threads[0][1].consumed_up_to(2)), (1, 2));
@@ -199,10 +199,10 @@ mod tests {
         let threads = [vec![chunk(&pool, &[1, 4]), chunk(&pool, &[5, 7])], vec![chunk(&pool, &[2, 3, 6])]];
         let mut merge = Merge::new(threads.iter().map(|chunks| chunks.iter().copied()));
         assert!(!merge.mark(1));
-        for (pass, expected) in [(1, [1, 0, 0]), (2, [1, 0, 1]), (3, [1, 0, 2]), (4, [2, 0, 2]), (5, [2, 1, 2])] {
+        for (round, expected) in [(1, [1, 0, 0]), (2, [1, 0, 1]), (3, [1, 0, 2]), (4, [2, 0, 2]), (5, [2, 1, 2])] {
             merge.next(u64::MAX).unwrap();
-            assert!(merge.mark(pass) && !merge.mark(pass));
-            let consumed = threads.iter().flatten().map(|chunk| chunk.consumed_up_to(pass));
+            assert!(merge.mark(round) && !merge.mark(round));
+            let consumed = threads.iter().flatten().map(|chunk| chunk.consumed_up_to(round));
             assert!(consumed.eq(expected));
         }
         // A chunk that is read to its end may be another thread's by now.

@@ -1,11 +1,11 @@
 //! The background thread: collects what the registering threads have laid down, in the order of time, and writes it out.
 //!
-//! It sleeps between passes and never waits inside a channel, so that no registering thread pays for waking it. The pause
+//! It sleeps between rounds and never waits inside a channel, so that no registering thread pays for waking it. The pause
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
+mod applier;
 mod fork;
 mod late;
-mod ledger;
 mod life;
 mod merge;
 #[cfg(jitsym_loom)]
@@ -23,30 +23,30 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::Error;
 use crate::api::options::Config;
-use crate::queue::engine::Engine;
 use crate::queue::host::Host;
 use crate::queue::oneshot::Give;
 use crate::queue::record::Event;
 use crate::queue::requests::{Change, Requests, Stop};
+use crate::queue::shared::Shared;
 use crate::queue::spool::layout::{FileState, Progress};
 use crate::queue::status::Stats;
-use crate::sink::again::Again;
 use crate::sink::region::Regions;
-use crate::sink::Turn;
+use crate::sink::retry::Retry;
+use crate::sink::Round;
 use crate::sys::last_thread::LastThread;
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, reserve, rights};
+pub use applier::{Applier, Notice};
 pub use fork::Inheritance;
-pub use ledger::{Ledger, Notice};
 pub use life::fail;
 pub use merge::Merge;
 use sources::Source;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A pass with at least this many bytes shortens the pause. Each pass has a cost of its own, in a region a dozen writes.
+/// A round with at least this many bytes shortens the pause. Each round has a cost of its own, in a region a dozen writes.
 const BUSY_BYTES: usize = 256 * 1024;
-/// What a pass has read is written and committed by about this much: its chunks are then used again while the processor still
+/// What a round has read is written and committed by about this much: its chunks are then used again while the processor still
 /// has them in its caches.
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a writer that has work looks whether its spool is still there.
@@ -59,17 +59,17 @@ const CLOCK_AHEAD: Duration = Duration::from_millis(10);
 /// By so much, in nanoseconds or ticks, the clock of a thread that a signal has interrupted is ahead at most, if the writer keeps its
 /// processor.
 const SIGNAL_AHEAD: u64 = 50_000;
-/// Passes that read nothing, at the longest pause, before the writer sleeps until it is woken.
-const IDLE_PASSES: u32 = 20;
+/// Rounds that read nothing, at the longest pause, before the writer sleeps until it is woken.
+const IDLE_ROUNDS: u32 = 20;
 
 /// Everything that only the writer touches. Handed from one thread to the next when sessions close and open again.
 pub struct Writer {
     pub host: &'static Host,
-    pub engine: &'static Engine,
-    pub ledger: Ledger,
+    pub shared: &'static Shared,
+    pub applier: Applier,
     /// In the order of the threads' numbers.
     sources: Vec<Source>,
-    /// Requests as they have come in; they are answered after a pass that began later.
+    /// Requests as they have come in; they are answered after a round that began later.
     asked: u64,
     /// The last one to write everything.
     asked_to_write: u64,
@@ -84,12 +84,12 @@ pub struct Writer {
     /// Nothing is wanted any more.
     off: bool,
     exiting: bool,
-    /// The state as of the last pass.
+    /// The state as of the last round.
     committed: Progress,
     /// What the sinks were opened with.
     config: Option<Config>,
     /// Everything that was stamped before is read, except for records that were published late.
-    cutoff: u64,
+    until: u64,
     /// Memory has run out, and something is left unread for that.
     short: bool,
     /// The sink for debuggers is not to start by itself.
@@ -97,16 +97,16 @@ pub struct Writer {
     /// When the spool was seen to be there.
     spool_seen: Option<Instant>,
     /// Somebody has removed the spool, and the last attempt to make another one has failed.
-    spool_again: Option<Again>,
+    spool_retry: Option<Retry>,
     last_thread: LastThread,
 }
 
 impl Writer {
-    pub fn new(host: &'static Host, engine: &'static Engine, regions: Arc<Regions>) -> Writer {
+    pub fn new(host: &'static Host, shared: &'static Shared, regions: Arc<Regions>) -> Writer {
         Writer {
             host,
-            engine,
-            ledger: Ledger::new(engine.status.clone(), regions, true),
+            shared,
+            applier: Applier::new(shared.status.clone(), regions, true),
             sources: Vec::new(),
             asked: 0,
             asked_to_write: 0,
@@ -119,19 +119,19 @@ impl Writer {
             exiting: false,
             committed: Progress::default(),
             config: None,
-            cutoff: 0,
+            until: 0,
             asked_at: 0,
             short: false,
             no_debugger: false,
             spool_seen: None,
-            spool_again: None,
+            spool_retry: None,
             last_thread: LastThread::default(),
         }
     }
 
     /// The thread's body: runs until it is told to stop. The writer then goes `home`, for the next thread.
     pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
-        self.engine.signal_flush.run();
+        self.shared.signal_flush.run();
         let stop = self.run_until_stopped();
         let result = self.finish(stop.off);
         home.give(self);
@@ -140,26 +140,26 @@ impl Writer {
 
     /// Ends a writer that has opened its files when nobody waited for them any more.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
-        self.pass(true);
+        self.round(true);
         let _ = self.finish(false);
         home.give(self);
     }
 
     fn run_until_stopped(&mut self) -> Stop {
         let mut pause = SHORTEST_PAUSE;
-        let mut idle_passes = 0;
+        let mut idle_rounds = 0;
         let mut has_registered = barrier::is_light();
         let begin = Instant::now();
         loop {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
             }
-            // Who has asked by now need not wait for a second pass, whose turn comes when the files of the first are written.
+            // Who has asked by now need not wait for a second round, which comes when the files of the first are written.
             self.look_at_requests();
-            // A record that was committed before a request may have been stamped or published after the pass began in which the
-            // request came in. A pass that begins now reads all such records.
+            // A record that was committed before a request may have been stamped or published after the round began in which the
+            // request came in. A round that begins now reads all such records.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
-            let signal_flush = self.engine.signal_flush.pending(self.exiting);
+            let signal_flush = self.shared.signal_flush.pending(self.exiting);
             let to_write =
                 stop.is_some() || change.is_some() || self.asked_to_write > self.answered || signal_flush.is_some();
             let asked = to_write || due > self.answered;
@@ -172,9 +172,9 @@ impl Writer {
                 self.wait_to_be_asked();
                 continue;
             }
-            let bytes = self.pass(to_write);
+            let bytes = self.round(to_write);
             if bytes > 0 {
-                idle_passes = 0;
+                idle_rounds = 0;
             }
             // First: who asks may be the exiting thread, and then end the process.
             if let Some(change) = change {
@@ -184,7 +184,7 @@ impl Writer {
                 self.answer(due);
             }
             if let Some(number) = signal_flush {
-                self.engine.signal_flush.answer(number, self.problem());
+                self.shared.signal_flush.answer(number, self.problem());
             }
             if let Some(stop) = stop {
                 return stop;
@@ -202,15 +202,15 @@ impl Writer {
                 barrier::register();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            // A pass that was asked for came before its time.
+            // A round that was asked for came before its time.
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
-            idle_passes = if is_idle { idle_passes + u32::from(!asked) } else { 0 };
-            if idle_passes <= IDLE_PASSES {
-                self.engine.parker.park_timeout(pause);
+            idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
+            if idle_rounds <= IDLE_ROUNDS {
+                self.shared.parker.park_timeout(pause);
                 continue;
             }
-            idle_passes = 0;
-            if self.ledger.sinks.have_work() {
+            idle_rounds = 0;
+            if self.applier.sinks.have_work() {
                 self.look_around();
             } else {
                 self.sleep();
@@ -223,44 +223,44 @@ impl Writer {
         self.stop.is_some()
             || self.change.is_some()
             || self.asked > self.answered
-            || self.engine.signal_flush.is_pending()
+            || self.shared.signal_flush.is_pending()
             || self.quiesce().is_asked()
     }
 
     fn answer(&mut self, due: u64) {
         if self.exiting {
-            self.ledger.sinks.trim();
-            self.ledger.finish_regions();
-            self.ledger.sinks.close_to_remove();
+            self.applier.sinks.trim();
+            self.applier.finish_regions();
+            self.applier.sinks.close_to_remove();
             self.tidy_children(true);
         }
         self.answered = due;
-        let mut requests = self.engine.requests();
+        let mut requests = self.shared.requests();
         requests.answered = due;
         requests.result = self.problem();
         drop(requests);
-        // If the pass had no memory for that.
+        // If the round had no memory for that.
         self.answer_told(due);
-        self.engine.tell_waiting();
+        self.shared.tell_waiting();
     }
 
     /// Has the sinks know that calls wait for, and answers these calls, before anything else is written.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
-            let ledger = &mut self.ledger;
-            let time = ledger.last_time;
-            ledger.sinks.tell(&mut Turn { registry: &mut ledger.registry, now: false, time, announce: &|_, _| {} });
+            let applier = &mut self.applier;
+            let time = applier.last_time;
+            applier.sinks.tell(&mut Round { registry: &mut applier.registry, now: false, time, announce: &|_, _| {} });
             self.answer_told(self.to_be_told);
-            self.engine.tell_waiting();
+            self.shared.tell_waiting();
         }
     }
 
     fn answer_told(&mut self, due: u64) {
         if due > self.told {
             self.told = due;
-            let mut requests = self.engine.requests();
+            let mut requests = self.shared.requests();
             requests.told = due;
-            requests.not_told = if self.short { Some(Error::NoMemory) } else { self.ledger.sinks.not_told() };
+            requests.not_told = if self.short { Some(Error::NoMemory) } else { self.applier.sinks.not_told() };
         }
     }
 
@@ -269,15 +269,15 @@ impl Writer {
         if self.short {
             Some(Error::NoMemory)
         } else {
-            self.ledger.sinks.result().err()
+            self.applier.sinks.result().err()
         }
     }
 
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: the caller that asked wants all sinks up to
     /// date. Returns how many bytes were read.
-    fn pass(&mut self, now: bool) -> usize {
+    fn round(&mut self, now: bool) -> usize {
         self.quiesce().enter();
-        let bytes = self.pass_inside(now);
+        let bytes = self.round_inside(now);
         self.quiesce().leave();
         // No fork waits for this.
         self.tidy_children(false);
@@ -286,16 +286,16 @@ impl Writer {
 
     /// The time now, but not before the last request was made. A thread's clock is ahead of the writer's by as much as the writer's
     /// clock has changed while the writer was stopped in the middle of that (`sys/tsc`). A request is about records with such stamps.
-    fn time_of_pass(&self) -> u64 {
+    fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler does not say what the time is.
-        let from_signal = self.engine.signal_flush.is_pending();
-        let earliest = if from_signal { self.engine.clock.now() + SIGNAL_AHEAD } else { 0 };
+        let from_signal = self.shared.signal_flush.is_pending();
+        let earliest = if from_signal { self.shared.clock.now() + SIGNAL_AHEAD } else { 0 };
         let asked_at = self.asked_at.max(earliest);
         loop {
             // In this order: the thread may be stopped in between.
             let is_late = begin.elapsed() > CLOCK_AHEAD;
-            let now = self.engine.clock.now();
+            let now = self.shared.clock.now();
             if now >= asked_at || is_late {
                 return now;
             }
@@ -303,47 +303,47 @@ impl Writer {
         }
     }
 
-    fn pass_inside(&mut self, now: bool) -> usize {
-        self.engine.clear_hurry();
-        self.engine.clock.rebase();
+    fn round_inside(&mut self, now: bool) -> usize {
+        self.shared.clear_hurry();
+        self.shared.clock.rebase();
         self.short = reserve::is_short();
         if self.short {
             // Requests have to be answered even so.
             self.collect();
-            self.engine.set_short(true);
+            self.shared.set_short(true);
             return 0;
         }
-        // Records stamped later than this wait for the next pass. A record that came about because of another one is stamped
-        // after the other was published; so if it is read in this pass, the other one is found in this pass too.
-        let cutoff = self.time_of_pass();
-        self.cutoff = cutoff;
+        // Records stamped later than this wait for the next round. A record that came about because of another one is stamped
+        // after the other was published; so if it is read in this round, the other one is found in this round too.
+        let until = self.time_of_round();
+        self.until = until;
         fence(Ordering::SeqCst);
         self.collect();
         self.heed_rights();
         let mut merge = Merge::new(self.sources.iter().map(Source::readings));
         let (mut bytes, mut uncommitted) = (0, 0);
         while !self.short {
-            let (ledger, short) = (&mut self.ledger, &mut self.short);
+            let (applier, short) = (&mut self.applier, &mut self.short);
             let may = |event: &Event| {
                 // Without memory a record stays in its chunk, and comes later.
-                *short = !ledger.make_room(event);
+                *short = !applier.make_room(event);
                 !*short
             };
-            let Some((chunk, mut event)) = merge.next_if(cutoff, may) else { break };
+            let Some((chunk, mut event)) = merge.next_if(until, may) else { break };
             uncommitted += size_of::<Event>() + event.body_len as usize;
-            self.ledger.apply(chunk, &mut event);
+            self.applier.apply(chunk, &mut event);
             self.short = reserve::is_short();
             if uncommitted >= COMMIT_BYTES {
                 bytes += std::mem::take(&mut uncommitted);
-                let until = self.ledger.last_time;
+                let until = self.applier.last_time;
                 self.commit(&mut merge, false, until);
             }
         }
-        self.engine.set_short(self.short);
+        self.shared.set_short(self.short);
         if !self.short {
             self.tell();
         }
-        self.commit(&mut merge, now, cutoff);
+        self.commit(&mut merge, now, until);
         bytes += uncommitted;
         if (bytes > 0 || now) && self.spool_seen.is_none_or(|seen| now || seen.elapsed() >= LOOK_AT_SPOOL) {
             self.spool_seen = Some(Instant::now());
@@ -354,59 +354,59 @@ impl Writer {
 
     /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
     fn commit(&mut self, merge: &mut Merge, now: bool, until: u64) {
-        let ledger = &mut self.ledger;
-        if ledger.sinks.remember() && !ledger.sinks.map_runs() {
+        let applier = &mut self.applier;
+        if applier.sinks.remember() && !applier.sinks.map_runs() {
             // Memory is for what a sink that is started later has to say.
-            ledger.registry.forget_dead();
+            applier.registry.forget_dead();
         }
-        ledger.registry.tidy();
-        let forgotten = ledger.registry.forget_oldest();
+        applier.registry.tidy();
+        let forgotten = applier.registry.forget_oldest();
         if forgotten > 0 {
-            self.engine.status.counters.map_forgotten.add(forgotten as u64);
-            ledger.sinks.changed();
+            self.shared.status.counters.map_forgotten.add(forgotten as u64);
+            applier.sinks.changed();
         }
-        let memory = self.engine.pool.memory();
-        let (header, pass, time) = (memory.header(), memory.next_pass(), ledger.last_time);
-        // Before any file gets another one's name, which commits the pass.
-        let is_marked = merge.mark(pass);
-        let has_dump = ledger.sinks.dump().is_some();
+        let memory = self.shared.pool.memory();
+        let (header, round, time) = (memory.header(), memory.next_round(), applier.last_time);
+        // Before any file gets another one's name, which commits the round.
+        let is_marked = merge.mark(round);
+        let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
             // Where a jitdump runs, recovery reads from the jitdump which code was where.
             if !has_dump {
-                header.prepare(pass, &Progress { last_time: time, map: Some(file), ..Progress::default() });
+                header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
         };
-        ledger.sinks.write(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce });
-        ledger.write_regions(now, until);
-        let mut state = ledger.state();
+        applier.sinks.write(&mut Round { registry: &mut applier.registry, now, time, announce: &announce });
+        applier.write_regions(now, until);
+        let mut state = applier.state();
         let written = state;
-        let announce = |_, file| header.prepare(pass, &Progress { dump: Some(file), ..written });
+        let announce = |_, file| header.prepare(round, &Progress { dump: Some(file), ..written });
         let is_repaired =
-            ledger.sinks.repair(&mut Turn { registry: &mut ledger.registry, now, time, announce: &announce });
+            applier.sinks.repair(&mut Round { registry: &mut applier.registry, now, time, announce: &announce });
         if is_repaired {
-            ledger.sinks.announce_paths();
+            applier.sinks.announce_paths();
             if let Some(config) = &self.config {
-                header.set_files(&ledger.sinks.files(config));
+                header.set_files(&applier.sinks.files(config));
             }
-            state = ledger.state();
+            state = applier.state();
         }
         if is_marked || state != self.committed {
             memory.commit(&state);
             self.committed = state;
         }
         self.heed_notices();
-        self.engine.ids.prepare();
+        self.shared.ids.prepare();
         self.recycle();
-        self.engine.status.counters.live.set(self.ledger.live_count() as u64);
+        self.shared.status.counters.live.set(self.applier.live_count() as u64);
         self.publish();
     }
 
     /// Tells other processes the state of this one.
     fn publish(&self) {
-        let pool = &self.engine.pool;
+        let pool = &self.shared.pool;
         let (memory, memory_held) = (pool.bytes_used(), pool.bytes_held());
-        let stats = Stats { memory, memory_held, ..self.engine.status.stats() };
+        let stats = Stats { memory, memory_held, ..self.shared.status.stats() };
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
@@ -416,8 +416,8 @@ impl Writer {
         if self.exiting {
             return;
         }
-        let pool = &self.engine.pool;
-        let is_due = self.spool_again.as_ref().is_some_and(Again::is_due);
+        let pool = &self.shared.pool;
+        let is_due = self.spool_retry.as_ref().is_some_and(Retry::is_due);
         // A pool that was shut since gets a spool when it is opened.
         let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
         let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
@@ -429,28 +429,28 @@ impl Writer {
             return;
         }
         let why = pool.open(Some(&config.spool_dir));
-        self.spool_again = why.is_some().then(|| Again::after(self.spool_again.as_ref()));
+        self.spool_retry = why.is_some().then(|| Retry::after(self.spool_retry.as_ref()));
         if let Some(why) = why {
             self.host.last_error.set(why);
         }
         let memory = pool.memory();
-        memory.header().set_files(&self.ledger.sinks.files(config));
-        memory.commit(&self.ledger.state());
+        memory.header().set_files(&self.applier.sinks.files(config));
+        memory.commit(&self.applier.state());
     }
 
     /// Removes what children have left who have ended without a word: after some forks, or after `any`.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
         // First: the question about rights takes several system calls.
-        if self.engine.children_are_due(any) && !rights::are_more() {
+        if self.shared.children_are_due(any) && !rights::are_more() {
             recover::remove_empty(&config.spool_dir);
         }
     }
 
     /// The requests; none if a signal handler waits, which may have interrupted the thread that has them.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
-        match self.engine.try_requests() {
-            None if !self.engine.signal_flush.is_pending() => Some(self.engine.requests()),
+        match self.shared.try_requests() {
+            None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),
             requests => requests,
         }
     }

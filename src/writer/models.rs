@@ -17,10 +17,10 @@ use loom::thread;
 use crate::api::code::{Bytes, Code};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::chunk::CHUNK_SIZE;
-use crate::queue::engine::Engine;
 use crate::queue::oneshot::oneshot;
 use crate::queue::quiesce::Rest;
 use crate::queue::requests::Stop;
+use crate::queue::shared::Shared;
 use crate::session::process::Process;
 use crate::session::register::Local;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
@@ -53,17 +53,17 @@ const MODELS: &[Model] = &[
         name: "take_back",
         switches: 3,
         body: take_back,
-        weak: &[("src/queue/engine/wake.rs", FENCE), END, IS_BUSY],
+        weak: &[("src/queue/shared/wake.rs", FENCE), END, IS_BUSY],
     },
     Model { name: "pool", switches: 2, body: pool, weak: &[("src/queue/pool.rs", "self.top.fetch_update(")] },
-    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/queue/engine/wake.rs", FENCE)] },
+    Model { name: "sleep", switches: 2, body: sleep, weak: &[("src/queue/shared/wake.rs", FENCE)] },
     Model {
         name: "flush",
         switches: 1,
         body: flush,
         weak: &[("src/queue/chunk.rs", "self.head().committed.load(Ordering::Acquire)")],
     },
-    Model { name: "close", switches: 1, body: close, weak: &[("src/queue/engine/wake.rs", FENCE)] },
+    Model { name: "close", switches: 1, body: close, weak: &[("src/queue/shared/wake.rs", FENCE)] },
     Model { name: "fork", switches: 1, body: fork, weak: &[("src/queue/quiesce/mod.rs", "fence(Ordering::SeqCst)")] },
     Model { name: "halt", switches: 3, body: halt, weak: &[END, IS_BUSY] },
 ];
@@ -71,7 +71,7 @@ const MODELS: &[Model] = &[
 /// What a process has. One for each run.
 #[derive(Clone, Copy)]
 struct World {
-    engine: &'static Engine,
+    shared: &'static Shared,
     process: &'static Process,
 }
 
@@ -84,35 +84,35 @@ impl World {
             (Box::leak(Process::new(0, None).expect("process")), config)
         });
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
-        let engine = Engine::new(&config, &process.host.last_error).expect("engine");
-        assert_eq!(engine.pool.open(None), None);
+        let shared = Shared::new(&config, &process.host.last_error).expect("shared");
+        assert_eq!(shared.pool.open(None), None);
         // As in a busy process: threads find chunks that the writer has made, and do not meet at the lock under which they are made.
-        engine.pool.ask_for(CHUNK_SIZE);
+        shared.pool.ask_for(CHUNK_SIZE);
         // Records have bodies, though there is no file to write them to.
-        engine.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
-        World { engine: Box::leak(Box::new(engine)), process }
+        shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
+        World { shared: Box::leak(Box::new(shared)), process }
     }
 
     /// When all threads have ended.
     fn end(self) {
         // SAFETY: nobody uses it any more.
-        let mut engine = unsafe { Box::from_raw(ptr::from_ref(self.engine).cast_mut()) };
-        engine.ids.free();
+        let mut shared = unsafe { Box::from_raw(ptr::from_ref(self.shared).cast_mut()) };
+        shared.ids.free();
     }
 
     fn writer(&self) -> Box<Writer> {
-        let mut writer = Box::new(Writer::new(&self.process.host, self.engine, self.process.regions.clone()));
+        let mut writer = Box::new(Writer::new(&self.process.host, self.shared, self.process.regions.clone()));
         writer.begin();
         writer
     }
 
     fn thread(&self) -> Local {
-        Local::new(self.process, self.engine).expect("a place")
+        Local::new(self.process, self.shared).expect("a place")
     }
 
     /// Pieces of code that the writer has read.
     fn registered(&self) -> u64 {
-        self.engine.status.counters.registered.get()
+        self.shared.status.counters.registered.get()
     }
 
     /// Starts a writer. The returned function stops it.
@@ -123,8 +123,8 @@ impl World {
         let thread = thread::spawn(move || writer.run(home));
         move || {
             let (ack, answer) = oneshot();
-            self.engine.requests().stop = Some(Stop { off: false, ack });
-            self.engine.wake();
+            self.shared.requests().stop = Some(Stop { off: false, ack });
+            self.shared.wake();
             answer.take(Duration::MAX).expect("an answer").expect("nothing can fail");
             thread.join().expect("the writer");
             come_home.take(Duration::MAX).expect("the writer")
@@ -152,12 +152,12 @@ fn publish(world: &World) {
         register(&mut local, LARGE);
         register(&mut local, LARGE);
     });
-    writer.pass(false);
-    writer.pass(false);
+    writer.round(false);
+    writer.round(false);
     thread.join().expect("thread");
-    writer.pass(false);
+    writer.round(false);
     assert_eq!(world.registered(), 3);
-    assert_eq!(world.engine.pool.bytes_used(), 0, "all chunks have come back");
+    assert_eq!(world.shared.pool.bytes_used(), 0, "all chunks have come back");
 }
 
 /// The writer takes the chunk back from a thread, which begins a record at the same time, and gives it to another one.
@@ -166,7 +166,7 @@ fn take_back(world: &World) {
     let mut writer = world.writer();
     let mut local = world.thread();
     register(&mut local, 16);
-    writer.pass(false);
+    writer.round(false);
     let thread = thread::spawn(move || {
         register(&mut local, 16);
         local
@@ -175,7 +175,7 @@ fn take_back(world: &World) {
     let mut other = world.thread();
     register(&mut other, 16);
     let local = thread.join().expect("thread");
-    writer.pass(false);
+    writer.round(false);
     assert_eq!(world.registered(), 3);
     drop((local, other));
 }
@@ -185,18 +185,18 @@ fn pool(world: &World) {
     let world = *world;
     let use_one = move || {
         for _ in 0..2 {
-            if let Some(cursor) = world.engine.pool.take(CHUNK_SIZE) {
+            if let Some(cursor) = world.shared.pool.take(CHUNK_SIZE) {
                 cursor.chunk().touch();
-                world.engine.pool.recycle(cursor.chunk());
+                world.shared.pool.recycle(cursor.chunk());
             }
         }
     };
-    world.engine.pool.replenish(1);
+    world.shared.pool.replenish(1);
     let threads = [thread::spawn(use_one), thread::spawn(use_one)];
     for thread in threads {
         thread.join().expect("thread");
     }
-    assert_eq!(world.engine.pool.bytes_used(), 0);
+    assert_eq!(world.shared.pool.bytes_used(), 0);
 }
 
 /// The writer goes to sleep while a thread registers: it sees the record, or is woken.
@@ -211,7 +211,7 @@ fn sleep(world: &World) {
     // It may also be woken for something else.
     while world.registered() == 0 {
         writer.sleep();
-        writer.pass(false);
+        writer.round(false);
     }
     drop(thread.join().expect("thread"));
 }
@@ -223,7 +223,7 @@ fn flush(world: &World) {
     let thread = thread::spawn(move || {
         let mut local = world.thread();
         register(&mut local, 16);
-        world.engine.flush(Duration::MAX).expect("an answer");
+        world.shared.flush(Duration::MAX).expect("an answer");
         assert_eq!(world.registered(), 1);
         local
     });
@@ -243,7 +243,7 @@ fn close(world: &World) {
     let thread = thread::spawn(move || {
         register(&mut local, 16);
         // `Ref::still_open`.
-        world.engine.order();
+        world.shared.order();
         (its_place.load(Ordering::Relaxed) == 1, local)
     });
     // `Ref::close`.
@@ -269,13 +269,13 @@ fn fork(world: &World) {
         local
     });
     let before = RETURNED.load(SeqCst);
-    let found = world.engine.quiesce(false, Duration::from_millis(75));
+    let found = world.shared.quiesce(false, Duration::from_millis(75));
     assert_eq!(found.rest, Rest::Whole);
-    let in_child = (world.registered(), world.engine.pool.memory().has_unread());
+    let in_child = (world.registered(), world.shared.pool.memory().has_unread());
     assert!(!before || in_child.0 == 1);
     thread::yield_now();
-    assert_eq!((world.registered(), world.engine.pool.memory().has_unread()), (in_child.0, false));
-    world.engine.status.quiesce.over();
+    assert_eq!((world.registered(), world.shared.pool.memory().has_unread()), (in_child.0, false));
+    world.shared.status.quiesce.over();
     drop(thread.join().expect("thread"));
     stop();
 }
@@ -290,13 +290,13 @@ fn halt(world: &World) {
         register(&mut local, 16);
         local
     });
-    let quiesce = &world.engine.status.quiesce;
+    let quiesce = &world.shared.status.quiesce;
     // The writer does on this thread what it is woken for.
     let found = quiesce.prepare(Duration::from_millis(75), || writer.be_quiescent());
     assert_eq!(found.rest, Rest::Whole);
     let in_child = world.registered();
     thread::yield_now();
-    assert_eq!((world.registered(), world.engine.pool.memory().has_unread()), (in_child, false));
+    assert_eq!((world.registered(), world.shared.pool.memory().has_unread()), (in_child, false));
     quiesce.over();
     drop(thread.join().expect("thread"));
 }
@@ -367,10 +367,10 @@ pub fn sweep() -> bool {
             "queue/chunk",
             "queue/thread_slot",
             "queue/pool",
-            "queue/engine/mod",
-            "queue/engine/room",
-            "queue/engine/wake",
-            "queue/engine/ask",
+            "queue/shared/mod",
+            "queue/shared/room",
+            "queue/shared/wake",
+            "queue/shared/ask",
             "queue/quiesce/mod",
             "sys/park",
             "sys/barrier",

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::ledger::{Ledger, Notice};
+use super::applier::{Applier, Notice};
 use crate::api::options::Sinks;
-use crate::format::jitdump::{shadow, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{frame_load, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
@@ -12,7 +12,7 @@ use crate::sink::region::{NewCode, Region};
 use crate::sink::Origin;
 use crate::sys::reserve;
 
-impl Ledger {
+impl Applier {
     /// The region that code goes to that was registered at a time.
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if !self.alive || !self.watching || !self.status.sinks().has(Sinks::REGION) {
@@ -33,8 +33,8 @@ impl Ledger {
         // Of another region that was there.
         self.sinks.region.registry.forget_dead_in(region.start, region.end());
         for id in self.registry.live_in(region.start, region.end()) {
-            // Other memory lies in a window, too.
-            let is_inside = |live: &Live| match region.window {
+            // Other memory lies in a mapping group, too.
+            let is_inside = |live: &Live| match region.mapping_group {
                 Some(_) => region.holds(live.addr, live.size),
                 None => region.spans(live.addr, live.size),
             };
@@ -68,7 +68,7 @@ impl Ledger {
             let regions = self.regions.clone();
             regions
                 .all()
-                .filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+                .filter(|region| !region.has_failed.load(Ordering::Relaxed))
                 .for_each(|region| self.take_in(region));
         }
     }
@@ -130,8 +130,8 @@ impl Ledger {
             info_records = group;
             info_records.truncate(info_records.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
         }
-        if shadow::len(&info_records) > 0 {
-            live.tables_len = shadow::remove(&mut info_records).map_or(0, |len| len as u32);
+        if frame_load::len(&info_records) > 0 {
+            live.tables_len = frame_load::remove(&mut info_records).map_or(0, |len| len as u32);
         }
         Some((live, name, info_records))
     }
@@ -184,7 +184,7 @@ impl Ledger {
         for id in ids {
             self.sinks.gone_in_region(id);
             self.status.counters.overwritten.add(1);
-            self.notify(Notice::Retired(id));
+            self.notify(Notice::FreeLater(id));
         }
     }
 

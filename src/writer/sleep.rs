@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::sources::Source;
 use super::Writer;
 use crate::sys::last_thread;
-use crate::sys::{barrier, delegate};
+use crate::sys::{barrier, host_fds};
 
 /// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
@@ -19,11 +19,11 @@ impl Writer {
     /// Sleeps until it is woken, unless there is something to do already.
     pub(super) fn sleep(&mut self) {
         // Nobody has registered anything for a while: an idle process keeps little.
-        self.engine.pool.forget_asked();
+        self.shared.pool.forget_asked();
         self.take_back();
-        self.engine.pool.rest();
-        self.engine.clock.rest();
-        self.engine.set_asleep(true);
+        self.shared.pool.rest();
+        self.shared.clock.rest();
+        self.shared.set_asleep(true);
         barrier::all_threads();
         // A thread that publishes a record or sends a message from now on sees the announcement. Earlier records and messages are
         // found here.
@@ -32,34 +32,34 @@ impl Writer {
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            let again = self.ledger.sinks.again_in();
+            let again = self.applier.sinks.again_in();
             if last_thread::first_has_ended() {
                 self.end_with_the_last_thread();
-                self.engine.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
+                self.shared.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
             } else if let Some(time) = again {
-                self.engine.parker.park_timeout(time);
-            } else if self.engine.first_tells() {
-                self.engine.parker.park();
+                self.shared.parker.park_timeout(time);
+            } else if self.shared.first_tells() {
+                self.shared.parker.park();
             } else {
-                while self.engine.is_asleep() && !last_thread::first_has_ended() {
-                    self.engine.parker.park_timeout(LOOK_SELDOM);
+                while self.shared.is_asleep() && !last_thread::first_has_ended() {
+                    self.shared.parker.park_timeout(LOOK_SELDOM);
                 }
             }
         }
-        self.engine.set_asleep(false);
+        self.shared.set_asleep(false);
     }
 
     /// Work is left that the writer can do nothing about, as without memory, and perhaps nobody else either.
     pub(super) fn look_around(&mut self) {
-        self.engine.set_asleep(true);
+        self.shared.set_asleep(true);
         self.end_with_the_last_thread();
-        self.engine.set_asleep(false);
+        self.shared.set_asleep(false);
     }
 
     /// The C library ends a process with its last thread, and ours is the last as long as nobody closes the session.
     fn end_with_the_last_thread(&mut self) {
-        if last_thread::first_has_ended() && self.last_thread.is_this_one(|| !self.engine.is_asleep()) {
-            delegate::end_process();
+        if last_thread::first_has_ended() && self.last_thread.is_this_one(|| !self.shared.is_asleep()) {
+            host_fds::end_process();
         }
     }
 
@@ -71,7 +71,7 @@ impl Writer {
             if left.is_zero() || self.is_asked() {
                 return;
             }
-            self.engine.parker.park_timeout(left);
+            self.shared.parker.park_timeout(left);
             self.collect();
         }
     }
@@ -80,7 +80,7 @@ impl Writer {
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {
-            self.engine.parker.park();
+            self.shared.parker.park();
         }
     }
 }

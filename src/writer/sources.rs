@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Notice, Writer};
 use crate::api::Id;
 use crate::queue::chunk::Chunk;
-use crate::queue::engine::Message;
+use crate::queue::shared::Message;
 use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::{barrier, rights};
 
@@ -15,9 +15,9 @@ pub(super) struct Source {
     pub(super) slot: Arc<ThreadSlot>,
     /// Chunks that are full, oldest first.
     full: VecDeque<Chunk>,
-    /// The chunk that the thread was filling when this pass began.
+    /// The chunk that the thread was filling when this round began.
     current: Option<Chunk>,
-    /// The thread had ended when this pass began.
+    /// The thread had ended when this round began.
     ended: bool,
 }
 
@@ -47,7 +47,7 @@ impl Writer {
         // After the slots, so that a chunk which a thread changes now is found at least once, and the older chunks of a
         // thread are always known before newer ones.
         while self.sources.try_reserve(1).is_ok() {
-            let Some(message) = self.engine.receive() else { return };
+            let Some(message) = self.shared.receive() else { return };
             match message {
                 Message::Attach(slot) => {
                     // Its full chunks, if it has any, come after this message.
@@ -75,7 +75,7 @@ impl Writer {
 
     /// Gives back the chunks that are read to their end and no longer written to.
     pub(super) fn recycle(&mut self) {
-        let pool = &self.engine.pool;
+        let pool = &self.shared.pool;
         self.sources.retain_mut(|source| {
             while let Some(&chunk) = source.full.front() {
                 // The thread has sent it, and is about to take it out of its slot.
@@ -119,19 +119,19 @@ impl Writer {
         }
         barrier::all_threads();
         for chunk in wanted.iter().filter_map(|slot| slot.take()) {
-            self.engine.pool.recycle(chunk);
+            self.shared.pool.recycle(chunk);
         }
     }
 
     /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). Then nothing stays in files
     /// that these can open: regions lose their files, and records go on in private memory.
     pub(super) fn heed_rights(&self) {
-        let pool = &self.engine.pool;
-        let may_have_files = pool.memory().has_spool() || self.ledger.regions.are_watching();
+        let pool = &self.shared.pool;
+        let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();
         if !may_have_files || !rights::is_hidden() {
             return;
         }
-        self.ledger.regions.remove_files(&self.engine.status);
+        self.applier.regions.remove_files(&self.shared.status);
         if !pool.memory().has_spool() {
             return;
         }
@@ -144,7 +144,7 @@ impl Writer {
             source.slot.wanted().into_iter().for_each(|chunk| pool.memory().take_from_spool(chunk));
             source.slot.keep();
         }
-        // A chunk that a thread is just using, or about to, is left for the next pass.
+        // A chunk that a thread is just using, or about to, is left for the next round.
         pool.leave_spool();
         if !pool.memory().has_spool() {
             self.host.last_error.set(format!("there is no spool any more: {}", rights::WHY_NO_FILE));
@@ -153,17 +153,17 @@ impl Writer {
 
     /// Tells the ids what has become of them.
     pub(super) fn heed_notices(&mut self) {
-        let ids = &self.engine.ids;
-        for notice in self.ledger.notices.drain(..) {
+        let ids = &self.shared.ids;
+        for notice in self.applier.notices.drain(..) {
             match notice {
                 // The caller has retired the id; nothing refers to it any more.
                 Notice::Unregistered(id) => ids.recycle(Id(id)),
                 // If its owner is faster, that call's record recycles it.
-                Notice::Retired(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
-                Notice::Retired(_) => {}
+                Notice::FreeLater(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
+                Notice::FreeLater(_) => {}
                 Notice::Read(id) => {
                     ids.set_read(Id(id));
-                    self.engine.add_unread(-1);
+                    self.shared.add_unread(-1);
                 }
             }
         }
@@ -175,7 +175,7 @@ impl Source {
         self.readings().any(|chunk| chunk.consumed() < chunk.committed())
     }
 
-    /// The chunks to read in this pass, oldest first.
+    /// The chunks to read in this round, oldest first.
     pub(super) fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
         // If the thread has sent the chunk meanwhile, it is there twice.
         let current = self.current.filter(|current| !self.full.contains(current));

@@ -1,4 +1,4 @@
-//! The writer's passes, one by one, without its thread: what registering threads find after each.
+//! The writer's rounds, one by one, without its thread: what registering threads find after each.
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use crate::api::code::{Bytes, Code};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::chunk::FIRST_SIZE;
-use crate::queue::engine::{Engine, Message};
+use crate::queue::shared::{Message, Shared};
 use crate::session::process::Process;
 use crate::session::register::Local;
 
 struct World {
     process: &'static Process,
-    engine: &'static Engine,
+    shared: &'static Shared,
     writer: Box<Writer>,
 }
 
@@ -23,23 +23,23 @@ fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };
     let process: &'static Process = Box::leak(Process::new(0, None).unwrap());
-    let engine: &'static Engine = Box::leak(Box::new(Engine::new(&config, &process.host.last_error).unwrap()));
-    engine.configure(&config);
-    assert_eq!(engine.pool.open(None), None);
-    engine.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
-    let mut writer = Box::new(Writer::new(&process.host, engine, process.regions.clone()));
+    let shared: &'static Shared = Box::leak(Box::new(Shared::new(&config, &process.host.last_error).unwrap()));
+    shared.configure(&config);
+    assert_eq!(shared.pool.open(None), None);
+    shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
+    let mut writer = Box::new(Writer::new(&process.host, shared, process.regions.clone()));
     writer.begin();
-    World { process, engine, writer }
+    World { process, shared, writer }
 }
 
 impl World {
     /// A thread, as the library sees it.
     fn thread(&self) -> Local {
-        Local::new(self.process, self.engine).unwrap()
+        Local::new(self.process, self.shared).unwrap()
     }
 
     fn registered(&self) -> u64 {
-        self.engine.status.counters.registered.get()
+        self.shared.status.counters.registered.get()
     }
 }
 
@@ -58,8 +58,8 @@ fn a_thousand_threads_have_a_chunk_each() {
         assert_eq!(register(thread, 64), Ok(()), "thread {at}");
     }
     drop(threads);
-    world.writer.pass(false);
-    assert_eq!((world.registered(), world.engine.pool.bytes_used()), (1000, 0));
+    world.writer.round(false);
+    assert_eq!((world.registered(), world.shared.pool.bytes_used()), (1000, 0));
 }
 
 /// Threads that have registered something and do nothing hold a chunk each. The next thread finds one, however many they are.
@@ -71,12 +71,12 @@ fn chunks_come_back_when_there_are_few() {
         for (at, thread) in threads.iter_mut().enumerate() {
             assert_eq!(register(thread, 64), Ok(()), "thread {at} of {count}");
             if at % at_once == 0 {
-                world.writer.pass(false);
+                world.writer.round(false);
             }
         }
         drop(threads);
-        world.writer.pass(false);
-        assert_eq!((world.registered(), world.engine.pool.bytes_used()), (count, 0));
+        world.writer.round(false);
+        assert_eq!((world.registered(), world.shared.pool.bytes_used()), (count, 0));
     }
 }
 
@@ -86,31 +86,31 @@ fn chunks_come_back_for_a_large_record() {
     let mut world = world(8 << 20, Duration::ZERO);
     let mut threads: Vec<Local> = (0..20).map(|_| world.thread()).collect();
     threads.iter_mut().for_each(|thread| register(thread, 64).unwrap());
-    world.writer.pass(false);
+    world.writer.round(false);
     let mut large = world.thread();
     assert_eq!(register(&mut large, 3 << 20), Err(Error::Dropped));
-    world.writer.pass(false);
+    world.writer.round(false);
     assert_eq!(register(&mut large, 3 << 20), Ok(()));
     drop((threads, large));
-    world.writer.pass(false);
+    world.writer.round(false);
 }
 
 /// A thread that waits for memory wakes the writer again and again, because another one may have taken what came first.
 #[test]
 fn who_waits_for_memory_keeps_the_writer_awake() {
     let world = world(1 << 20, Duration::from_secs(20));
-    let (engine, is_free, has_ended) = (world.engine, Flag::new(false), Flag::new(false));
+    let (shared, is_free, has_ended) = (world.shared, Flag::new(false), Flag::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let taken = engine.wait_for(|| is_free.load(SeqCst).then(|| engine.pool.take(FIRST_SIZE))?);
+            let taken = shared.wait_for(|| is_free.load(SeqCst).then(|| shared.pool.take(FIRST_SIZE))?);
             has_ended.store(true, SeqCst);
-            engine.parker.unpark();
+            shared.parker.unpark();
             assert!(taken.is_some());
         });
         for _ in 0..10 {
-            engine.parker.park();
+            shared.parker.park();
             assert!(!has_ended.load(SeqCst), "nobody has woken the writer");
-            engine.clear_hurry();
+            shared.clear_hurry();
         }
         is_free.store(true, SeqCst);
     });
@@ -120,12 +120,12 @@ fn who_waits_for_memory_keeps_the_writer_awake() {
 #[test]
 fn threads_end_while_messages_have_no_room() {
     let mut world = world(1 << 20, Duration::ZERO);
-    let (mut thread, other) = (world.thread(), world.engine.attach().unwrap());
+    let (mut thread, other) = (world.thread(), world.shared.attach().unwrap());
     register(&mut thread, 64).unwrap();
-    while world.engine.send_now(Message::Attach(other.clone())) {}
+    while world.shared.send_now(Message::Attach(other.clone())) {}
     drop(thread);
-    world.writer.pass(false);
+    world.writer.round(false);
     other.detach();
-    world.writer.pass(false);
-    assert_eq!((world.registered(), world.engine.pool.bytes_used(), world.writer.sources.len()), (1, 0, 0));
+    world.writer.round(false);
+    assert_eq!((world.registered(), world.shared.pool.bytes_used(), world.writer.sources.len()), (1, 0, 0));
 }

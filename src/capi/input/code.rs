@@ -12,8 +12,8 @@ use crate::api::code::{Bytes, Code, Inline, Line, LineTable, Lines, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::api::limits::NAME_MAX;
 use crate::capi::types::*;
-use crate::format::composed::Composed;
 use crate::format::jitdump::{put_debug, UnwindingTemplate};
+use crate::format::name_and_file::Composed;
 use crate::format::unwind::Cache;
 use crate::session::{check_range, Given};
 

@@ -10,10 +10,10 @@ use super::frames::{self, Frames};
 use super::header::{elf_header, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
 use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
-use crate::format::composed::without_tier;
+use crate::format::jitdump::frame_load;
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::shadow;
+use crate::format::name_and_file::without_tier;
 
 /// The most functions of an object: each may need a separate section, and sections have numbers of 16 bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
@@ -41,7 +41,7 @@ pub struct Function<'a> {
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// The records before its LOAD: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a shadow count for nothing.
+    /// The records before its LOAD: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a frame load count for nothing.
     pub info_records: &'a [u8],
 }
 
@@ -165,7 +165,7 @@ impl Parts {
         self.add_symbol(function.name, section, symbol)?;
 
         let (mut records, mut eh_frame) = (debug::Records::default(), None);
-        for record in RawRecords::from(function.info_records, shadow::len(function.info_records)) {
+        for record in RawRecords::from(function.info_records, frame_load::len(function.info_records)) {
             match record.id {
                 id::INLINES => records.inlines = Some(record),
                 id::DEBUG_INFO => records.lines = Some(record),

@@ -5,11 +5,11 @@
 //! `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. The first two are kept by perf until the next LOAD, and used for it, whatever its
 //! address. No record is padded: perf takes the code from the end of its record.
 
+pub mod frame_load;
 pub mod inlines;
 mod lines;
 pub mod raw;
 mod read;
-pub mod shadow;
 mod template;
 
 pub use lines::put_debug;
@@ -306,12 +306,12 @@ pub fn set_time(group: &mut [u8], timestamp: u64) {
 }
 
 fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
-    let (mut at, shadow) = (0, shadow::len(group));
+    let (mut at, frame_load) = (0, frame_load::len(group));
     while let Some(record) = read::raw(group, at) {
         // The last one may be without its code bytes.
         let end = (at + record.total_size).min(group.len());
         change(record.id, &mut group[at..end]);
-        if record.id == id::LOAD && at >= shadow {
+        if record.id == id::LOAD && at >= frame_load {
             return;
         }
         at = end;
@@ -319,11 +319,11 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
 }
 
 /// Turns a written group without code bytes into that of the same code at another place. The unwind tables stay as they are:
-/// they count from the place where perf puts them. A shadow stays where it is: one for code that lay elsewhere has to be taken
+/// they count from the place where perf puts them. A frame load stays where it is: one for code that lay elsewhere has to be taken
 /// out first.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
-    let (shadow, group) = group.split_at_mut(shadow::len(group));
-    for_each_record(shadow, |id, record| {
+    let (frame_load, group) = group.split_at_mut(frame_load::len(group));
+    for_each_record(frame_load, |id, record| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         if id == id::LOAD {
             put_at(record, 20, &change.tid.to_ne_bytes());

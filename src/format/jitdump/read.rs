@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::raw::{u32_at, u64_at, RawHeader, RawMove, RawRecord, RawRecords};
-use super::{id, shadow, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use super::{frame_load, id, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 
 /// What matters of a record's prefix.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
 
 /// Checks that `head` is a whole group except for the code bytes at its end, for code of this size with a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
-    let mut at = shadow::len(head);
+    let mut at = frame_load::len(head);
     while let Some(record) = raw(head, at) {
         let end = at + record.total_size;
         match record.id {
@@ -100,7 +100,7 @@ pub fn places(
                 name.resize(name_len, 0);
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
-                if shadow::is_one(size, &name, tables_len.into(), mapped) {
+                if frame_load::is_one(size, &name, tables_len.into(), mapped) {
                     // The group goes on.
                     at += record.total_size as u64;
                     continue;

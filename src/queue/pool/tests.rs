@@ -106,7 +106,7 @@ fn the_pool_grows_to_its_bound_and_back() {
     assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
 }
 
-/// Small chunks may take all the memory that is allowed. A thread that needs a larger one finds it after the writer's next pass.
+/// Small chunks may take all the memory that is allowed. A thread that needs a larger one finds it after the writer's next round.
 #[test]
 fn small_chunks_make_way_for_a_larger_one() {
     let pool = pool(64 << 20);

@@ -1,14 +1,14 @@
-//! Quiesces the library for a fork, so that the child has whole data. A quiescent library has its writer between two passes, no
+//! Quiesces the library for a fork, so that the child has whole data. A quiescent library has its writer between two rounds, no
 //! thread that is laying down a record, and everything published applied.
 //!
 //! The forking thread asks the writer, and waits for a while. The writer keeps the registering threads from beginning another
-//! record, makes a last pass, and stays quiescent until the fork is over. A fork does not wait for ever, and proceeds if the writer
+//! record, makes a last round, and stays quiescent until the fork is over. A fork does not wait for ever, and proceeds if the writer
 //! hangs in a slow disk. Then the child learns that its data is incomplete, or, if the writer was changing that data, that it has
 //! none.
 //!
 //! Nor does any other thread wait for ever. Between our handler and the fork itself the host's own handlers run. They may wait for
 //! a lock held by a thread that waits here. So threads and writer continue after a while, and note that in memory that the child
-//! shares (`Shared`). The child sees there at least everything that was noted before it was forked.
+//! shares (`WithChildren`). The child sees there at least everything that was noted before it was forked.
 //!
 //! The child uses none of this: its lock may be held by a thread that does not exist there.
 
@@ -16,7 +16,7 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::queue::thread_slot::ThreadSlot;
-use crate::sys::mapping::Shared;
+use crate::sys::mapping::WithChildren;
 use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
@@ -74,7 +74,7 @@ impl Found {
     }
 
     /// In the child: the library's state at the fork itself.
-    pub fn rest_in_child(&self, shared: &Shared) -> Rest {
+    pub fn rest_in_child(&self, shared: &WithChildren) -> Rest {
         let sound = shared.writer_went_on.load(Ordering::SeqCst) == self.writer_went_on;
         let whole = shared.thread_went_on.load(Ordering::SeqCst) == self.thread_went_on;
         match self.rest {
@@ -100,7 +100,7 @@ struct State {
     /// Where the writer's state is, as long as one runs.
     writer: Option<WriterState>,
     /// Where children look whether this quiesce has held.
-    shared: Option<&'static Shared>,
+    shared: Option<&'static WithChildren>,
     /// The writer changes what a child would take over.
     moving: bool,
     /// It is in the middle of such a change, and does something slow for which no fork waits.
@@ -131,7 +131,7 @@ impl State {
 
     /// The result for a fork that begins now.
     fn found(&self) -> Found {
-        let shared = |word: fn(&Shared) -> u32| self.shared.map_or(0, word);
+        let shared = |word: fn(&WithChildren) -> u32| self.shared.map_or(0, word);
         let (rest, writer) = match self.writer {
             None => (Rest::NoWriter, ptr::null_mut()),
             Some(_) if self.moving => (Rest::Disturbed, ptr::null_mut()),
@@ -164,7 +164,7 @@ impl Quiesce {
     }
 
     /// A writer begins to run, whose state is at this address until `end`.
-    pub fn begin(&self, writer: *mut (), shared: &'static Shared) {
+    pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
         (state.moving, state.is_aside, state.whole) = (false, false, false);
@@ -207,7 +207,7 @@ impl Quiesce {
         let result = body();
         if was_moving {
             let state = self.state();
-            // Not for a fork that still waits: waiting here would delay the pass that it waits for.
+            // Not for a fork that still waits: waiting here would delay the round that it waits for.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -269,7 +269,7 @@ impl Quiesce {
         !self.state().halted.iter().any(|slot| slot.is_busy())
     }
 
-    /// The writer begins its last pass before a fork. False if the fork has not waited.
+    /// The writer begins its last round before a fork. False if the fork has not waited.
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();
@@ -322,7 +322,7 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a pass of the writer, if it is quiescent already and `is_quiescent` says that it has everything.
+    /// As `prepare`, without a round of the writer, if it is quiescent already and `is_quiescent` says that it has everything.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;

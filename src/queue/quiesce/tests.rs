@@ -11,8 +11,8 @@ fn writer() -> *mut () {
     ptr::without_provenance_mut(64)
 }
 
-fn shared() -> &'static Shared {
-    Box::leak(Box::new(Shared { writer_went_on: AtomicU32::new(7), thread_went_on: AtomicU32::new(7) }))
+fn shared() -> &'static WithChildren {
+    Box::leak(Box::new(WithChildren { writer_went_on: AtomicU32::new(7), thread_went_on: AtomicU32::new(7) }))
 }
 
 fn of(found: Found) -> (Rest, *mut ()) {

@@ -5,11 +5,11 @@
 //! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
 //! ```
 //!
-//! The writer commits pass by pass. The data of a pass (how much of each chunk is consumed, how long the files are) is written
-//! beside the data of the last committed pass. One store of the pass's number makes it valid. A process may be killed between any
+//! The writer commits round by round. The data of a round (how much of each chunk is consumed, how long the files are) is written
+//! beside the data of the last committed round. One store of the round's number makes it valid. A process may be killed between any
 //! two stores.
 //!
-//! A pass that gives the name of a file to another one is committed by that: its data is stored before, and counts once the file of
+//! A round that gives the name of a file to another one is committed by that: its data is stored before, and counts once the file of
 //! which it tells has the name.
 
 use std::fs::File;
@@ -32,7 +32,7 @@ const VERSION: u32 = 9;
 /// 0 if none does.
 pub const INSIDE: u32 = u32::MAX;
 
-/// In the place of a pass that is awaited: a recovery has written all to the map, which counts once it is in place.
+/// In the place of a round that is awaited: a recovery has written all to the map, which counts once it is in place.
 pub const ALL: u64 = u64::MAX;
 
 /// Room for a path: the longest directory, and the name of a file in it.
@@ -51,14 +51,14 @@ pub struct Header {
     start_time: AtomicU64,
     pid_namespace: AtomicU64,
     mount_namespace: AtomicU64,
-    /// Number of the last pass that was committed.
+    /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The one of the last pass and the one of the pass before or after it; the place is the lowest bit of the pass.
+    /// The one of the last round and the one of the round before or after it; the place is the lowest bit of the round.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
-    /// Number of the last pass that was to be committed by giving a file its name, or `ALL`.
+    /// Number of the last round that was to be committed by giving a file its name, or `ALL`.
     awaited: AtomicU64,
     /// How often the files were set. The lowest bit is the place of those that are valid.
     files_set: AtomicU64,
@@ -150,9 +150,9 @@ pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// Where in a spool the number of the last pass that was committed lies, and what is written there.
-pub fn committed_cell(pass: u64) -> (u64, Vec<u8>) {
-    (offset_of!(Header, committed) as u64, pass.to_ne_bytes().into())
+/// Where in a spool the number of the last round that was committed lies, and what is written there.
+pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
+    (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
 
 /// Bytes before the first unit.
@@ -257,29 +257,29 @@ impl Header {
         &self.published
     }
 
-    /// Number of the last pass that was committed.
+    /// Number of the last round that was committed.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Makes everything that was stored for a pass valid.
-    pub fn commit(&self, pass: u64, state: &Progress) {
-        self.store(pass, state);
-        self.committed.store(pass, Ordering::Release);
-        // The stores for the next pass must not come before this one.
+    /// Makes everything that was stored for a round valid.
+    pub fn commit(&self, round: u64, state: &Progress) {
+        self.store(round, state);
+        self.committed.store(round, Ordering::Release);
+        // The stores for the next round must not come before this one.
         fence(Ordering::SeqCst);
     }
 
-    /// Makes everything that was stored for the next pass valid from the moment on at which a file of this state has its name that the
-    /// last pass does not know. The pass is to be committed after that in any case.
-    pub fn prepare(&self, pass: u64, state: &Progress) {
-        self.store(pass, state);
-        self.awaited.store(pass, Ordering::Release);
+    /// Makes everything that was stored for the next round valid from the moment on at which a file of this state has its name that the
+    /// last round does not know. The round is to be committed after that in any case.
+    pub fn prepare(&self, round: u64, state: &Progress) {
+        self.store(round, state);
+        self.awaited.store(round, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    fn store(&self, pass: u64, state: &Progress) {
-        let cell = &self.states[(pass & 1) as usize];
+    fn store(&self, round: u64, state: &Progress) {
+        let cell = &self.states[(round & 1) as usize];
         cell.last_time.store(state.last_time, Ordering::Relaxed);
         cell.map_is_stale.store(state.map_is_stale.into(), Ordering::Relaxed);
         cell.map_is_shared.store(state.map_is_shared.into(), Ordering::Relaxed);
@@ -287,13 +287,13 @@ impl Header {
         cell.dump.set(state.dump);
     }
 
-    /// The state of the last pass that was committed.
+    /// The state of the last round that was committed.
     pub fn state(&self) -> Progress {
         self.state_of(self.committed())
     }
 
-    fn state_of(&self, pass: u64) -> Progress {
-        let cell = &self.states[(pass & 1) as usize];
+    fn state_of(&self, round: u64) -> Progress {
+        let cell = &self.states[(round & 1) as usize];
         Progress {
             last_time: cell.last_time.load(Ordering::Relaxed),
             map: cell.map.get(),
@@ -314,8 +314,8 @@ impl Header {
         self.next_map.get()
     }
 
-    /// What a spool is whose process is dead: of a pass that was to be committed by giving a file its name, whether that has come to be.
-    /// `has_name`: whether the map has its name, or the jitdump. Returns whether a pass is committed by that.
+    /// What a spool is whose process is dead: of a round that was to be committed by giving a file its name, whether that has come to be.
+    /// `has_name`: whether the map has its name, or the jitdump. Returns whether a round is committed by that.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -334,7 +334,7 @@ impl Header {
         is_committed
     }
 
-    /// Where in a spool the state of the last pass that was committed says which file the map is, and what is written there for another
+    /// Where in a spool the state of the last round that was committed says which file the map is, and what is written there for another
     /// one, of whose length nothing is known.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }

@@ -80,7 +80,7 @@ impl Memory {
     pub fn take_from_spool(&self, chunk: Chunk) {
         let units = self.units_of(chunk);
         let bytes = self.bytes(units.start, chunk.size());
-        // What has failed is tried again by the next pass.
+        // What has failed is tried again by the next round.
         if !units.clone().all(|unit| self.is_private(unit)) && self.region.copy_to_private(bytes).is_ok() {
             self.set_private(units);
         }
@@ -236,14 +236,14 @@ impl Memory {
         first..first + chunk.size().div_ceil(CHUNK_SIZE)
     }
 
-    /// Number of the pass of the writer that is to be committed next.
-    pub fn next_pass(&self) -> u64 {
+    /// Number of the round of the writer that is to be committed next.
+    pub fn next_round(&self) -> u64 {
         self.header().committed() + 1
     }
 
-    /// Ends a pass of the writer: what was marked as consumed in it is in the files from now on.
+    /// Ends a round of the writer: what was marked as consumed in it is in the files from now on.
     pub fn commit(&self, state: &Progress) {
-        self.header().commit(self.next_pass(), state);
+        self.header().commit(self.next_round(), state);
     }
 
     /// In a forked child: the memory is not there, whatever the kernel. With it the child would keep the spool locked.

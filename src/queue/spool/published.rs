@@ -1,7 +1,7 @@
 //! What a living process tells others of itself, for `jitsym doctor PID`: its counters, and its last failure.
 //!
 //! It lies in the header of the spool, at the same place in all versions, and names its values. So a program of another version reads
-//! it too. Each value is right by itself, as in `jitsym_stats`. The writer stores them after each pass.
+//! it too. Each value is right by itself, as in `jitsym_stats`. The writer stores them after each round.
 
 use std::io;
 use std::path::Path;

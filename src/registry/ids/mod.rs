@@ -4,7 +4,7 @@
 //! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`, the generation
 //! odd while the code is registered. So an id is live exactly if its generation is the word's, and no id is given out twice.
 
-mod stock;
+mod id_pool;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::api::Id;
 use crate::registry::Registry;
-pub use stock::Stock;
+pub use id_pool::IdPool;
 
 /// Slots of the first segment; each further one is twice as long.
 const FIRST_SEGMENT: u32 = 1 << 8;

@@ -3,10 +3,10 @@ use crate::registry::Live;
 
 #[test]
 fn an_id_lives_once() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
     let mut seen = std::collections::HashSet::new();
     for _ in 0..5000 {
-        let id = stock.take(&ids, 0x1000, 40, false).unwrap();
+        let id = id_pool.take(&ids, 0x1000, 40, false).unwrap();
         assert!(seen.insert(id.0));
         assert_eq!(ids.size_of(id), Some(40));
         assert!(ids.retire(id) && ids.size_of(id).is_none() && !ids.retire(id));
@@ -19,8 +19,8 @@ fn an_id_lives_once() {
 /// A slot has two billion ids, and none twice.
 #[test]
 fn a_slot_ends_before_its_ids_begin_anew() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
-    let first: Vec<Id> = (0..BATCH).map(|_| stock.take(&ids, 0x1000, 40, false).unwrap()).collect();
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
+    let first: Vec<Id> = (0..BATCH).map(|_| id_pool.take(&ids, 0x1000, 40, false).unwrap()).collect();
     let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
     for &id in &first {
         assert!(ids.retire(id));
@@ -30,11 +30,11 @@ fn a_slot_ends_before_its_ids_begin_anew() {
     }
     let mut of_them = 0;
     for round in 0..10 * BATCH {
-        let id = stock.take(&ids, 0x1000, 40, false).unwrap();
+        let id = id_pool.take(&ids, 0x1000, 40, false).unwrap();
         assert!(seen.insert(id.0), "{:x} is given out again", id.0);
         of_them += usize::from(split(id).1 < BATCH as u32);
         if round % 5 == 0 {
-            stock.put_back(&ids, id);
+            id_pool.put_back(&ids, id);
         } else {
             assert!(ids.retire(id));
             ids.recycle(id);
@@ -59,11 +59,11 @@ fn slots_fill_segments_without_overlap() {
 
 #[test]
 fn what_was_not_used_is_given_back() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
-    let id = stock.take(&ids, 0x1000, 40, false).unwrap();
-    stock.put_back(&ids, id);
-    stock.give_back(&ids);
-    let mut other = Stock::new();
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
+    let id = id_pool.take(&ids, 0x1000, 40, false).unwrap();
+    id_pool.put_back(&ids, id);
+    id_pool.give_back(&ids);
+    let mut other = IdPool::new();
     let again = other.take(&ids, 0x1000, 1, false).unwrap();
     assert_eq!(again.0 as u32, id.0 as u32);
     assert_ne!(again, id);
@@ -72,9 +72,9 @@ fn what_was_not_used_is_given_back() {
 
 #[test]
 fn slots_of_a_whole_cache_are_used_again() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
     for _ in 0..10 {
-        let all: Vec<Id> = (0..20_000).map(|_| stock.take(&ids, 0x1000, 1, false).unwrap()).collect();
+        let all: Vec<Id> = (0..20_000).map(|_| id_pool.take(&ids, 0x1000, 1, false).unwrap()).collect();
         for id in all {
             assert!(ids.retire(id));
             ids.recycle(id);
@@ -86,8 +86,8 @@ fn slots_of_a_whole_cache_are_used_again() {
 #[test]
 fn only_one_thread_retires() {
     let ids = Ids::new();
-    let mut stock = Stock::new();
-    let all: Vec<Id> = (0..2000).map(|_| stock.take(&ids, 0x1000, 40, false).unwrap()).collect();
+    let mut id_pool = IdPool::new();
+    let all: Vec<Id> = (0..2000).map(|_| id_pool.take(&ids, 0x1000, 40, false).unwrap()).collect();
     let won: usize = std::thread::scope(|scope| {
         let race = || all.iter().filter(|&&id| ids.retire(id)).count();
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(race)).collect();
@@ -98,8 +98,8 @@ fn only_one_thread_retires() {
 
 #[test]
 fn an_id_remembers_what_is_to_be_read_and_where() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
-    let id = stock.take(&ids, 0x1000, 40, true).unwrap();
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
+    let id = id_pool.take(&ids, 0x1000, 40, true).unwrap();
     assert!(ids.is_unread(id));
     assert_eq!(ids.size_of(id), Some(40));
     ids.set_read(id);
@@ -113,14 +113,14 @@ fn an_id_remembers_what_is_to_be_read_and_where() {
 
 #[test]
 fn unused_slots_are_in_memory_before_they_are_taken() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
     while ids.fresh.load(Ordering::Relaxed) < 5 * AHEAD {
         ids.prepare();
         let from = ids.fresh.load(Ordering::Relaxed);
         let pages: Vec<u8> = (from..from + ahead(from)).step_by(IN_A_PAGE).map(|slot| residency(&ids, slot)).collect();
         assert!(pages.iter().all(|&page| page == 1), "{pages:?}");
         for _ in 0..ahead(from) - 100 {
-            stock.take(&ids, 0x1000, 40, false).unwrap();
+            id_pool.take(&ids, 0x1000, 40, false).unwrap();
         }
     }
     assert!(ids.segments[8].load(Ordering::Relaxed).is_null());
@@ -129,8 +129,8 @@ fn unused_slots_are_in_memory_before_they_are_taken() {
 
 #[test]
 fn a_child_has_the_ids_of_live_code_and_no_other() {
-    let (ids, mut stock) = (Ids::new(), Stock::new());
-    let all: Vec<Id> = (0..100).map(|at| stock.take(&ids, 0x1000 * at, 40, at % 7 == 0).unwrap()).collect();
+    let (ids, mut id_pool) = (Ids::new(), IdPool::new());
+    let all: Vec<Id> = (0..100).map(|at| id_pool.take(&ids, 0x1000 * at, 40, at % 7 == 0).unwrap()).collect();
     let mut registry = Registry::default();
     for (at, id) in (0..).zip(&all) {
         let live = Live { addr: 0x1000 * at, size: 40, reach: 0, index: 0, stored: None, tables_len: 0 };
@@ -154,8 +154,8 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         assert!(!child.is_unread(id));
     }
     // All other slots are free, and are not given out as they were before.
-    let mut stock = Stock::new();
-    let fresh: Vec<Id> = (0..75).map(|_| stock.take(&child, 0, 1, false).unwrap()).collect();
+    let mut id_pool = IdPool::new();
+    let fresh: Vec<Id> = (0..75).map(|_| id_pool.take(&child, 0, 1, false).unwrap()).collect();
     assert!(fresh.iter().all(|id| (id.0 as u32) < 128 && !all.contains(id)));
     assert!(all.iter().skip(3).step_by(4).all(|&id| child.size_of(id) == Some(40)));
 }

@@ -218,7 +218,7 @@ fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Res
 impl Source for Ref {
     fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
         fork::watch();
-        self.process.regions.create(&self.engine.status, wanted)
+        self.process.regions.create(&self.shared.status, wanted)
     }
 
     fn grow(&self, exec: u64, size: u64) -> Result<()> {
@@ -241,7 +241,7 @@ impl Source for Ref {
 
 impl Ref {
     pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
-        let wanted = Wanted::new(size, alignment, near, self.engine.status.sinks().has(Sinks::REGION))?;
+        let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
         let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
         self.still_open(piece).inspect_err(|_| {
             // Nobody learns of it.

@@ -22,14 +22,14 @@ use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::format::arch;
 use crate::format::elf::read::{find_symbol, Image};
-use crate::queue::apart;
+use crate::queue::own_fds;
 use crate::session::call::Ref;
 use crate::session::process::{current_engine, current_or_inherited, guarded};
 use crate::session::{find, fork, Session};
 use crate::sys::debugger_lists::{Change, Listed, Lists, NewModules};
 use crate::sys::last_thread::{first_has_ended, LastThread};
 use crate::sys::sync::outside::{Mutex, PoisonError};
-use crate::sys::{debugger, fork_lock, guard, process_memory, thread};
+use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
 /// How often the thread looks: more often just after it has found something.
@@ -70,7 +70,7 @@ pub fn start(options: Option<&Options>) {
         OPTIONS.get_or_init(|| Box::new(options.clone()));
     }
     if !IS_ON.swap(true, Ordering::AcqRel) {
-        guard::silence_panics();
+        panic_guard::silence_panics();
         fork::watch();
         debugger::listen(called);
         spawn();
@@ -92,12 +92,12 @@ pub fn all_ended() {
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
-    process.and_then(|process| process.engine()).is_some_and(|engine| engine.is_off())
+    process.and_then(|process| process.shared()).is_some_and(|shared| shared.is_off())
 }
 
 /// Whether a writer runs in this process, or is about to. A child that has taken nothing over has none.
 fn has_writer() -> bool {
-    current_engine().is_some_and(|engine| !engine.status.has_ended())
+    current_engine().is_some_and(|shared| !shared.status.has_ended())
 }
 
 /// The child has a copy of the state, and not the thread.
@@ -109,13 +109,13 @@ pub fn in_child() {
 
 /// The thread.
 fn run() {
-    guard::enter_for_good();
+    panic_guard::enter_for_good();
     let (mut last_change, mut last_thread) = (Instant::now(), LastThread::default());
     let mut cost = Duration::ZERO;
     for turn in 1_u32.. {
         let wait = (last_change.elapsed() / 32).clamp(OFTEN, SELDOM).max(cost * SHARE);
         thread::sleep_micros(wait.as_micros() as u64);
-        if current_engine().is_some_and(|engine| engine.signal_flush.exits_elsewhere(thread::id())) {
+        if current_engine().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
         // Without a writer, which looks for that, the process would not end with the host's last thread.
@@ -143,7 +143,7 @@ fn called() {
 
 /// A list may have code of any thread, in the call of a library too.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
-    guard::beside_host(|| guarded(|| look(compare)))
+    panic_guard::beside_host(|| guarded(|| look(compare)))
 }
 
 /// Runs `body` with the state, unless the process forks.
@@ -157,7 +157,7 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     // Files are read while others may fork, and are opened where the host does not see their descriptors.
     if let Some(modules) = new_modules()? {
-        let found = apart::run(move || modules.find(find_symbol));
+        let found = own_fds::run(move || modules.find(find_symbol));
         with_state(|state| {
             state.lists.add(found);
             Ok(())
@@ -330,7 +330,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
     }
     let lines = LineTables::of(&image);
     // The process's unwinder has been told by whoever made the object.
-    let is_told = session.engine.wanted().has(Sinks::UNWINDER);
+    let is_told = session.shared.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();
     ids.try_reserve_exact(functions.len()).map_err(no_memory)?;
@@ -339,7 +339,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         let table = tables.of_function(function.addr);
         let mut start = [0; 16];
         let start_len = start.len().min(function.size as usize);
-        process_memory::read(session.engine.status.pid, function.addr, &mut start[..start_len]);
+        process_memory::read(session.shared.status.pid, function.addr, &mut start[..start_len]);
         let unwind = match &table {
             Some((bytes, addr)) => Unwind::EhFrame { bytes, addr: *addr },
             None if !is_told && arch::makes_frame_pointer(&start[..start_len]) => {

@@ -91,7 +91,7 @@ impl Region {
         let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
         let mut start = [0; 16];
         let start_len = start.len().min(self.size as usize);
-        process_memory::read(session.engine.status.pid, addr, &mut start[..start_len]);
+        process_memory::read(session.shared.status.pid, addr, &mut start[..start_len]);
         let unwind = match arch::makes_frame_pointer(&start[..start_len]) {
             true => Unwind::FramePointer(FramePointer::default()),
             false => Unwind::None,

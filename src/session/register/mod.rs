@@ -1,6 +1,6 @@
 //! The registering side: what each call checks and lays down, and the fast way of the usual registration.
 
-mod at_once;
+mod fast_path;
 mod records;
 mod thread;
 
@@ -14,25 +14,25 @@ use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::cfi::absolute::Frame;
-use crate::format::composed::Composed;
 use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
+use crate::format::name_and_file::Composed;
 use crate::format::unwind::{self, Cache};
-use crate::queue::engine::Engine;
 use crate::queue::record::{flag, Event, EventKind};
+use crate::queue::shared::Shared;
 use crate::queue::status::Status;
 use crate::queue::thread_queue::ThreadQueue;
-use crate::registry::ids::Stock;
+use crate::registry::ids::IdPool;
 use crate::session::call::Ref;
 use crate::session::process::Process;
 use crate::sink::region::Regions;
 use crate::sink::unwinder::by_callers;
 use crate::sys;
 use crate::sys::debug;
-use crate::sys::guard::PerThread;
 use crate::sys::mapping::Words;
+use crate::sys::panic_guard::PerThread;
 use crate::sys::valgrind::{self, Tool};
-pub use at_once::Given;
+pub use fast_path::Given;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
 pub use thread::{is_attached, watch_thread};
@@ -51,7 +51,7 @@ pub struct Local {
     handle: u64,
     place: &'static AtomicU64,
     process: &'static Process,
-    /// Parts of `process` and of its engine, which would take a detour.
+    /// Parts of `process` and of its shared state, which would take a detour.
     fork_words: &'static Words,
     status: &'static Status,
     regions: &'static Regions,
@@ -59,7 +59,7 @@ pub struct Local {
     indices: Range<u64>,
     pid: u32,
     tid: u32,
-    stock: Stock<'static>,
+    id_pool: IdPool<'static>,
     unwind: Cache,
 }
 
@@ -67,7 +67,7 @@ pub struct Local {
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
-    with_local(session.process, session.engine, |local| {
+    with_local(session.process, session.shared, |local| {
         // The fast way begins with looks at what all threads share. helgrind and DRD would report each of them.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
@@ -78,8 +78,8 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
 /// What the unwinder is to be told of code, with which nothing may be wrong that concerns it.
 pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     check_range(code.addr, code.size, code.free_after)?;
-    with_local(session.process, session.engine, |local| {
-        let Some(unwind) = unwinding(session.engine, code, &mut local.unwind)? else { return Ok(Vec::new()) };
+    with_local(session.process, session.shared, |local| {
+        let Some(unwind) = unwinding(session.shared, code, &mut local.unwind)? else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(unwind.tables.bytes.len()).map_err(|_| Error::NoMemory)?;
         bytes.resize(unwind.tables.bytes.len(), 0);
@@ -123,39 +123,39 @@ pub fn register_as_usual(
 /// Lays down a move.
 pub fn move_code(
     process: &'static Process,
-    engine: &'static Engine,
+    shared: &'static Shared,
     id: Id,
     target: &MoveTarget<'_>,
     flags: u8,
 ) -> Result<()> {
-    let size = engine.ids.size_of(id).ok_or(Error::UnknownId)?;
+    let size = shared.ids.size_of(id).ok_or(Error::UnknownId)?;
     check_range(target.addr, size, target.free_after)?;
     check_bytes(&target.bytes, size)?;
-    wait_until_read(engine, engine.ids.is_unread(id));
-    with_local(process, engine, |local| local.move_code(id, size, target, flags))
+    wait_until_read(shared, shared.ids.is_unread(id));
+    with_local(process, shared, |local| local.move_code(id, size, target, flags))
 }
 
 /// Lays down the end of one registration.
-pub fn unregister(process: &'static Process, engine: &'static Engine, id: Id) -> Result<()> {
+pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) -> Result<()> {
     // Looked up first, so that a wrong id costs no record.
-    engine.ids.size_of(id).ok_or(Error::UnknownId)?;
-    wait_until_read(engine, engine.ids.is_unread(id));
-    with_local(process, engine, |local| {
+    shared.ids.size_of(id).ok_or(Error::UnknownId)?;
+    wait_until_read(shared, shared.ids.is_unread(id));
+    with_local(process, shared, |local| {
         let event = local.event(EventKind::Unregister, id.0, 0, 0, 0);
-        let retired = || if engine.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) };
+        let retired = || if shared.ids.retire(id) { Ok(event) } else { Err(Error::UnknownId) };
         if_off(local.thread_queue.append(&Bare(retired)), ())
     })
 }
 
 /// Lays down the end of all registrations in a range.
-pub fn unregister_range(process: &'static Process, engine: &'static Engine, addr: u64, size: u64) -> Result<()> {
+pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr: u64, size: u64) -> Result<()> {
     if size == 0 {
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
     // Which code lies there only the writer knows.
-    wait_until_read(engine, engine.has_unread());
-    with_local(process, engine, |local| {
+    wait_until_read(shared, shared.has_unread());
+    with_local(process, shared, |local| {
         let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
         if_off(local.thread_queue.append(&Bare(|| Ok(event))), ())
     })
@@ -171,10 +171,10 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 
 /// Once such a call returns, the caller may use the memory of code that it called stable for something else.
 #[inline]
-fn wait_until_read(engine: &Engine, unread: bool) {
+fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
         // A writer that hangs must not hold the host up for ever. Then it finds other bytes there, and survives none.
-        let _ = sys::thread::uncancelled(|| engine.flush(STABLE_TIMEOUT));
+        let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
 
@@ -201,19 +201,19 @@ fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
 }
 
 impl Local {
-    pub fn new(process: &'static Process, engine: &'static Engine) -> Result<Local> {
+    pub fn new(process: &'static Process, shared: &'static Shared) -> Result<Local> {
         Ok(Local {
             handle: NO_HANDLE,
             place: &process.sessions[0],
             process,
             fork_words: process.host.page.words(),
-            status: &engine.status,
+            status: &shared.status,
             regions: &process.regions,
-            thread_queue: ThreadQueue::new(engine)?,
+            thread_queue: ThreadQueue::new(shared)?,
             indices: 0..0,
-            pid: engine.status.pid,
+            pid: shared.status.pid,
             tid: sys::thread::id(),
-            stock: Stock::new(),
+            id_pool: IdPool::new(),
             unwind: Cache::default(),
         })
     }
@@ -239,7 +239,7 @@ impl Local {
 
     fn next_index(&mut self) -> u64 {
         self.indices.next().unwrap_or_else(|| {
-            self.indices = self.thread_queue.engine.index_block();
+            self.indices = self.thread_queue.shared.index_block();
             self.indices.next().unwrap_or_default()
         })
     }
@@ -319,8 +319,8 @@ impl Local {
         }
         let name = name::lengthen(name);
         event.name_len = name.len() as u16;
-        let engine = self.thread_queue.engine;
-        let unwind = unwinding(engine, code, &mut self.unwind)?;
+        let shared = self.thread_queue.shared;
+        let unwind = unwinding(shared, code, &mut self.unwind)?;
         if let Some(unwind) = &unwind {
             if unwind.mapped_size != 0 {
                 event.flags |= flag::FREE_BEHIND;
@@ -330,9 +330,9 @@ impl Local {
         let (pid, tid) = (self.pid, self.tid);
         let (addr, size, lines) = (code.addr, code.size, code.lines);
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
-        let wanted = engine.wanted();
-        let tail = Tail::new(engine, wanted, &code.bytes, addr, size, code.stable);
-        let inlines = inlines_of(engine, wanted, self.regions, code)?;
+        let wanted = shared.wanted();
+        let tail = Tail::new(shared, wanted, &code.bytes, addr, size, code.stable);
+        let inlines = inlines_of(shared, wanted, self.regions, code)?;
         if !inlines.is_empty() {
             event.flags |= flag::INLINES;
         }
@@ -343,30 +343,30 @@ impl Local {
             group.unwind = None;
         }
         let unread = matches!(tail, Tail::Later(_));
-        let id = self.stock.take(&engine.ids, addr, size, unread).ok_or(Error::NoMemory)?;
+        let id = self.id_pool.take(&shared.ids, addr, size, unread).ok_or(Error::NoMemory)?;
         event.id = id.0;
-        engine.add_unread(unread.into());
+        shared.add_unread(unread.into());
         if let Err(error) = self.thread_queue.append(&Load { inlines, group, tail, event }) {
-            engine.add_unread(-i64::from(unread));
-            self.stock.put_back(&engine.ids, id);
+            shared.add_unread(-i64::from(unread));
+            self.id_pool.put_back(&shared.ids, id);
             return if_off(Err(error), Id(0));
         }
         Ok(id)
     }
 
     fn move_code(&mut self, id: Id, size: u64, target: &MoveTarget<'_>, flags: u8) -> Result<()> {
-        let engine = self.thread_queue.engine;
+        let shared = self.thread_queue.shared;
         let index = self.next_index();
         let mut event = self.event(EventKind::Move, id.0, index, target.addr, 0);
         event.flags = flags;
         // Whether that is enough depends on the tables, which the writer has.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
-        let tail = Tail::new(engine, engine.wanted(), &target.bytes, target.addr, size, target.stable);
+        let tail = Tail::new(shared, shared.wanted(), &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
-        engine.add_unread(unread.into());
-        let appended = self.thread_queue.append(&Move { engine, tail, event });
+        shared.add_unread(unread.into());
+        let appended = self.thread_queue.append(&Move { shared, tail, event });
         if appended.is_err() {
-            engine.add_unread(-i64::from(unread));
+            shared.add_unread(-i64::from(unread));
         }
         if_off(appended, ())
     }
@@ -374,7 +374,7 @@ impl Local {
 
 /// The record of the inlined functions of code, if anybody can read it: nobody can but debuggers, and the files of regions, also of
 /// those that memory becomes later. What makes no sense is an error all the same.
-fn inlines_of(engine: &Engine, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
+fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
     }
@@ -384,15 +384,15 @@ fn inlines_of(engine: &Engine, wanted: Sinks, regions: &Regions, code: &Code<'_>
     }
     // A file of any length may be that of all calls.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
-    if !engine.pool.can_hold(files) {
+    if !shared.pool.can_hold(files) {
         return Err(Error::NoMemory);
     }
     inlines::record(code.inlines, code.size)
 }
 
 /// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
-fn unwinding<'c>(engine: &Engine, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
-    let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| engine.unwind_records());
+fn unwinding<'c>(shared: &Shared, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
+    let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| shared.unwind_records());
     Ok(tables
         .map(|tables| Unwinding { tables, mapped_size: mapped_size(tables.bytes.len(), code.size, code.free_after) }))
 }
@@ -414,7 +414,7 @@ impl Drop for Local {
         if !self.process.is_this_one() {
             return;
         }
-        self.stock.give_back(&self.thread_queue.engine.ids);
+        self.id_pool.give_back(&self.thread_queue.shared.ids);
         self.thread_queue.finish();
     }
 }

@@ -5,8 +5,8 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::jitdump::Group;
-use crate::queue::engine::Engine;
 use crate::queue::record::{flag, Event};
+use crate::queue::shared::Shared;
 use crate::queue::thread_queue::Fill;
 use crate::sys::process_memory;
 
@@ -38,12 +38,12 @@ pub enum Tail<'a> {
 
 impl<'a> Tail<'a> {
     #[inline]
-    pub fn new(engine: &Engine, wanted: Sinks, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
+    pub fn new(shared: &Shared, wanted: Sinks, bytes: &Bytes<'a>, addr: u64, size: u64, stable: bool) -> Tail<'a> {
         match bytes {
             _ if !wanted.has(Sinks::BYTES) => Tail::Nothing,
             Bytes::Here(bytes) if stable => Tail::Later(bytes.as_ptr() as u64),
             Bytes::AtAddress if stable => Tail::Later(addr),
-            _ => Tail::Code { pid: engine.status.pid, bytes: *bytes, addr, size: size as usize },
+            _ => Tail::Code { pid: shared.status.pid, bytes: *bytes, addr, size: size as usize },
         }
     }
 
@@ -115,7 +115,7 @@ impl Fill for Load<'_> {
 
 /// The record of a move.
 pub struct Move<'a> {
-    pub engine: &'static Engine,
+    pub shared: &'static Shared,
     pub tail: Tail<'a>,
     pub event: Event,
 }
@@ -136,7 +136,7 @@ impl Fill for Move<'_> {
         let flags = self.event.flags | self.tail.write(body);
         // Looked at last: the code may have been unregistered meanwhile.
         let unread = matches!(self.tail, Tail::Later(_));
-        let old_addr = self.engine.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
+        let old_addr = self.shared.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
         Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))
     }
 }

@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 
 use super::Local;
 use crate::api::error::{Error, Result};
-use crate::queue::engine::Engine;
+use crate::queue::shared::Shared;
 use crate::session::process::{self, blocking_guarded, Process};
-use crate::sys::guard::PER_THREAD;
+use crate::sys::panic_guard::PER_THREAD;
 use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
@@ -21,9 +21,9 @@ extern "C" fn end(_: *mut c_void) {
             thread.local.take().into_iter().for_each(|local| drop_local(local.cast()));
         });
         // It may have been the last one of the host's.
-        if let Some(engine) = process::current_engine() {
-            engine.set_first_tells(false);
-            engine.wake_if_asleep();
+        if let Some(shared) = process::current_engine() {
+            shared.set_first_tells(false);
+            shared.wake_if_asleep();
         }
         Ok(())
     });
@@ -31,10 +31,10 @@ extern "C" fn end(_: *mut c_void) {
 
 /// Has the writer told when the calling thread ends. Only while there is one. Without memory for that a process ends with its next
 /// thread that has it, or when the writer looks around.
-pub fn watch_thread(engine: &Engine) -> bool {
+pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {
-        engine.set_first_tells(true);
+        shared.set_first_tells(true);
     }
     watched
 }
@@ -43,7 +43,7 @@ pub fn watch_thread(engine: &Engine) -> bool {
 #[inline(always)]
 pub fn with_local<T>(
     process: &'static Process,
-    engine: &'static Engine,
+    shared: &'static Shared,
     body: impl FnOnce(&mut Local) -> Result<T>,
 ) -> Result<T> {
     PER_THREAD.with(|thread| {
@@ -53,7 +53,7 @@ pub fn with_local<T>(
         let kept = thread.local.take().map(NonNull::cast::<Local>);
         // SAFETY: only the cell had it, and it is empty now.
         let usable = kept.filter(|local| unsafe { std::ptr::eq(local.as_ref().process, process) });
-        let result = match usable.map_or_else(|| new_local(kept, process, engine), Ok) {
+        let result = match usable.map_or_else(|| new_local(kept, process, shared), Ok) {
             Ok(mut local) => {
                 // SAFETY: as above.
                 let result = body(unsafe { local.as_mut() });
@@ -93,11 +93,11 @@ pub fn is_attached(process: &Process) -> bool {
 fn new_local(
     old: Option<NonNull<Local>>,
     process: &'static Process,
-    engine: &'static Engine,
+    shared: &'static Shared,
 ) -> Result<NonNull<Local>> {
     old.into_iter().for_each(drop_local);
-    if reserve::is_short() || !watch_thread(engine) {
+    if reserve::is_short() || !watch_thread(shared) {
         return Err(Error::NoMemory);
     }
-    Local::new(process, engine).map(|local| NonNull::from(Box::leak(Box::new(local))))
+    Local::new(process, shared).map(|local| NonNull::from(Box::leak(Box::new(local))))
 }

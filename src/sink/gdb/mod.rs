@@ -18,7 +18,7 @@ use crate::api::options::{Config, Sinks};
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
-use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Sink, Turn};
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::sys::{debugger, valgrind};
 
 /// See the module's description.
@@ -90,7 +90,7 @@ impl Gdb {
 
     /// How much code it may know. That it has a limit can change while it runs.
     fn most(&self) -> usize {
-        if self.status.sinks_unasked().has(Sinks::GDB) {
+        if self.status.sinks_by_default().has(Sinks::GDB) {
             UNASKED_MOST
         } else {
             usize::MAX
@@ -171,10 +171,10 @@ impl Sink for Gdb {
         self.objects.remove(id);
     }
 
-    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+    fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         // What there was no memory for waits. That is no failure of what was asked for.
         // A debugger that is connected to valgrind has its breakpoints where this process does not see them.
-        let _ = self.bring_up_to_date(turn.now || valgrind::is_running());
+        let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }
 

@@ -112,7 +112,7 @@ fn code_at_random() {
     let place =
         |number: u64| [0x7000_0000_0000, 0x7000_8000_0000][(number % 2) as usize] + number * (16 + number % 3 * 64);
     let mut next_id = 1;
-    for turn in 0..100 {
+    for round in 0..100 {
         for _ in 0..random.below(60) {
             let addr = place(random.below(PLACES));
             if let Some(id) = ids.remove(&addr) {
@@ -147,16 +147,16 @@ fn code_at_random() {
             objects.forget_dead_fresh();
             assert_eq!(objects.forget_dead_fresh(), 0, "the others live");
         }
-        if turn % 10 != 0 && random.below(2) == 0 {
+        if round % 10 != 0 && random.below(2) == 0 {
             continue;
         }
         objects.list_fresh(true).unwrap();
-        if turn % 10 == 0 {
+        if round % 10 == 0 {
             let said = said(&objects);
             let wrong = said.iter().find(|(addr, found)| truth.get(addr) != Some(found));
             assert!(
                 wrong.is_none() && said.len() == truth.len(),
-                "turn {turn}: {wrong:?}, {} of {}",
+                "round {round}: {wrong:?}, {} of {}",
                 said.len(),
                 truth.len()
             );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Jitdump;
 use crate::api::options::Sinks;
 use crate::format::jitdump::HEADER_SIZE;
-use crate::sink::again::Again;
+use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file::{self, Held};
 
@@ -62,7 +62,7 @@ impl Jitdump {
                 self.contents.places.set(self.contents.next, size as u64, self.len - size as u64);
             }
             if let Err(error) = result {
-                self.trouble = Some(if self.spoiled { Again::at_once() } else { Again::after(None) });
+                self.trouble = Some(if self.spoiled { Retry::at_once() } else { Retry::after(None) });
                 stall(&status, Sinks::JITDUMP, self.path(), "write", &error);
             }
         }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::{shadows, Jitdump};
-use crate::format::jitdump::{relocate, shadow, Relocation};
+use super::{frame_load_space, Jitdump};
+use crate::format::jitdump::{frame_load, relocate, Relocation};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry, Stored};
@@ -48,8 +48,8 @@ impl Jitdump {
         is_packed: bool,
     ) -> (Option<Stored>, u32) {
         let (head, offset) = (load.head(), self.next_place());
-        let shadow_at = if is_packed { self.place_shadow(live) } else { None };
-        let doubled = shadow_at.and_then(|addr| self.groups.push_made(|made| shadow::add(head, addr, made)));
+        let frame_load_at = if is_packed { self.place_frame_load(live) } else { None };
+        let doubled = frame_load_at.and_then(|addr| self.groups.push_made(|made| frame_load::add(head, addr, made)));
         let (len, tables_len) = match doubled {
             Some((len, tables_len)) => (len, tables_len as u32),
             None => {
@@ -77,18 +77,18 @@ impl Jitdump {
         let Some(mut group) = before.and_then(|stored| self.read_back(stored)) else {
             return (before, live.tables_len);
         };
-        let was_shadowed = shadow::len(&group) > 0;
-        if was_shadowed {
-            let Some(tables_len) = shadow::remove(&mut group) else { return (before, live.tables_len) };
+        let had_frame_load = frame_load::len(&group) > 0;
+        if had_frame_load {
+            let Some(tables_len) = frame_load::remove(&mut group) else { return (before, live.tables_len) };
             live.tables_len = tables_len as u32;
         }
         let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
         let (timestamp, tid) = (event.timestamp, event.tid);
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
-        if was_shadowed && mapped_size == 0 {
+        if had_frame_load && mapped_size == 0 {
             let mut doubled = Vec::new();
-            let shadow_at = self.place_shadow(&live);
-            if let Some(tables_len) = shadow_at.and_then(|addr| shadow::add(&group, addr, &mut doubled)) {
+            let frame_load_at = self.place_frame_load(&live);
+            if let Some(tables_len) = frame_load_at.and_then(|addr| frame_load::add(&group, addr, &mut doubled)) {
                 (group, live.tables_len) = (doubled, tables_len as u32);
             }
         }
@@ -108,13 +108,13 @@ impl Jitdump {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Sets a place aside for the shadow of packed code, permanently. `None` if the code has no tables, or there is no room.
-    fn place_shadow(&self, live: &Live) -> Option<u64> {
+    /// Sets a place aside for the frame load of packed code, permanently. `None` if the code has no tables, or there is no room.
+    fn place_frame_load(&self, live: &Live) -> Option<u64> {
         // In a process that is gone nothing can be set aside.
         if live.tables_len == 0 || self.dead {
             return None;
         }
-        shadows::place(live.addr, shadow::room(live.size, live.tables_len as usize))
+        frame_load_space::place(live.addr, frame_load::room(live.size, live.tables_len as usize))
     }
 
     /// Reads a group back that was taken over before: keeping the tables and lines of all live code in memory for a move that

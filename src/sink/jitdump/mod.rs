@@ -5,14 +5,14 @@
 
 mod append;
 pub mod backlog;
+mod foreign_records;
+mod frame_load_space;
 mod groups;
 pub mod live;
 mod load;
 pub mod names;
-mod others;
 mod repair;
 mod rewrite;
-mod shadows;
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -27,8 +27,8 @@ use crate::format::jitdump::{places, GroupPlace, Header, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Registry;
-use crate::sink::again::Again;
-use crate::sink::{describe, Close, GroupOf, Kind, Loaded, Saved, Sink, Turn};
+use crate::sink::retry::Retry;
+use crate::sink::{describe, Close, GroupOf, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
@@ -75,7 +75,7 @@ pub struct Jitdump {
     spoiled: bool,
     contents: Contents,
     /// Something cannot be written.
-    trouble: Option<Again>,
+    trouble: Option<Retry>,
     /// Groups that found no room in the backlog. Code among it that lives is written again another way.
     lost: u64,
     /// Groups that have come together since the last write.
@@ -144,7 +144,7 @@ impl Jitdump {
             self.spoiled |= !is_ours;
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
-                self.trouble.get_or_insert_with(Again::at_once);
+                self.trouble.get_or_insert_with(Retry::at_once);
             }
             self.contents.hold(known)?;
             self.contents.show(self.len);
@@ -176,7 +176,7 @@ impl Jitdump {
     }
 
     /// When the next attempt is to be made, if there is something to catch up on.
-    fn again(&self) -> Option<&Again> {
+    fn again(&self) -> Option<&Retry> {
         self.trouble.as_ref().filter(|_| self.contents.file.is_some())
     }
 
@@ -186,13 +186,13 @@ impl Jitdump {
         let open = self.contents.file.as_ref().and_then(|file| file.checked().ok());
         if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
             self.spoiled = true;
-            self.trouble.get_or_insert_with(Again::at_once);
+            self.trouble.get_or_insert_with(Retry::at_once);
             return Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"));
         }
         Ok(())
     }
 
-    /// Goes on with the file of a dead process, from where its last whole pass ended, and with what others have appended since. Does not
+    /// Goes on with the file of a dead process, from where its last whole round ended, and with what others have appended since. Does not
     /// believe that it is that file, see `file::take_over`.
     pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -205,7 +205,7 @@ impl Jitdump {
         if !(HEADER_SIZE as u64..=file.metadata()?.len()).contains(&state.len) {
             return refuse("has been cut");
         }
-        let len = others::keep_after(&file, state.len)?;
+        let len = foreign_records::keep_after(&file, state.len)?;
         self.identity = Some(state.identity);
         (self.len, self.contents.next) = (len, len);
         self.contents.places.set(HEADER_SIZE as u64, len - HEADER_SIZE as u64, HEADER_SIZE as u64);
@@ -271,16 +271,16 @@ impl Sink for Jitdump {
         self.write_live(registry, time)
     }
 
-    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
-        if turn.now {
+    fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
+        if round.now {
             self.check()
         } else {
             Ok(())
         }
     }
 
-    fn repair(&mut self, turn: &mut Turn<'_>) -> Option<io::Result<()>> {
-        self.repair_if_due(turn)
+    fn repair(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
+        self.repair_if_due(round)
     }
 
     fn leave(&mut self, registry: &mut Registry, keep: bool) {
@@ -290,12 +290,12 @@ impl Sink for Jitdump {
         self.reopened = reopened;
     }
 
-    fn is_well(&self) -> bool {
+    fn is_ok(&self) -> bool {
         self.trouble.is_none()
     }
 
     fn wake_in(&self) -> Option<Duration> {
-        self.again().map(Again::remaining)
+        self.again().map(Retry::remaining)
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {

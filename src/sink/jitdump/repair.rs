@@ -7,23 +7,23 @@ use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::Group;
 use crate::registry::{Registry, Stored};
-use crate::sink::again::Again;
-use crate::sink::Turn;
+use crate::sink::retry::Retry;
+use crate::sink::Round;
 use crate::sys::process_memory;
 use crate::sys::sort::sort;
 
 impl Jitdump {
     /// Sets right what is wrong with the file, if that is due or wanted now. `None` if it is not.
-    pub(super) fn repair_if_due(&mut self, turn: &mut Turn<'_>) -> Option<io::Result<()>> {
+    pub(super) fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
         if self.trouble.is_some() && self.contents.backlog.is_tight() {
-            self.forget_dead_backlog(turn.registry);
+            self.forget_dead_backlog(round.registry);
         }
-        self.again().filter(|again| turn.now || again.is_due())?;
+        self.again().filter(|again| round.now || again.is_due())?;
         let status = self.status.clone();
-        let result = status.write_gate.pass(|| self.try_to_repair(turn));
+        let result = status.write_gate.pass(|| self.try_to_repair(round));
         match &result {
             Ok(()) => (self.trouble, self.lost) = (None, 0),
-            Err(_) => self.trouble = Some(Again::after(self.trouble.as_ref())),
+            Err(_) => self.trouble = Some(Retry::after(self.trouble.as_ref())),
         }
         Some(result)
     }
@@ -40,20 +40,20 @@ impl Jitdump {
         self.count(0, 0, forgotten as u64);
     }
 
-    fn try_to_repair(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+    fn try_to_repair(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         if self.spoiled {
-            self.rewrite_live(turn)?;
+            self.rewrite_live(round)?;
         }
         self.catch_up()?;
         if self.lost > 0 && !self.dead {
-            self.write_lost(turn.registry, turn.time)?;
+            self.write_lost(round.registry, round.time)?;
         }
         Ok(())
     }
 
     /// Rewrites the file with live code alone.
-    fn rewrite_live(&mut self, turn: &Turn<'_>) -> io::Result<()> {
-        let registry = &*turn.registry;
+    fn rewrite_live(&mut self, round: &Round<'_>) -> io::Result<()> {
+        let registry = &*round.registry;
         let mut groups: Vec<(u64, usize)> = Vec::new();
         groups.try_reserve_exact(registry.live_count())?;
         groups.extend(registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
@@ -63,7 +63,7 @@ impl Jitdump {
             let why = "is as long as it may be, and live code takes most of it";
             return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
-        let forgotten = self.rewrite(&groups, turn.announce)?;
+        let forgotten = self.rewrite(&groups, round.announce)?;
         self.count(0, 0, forgotten as u64);
         self.status.counters.jitdump_rewrites.add(1);
         Ok(())

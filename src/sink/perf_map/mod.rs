@@ -19,8 +19,8 @@ use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
-use crate::sink::again::Again;
-use crate::sink::{describe, Announce, Close, Kind, Loaded, Saved, Sink, Turn};
+use crate::sink::retry::Retry;
+use crate::sink::{describe, Announce, Close, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
@@ -73,7 +73,7 @@ pub struct PerfMap {
     /// Live code is left out.
     omits: bool,
     /// It could not be written.
-    trouble: Option<Again>,
+    trouble: Option<Retry>,
 }
 
 impl PerfMap {
@@ -154,7 +154,7 @@ impl PerfMap {
     }
 
     /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
-    /// least those of the last whole pass, and what others in the process have written. Trusts neither, see `file::take_over`.
+    /// least those of the last whole round, and what others in the process have written. Trusts neither, see `file::take_over`.
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -178,7 +178,7 @@ impl PerfMap {
         if !is_map {
             return refuse("is not a perf map");
         }
-        // Lines of a pass that was not committed come first: its records are applied again, to the code of the pass before.
+        // Lines of a round that was not committed come first: its records are applied again, to the code of the round before.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
@@ -219,12 +219,12 @@ impl PerfMap {
     }
 
     /// When the next attempt is to be made, if the last one has failed.
-    fn again(&self) -> Option<&Again> {
+    fn again(&self) -> Option<&Retry> {
         self.trouble.as_ref().filter(|_| self.file.is_some())
     }
 
-    fn try_to_write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
-        let Turn { registry, now, announce, .. } = turn;
+    fn try_to_write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
+        let Round { registry, now, announce, .. } = round;
         let (now, status) = (*now, &*self.status.clone());
         let is_as_left = self.look_around(now)?;
         if self.shared {
@@ -282,7 +282,7 @@ impl PerfMap {
         });
         if !matches!(replaced, Ok(true)) {
             let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
-            // If somebody else has come, what is missing is appended in the next pass.
+            // If somebody else has come, what is missing is appended in the next round.
             return replaced.map(drop);
         }
         self.hold(fresh)?;
@@ -375,20 +375,20 @@ impl Sink for PerfMap {
     }
 
     /// A rewrite happens only if it is due or `now`.
-    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
-        let waits = !turn.now && self.again().is_some_and(|again| !again.is_due());
+    fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
+        let waits = !round.now && self.again().is_some_and(|again| !again.is_due());
         let status = self.status.clone();
-        let result = if waits { Ok(()) } else { status.write_gate.pass(|| self.try_to_write(turn)) };
+        let result = if waits { Ok(()) } else { status.write_gate.pass(|| self.try_to_write(round)) };
         if !waits {
-            self.trouble = result.is_err().then(|| Again::after(self.trouble.as_ref()));
+            self.trouble = result.is_err().then(|| Retry::after(self.trouble.as_ref()));
         }
-        let entries = turn.registry.span_count() as u64;
+        let entries = round.registry.span_count() as u64;
         let counters = &self.status.counters;
         counters.map_entries.set(entries.saturating_sub(counters.map_omitted.get()));
         result
     }
 
-    fn is_well(&self) -> bool {
+    fn is_ok(&self) -> bool {
         self.again().is_none()
     }
 
@@ -397,7 +397,7 @@ impl Sink for PerfMap {
     }
 
     fn wake_in(&self) -> Option<Duration> {
-        self.again().map(Again::remaining)
+        self.again().map(Retry::remaining)
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {

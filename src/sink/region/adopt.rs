@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::create::{check_private_exec, map_tables, unmap_tables, New, APART, SIZE_MAX};
+use super::epoch::can_begin_at_code;
 use super::exchange::{exchange, make_plain, take_back};
-use super::generation::can_begin_at_code;
 use super::{lock, Backing, Parts, Region, Regions};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -18,7 +18,7 @@ use crate::sink::region::file::{Layout, RegionFile};
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{debug, reserve, thread, untouched};
+use crate::sys::{debug, reserve, thread, untouched_pages};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
@@ -110,7 +110,7 @@ impl Regions {
         for _ in 0..8 {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
-            let (base, head) = match tables {
+            let (base, header_len) = match tables {
                 // Generations need two beginnings, of which one is in the memory below.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&lock(&self.settings).dir);
@@ -125,12 +125,12 @@ impl Regions {
             };
             let tables = tables.unwrap_or(base + page);
             let (below, above) = match tables > start {
-                true => (head, tables_len),
+                true => (header_len, tables_len),
                 false => (page + tables_len, 0),
             };
             // Another thread may map something there meanwhile.
             if reserve_both((base, below), (tables, above)) {
-                return Ok(((base, head), tables..tables + tables_len));
+                return Ok(((base, header_len), tables..tables + tables_len));
             }
             again = maps::all().map_err(|_| Error::NoMemory)?;
             maps = &again;
@@ -177,7 +177,7 @@ impl Regions {
         let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
         // If it can, the object does not begin in the memory below.
         let at_code = header == (range.start - page_size() as u64, 0) && matches!(pieces, [one] if one.is_executable());
-        let begins_below = |above: &Region| above.head == 0 && above.base < above.start;
+        let begins_below = |above: &Region| above.header_len == 0 && above.base < above.start;
         let has_object_above = self.all().any(|above| above.start == range.end && begins_below(above));
         let mut attempts = 1;
         let (parts, path) = loop {
@@ -264,7 +264,7 @@ fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let len: u64 = below().map(|mapping| mapping.len_within(start, end)).sum();
     len == ARENA_LEAST
         && below().any(|mapping| mapping.protection != 0)
-        && untouched::is_all(start, end).is_ok_and(|is_all| is_all)
+        && untouched_pages::is_all(start, end).is_ok_and(|is_all| is_all)
 }
 
 /// The mappings of a range without gap, all of them memory that can be adopted.
@@ -291,7 +291,7 @@ pub(super) fn swap(
     new: New,
     range: Range<u64>,
     pieces: &[Mapping],
-    (base, head): (u64, u64),
+    (base, header_len): (u64, u64),
     tables: Range<u64>,
     has_object_above: bool,
 ) -> io::Result<Parts> {
@@ -304,7 +304,7 @@ pub(super) fn swap(
         let memory = file.clone();
         file.set_len(text + len)?;
         check_private_exec(&memory, tables.start, tables.start - base, if never_flips { both } else { READ_EXEC })?;
-        map_tables((base, head), start, &tables, Sharing::Private, &memory)?;
+        map_tables((base, header_len), start, &tables, Sharing::Private, &memory)?;
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, &memory, base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
@@ -321,11 +321,11 @@ pub(super) fn swap(
                 len,
                 max_len: len,
                 base,
-                head,
+                header_len,
                 has_object_above,
                 tables,
                 kind,
-                window: None,
+                mapping_group: None,
                 naming,
                 file,
             })
@@ -341,7 +341,7 @@ impl Region {
     /// Makes it plain memory again, what of it still is a mapping of its file.
     pub(super) fn make_plain(&self) -> Result<()> {
         let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
-        self.is_unwell.store(true, Ordering::Relaxed);
+        self.has_failed.store(true, Ordering::Relaxed);
         mapped.iter().try_for_each(make_plain).map_err(|_| Error::NoMemory)
     }
 }

@@ -4,15 +4,15 @@
 use std::ops::Range;
 
 use super::adopt::refused;
-use super::places::MOST;
-use super::{declined, lock, undisturbed, Region, Regions, NEVER};
+use super::lookup::MOST;
+use super::{lock, not_adopted, undisturbed, Region, Regions, NEVER};
 use crate::api::error::Error;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::code_memory::READ_WRITE;
-use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{overlapping, Mapping};
+use crate::sys::panic_guard;
 
 impl Regions {
     /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
@@ -26,7 +26,7 @@ impl Regions {
                 return None;
             }
             if settings.waiting.has(pages.start, pages.end, now) {
-                settings.declined.add(&self.declined, pages.start, pages.end, now, declined::NOT_NOW);
+                settings.declined.add(&self.declined, pages.start, pages.end, now, not_adopted::NOT_NOW);
                 return None;
             }
         }
@@ -57,7 +57,7 @@ impl Regions {
         let (declined, pause) = match found {
             [it] if is_whole && it.is_plain() && it.is_executable() => match self.adopt_mapping(status, &maps, it) {
                 Some(region) => return Some(region),
-                None => (start..behind, declined::FAILED),
+                None => (start..behind, not_adopted::FAILED),
             },
             [it] if is_whole && !it.is_plain() => {
                 // Others of its kind are no failure, and are not counted.
@@ -65,17 +65,17 @@ impl Regions {
                     let why = why_not_plain(it);
                     status.last_error.set(format!("memory at {:#x} is not adopted: {why}", it.start));
                 }
-                (start..behind, declined::FAILED)
+                (start..behind, not_adopted::FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
                 status.counters.region_put_off.add(1);
                 // It is being written to, perhaps. What else lies in the mapping may be no code.
                 self.wait_for(status, &pages, now);
-                (pages, declined::NOT_NOW)
+                (pages, not_adopted::NOT_NOW)
             }
             _ => {
                 status.counters.region_put_off.add(1);
-                (start..behind, declined::NOT_NOW)
+                (start..behind, not_adopted::NOT_NOW)
             }
         };
         lock(&self.settings).declined.add(&self.declined, declined.start, declined.end, now, pause);
@@ -121,7 +121,7 @@ impl Regions {
     #[inline(never)]
     pub(super) fn look_again(&self, status: &Status) {
         let now = monotonic_ns();
-        if self.due.is_at(now) && !guard::is_beside_host() {
+        if self.due.is_at(now) && !panic_guard::is_beside_host() {
             undisturbed(|| self.look_again_at(status, now));
         }
     }
@@ -144,7 +144,7 @@ impl Regions {
                         break;
                     }
                     if self.adopt_mapping(status, maps, it).is_none() {
-                        lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, declined::FAILED);
+                        lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, not_adopted::FAILED);
                     }
                 }
                 wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
@@ -209,13 +209,13 @@ mod tests {
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: as above.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
-        assert!(adopt_at(declined::NOT_NOW - 1).is_none() && refused() == 0);
+        assert!(adopt_at(not_adopted::NOT_NOW - 1).is_none() && refused() == 0);
         // There is no directory.
-        let now = declined::NOT_NOW;
+        let now = not_adopted::NOT_NOW;
         assert!(adopt_at(now).is_none() && refused() == 1);
         std::fs::create_dir(&dir).unwrap();
-        assert!(adopt_at(now + declined::FAILED - 1).is_none() && refused() == 1);
-        let region = adopt_at(now + declined::FAILED).unwrap();
+        assert!(adopt_at(now + not_adopted::FAILED - 1).is_none() && refused() == 1);
+        let region = adopt_at(now + not_adopted::FAILED).unwrap();
         assert!(region.start == addr && region.len() == 4 * page && refused() == 1);
         regions.release(&status, addr).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use super::address_space::{place, unmap_all, Room};
 use super::naming::file_name;
-use super::room::{place, unmap_all, Room};
 use super::state::{Backing, Parts, Region};
 use super::{lock, Naming, Regions, Settings};
 use crate::api::error::{Error, Result};
@@ -199,7 +199,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
         if wanted.one_view {
             check_private_exec(&text, room.tables.start, room.tables.start - base, READ_WRITE)?;
             provide_if_possible(&text, start - base, len)?;
-            map_tables((base, room.head()), start, &room.tables, Sharing::Private, &text)?;
+            map_tables((base, room.header_len()), start, &room.tables, Sharing::Private, &text)?;
             // SAFETY: the room was set aside for this, and nobody has it.
             unsafe { code_memory::map_over(start, len, READ_WRITE, Sharing::Private, &text, start - base)? };
             return Ok((Backing::Private { adopted: false, never_flips: false }, file));
@@ -210,9 +210,21 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room) -> io::Result<Parts> {
     })();
     match filled {
         Ok((kind, file)) => {
-            let (head, tables) = (room.head(), room.tables.clone());
+            let (header_len, tables) = (room.header_len(), room.tables.clone());
             let (file, has_object_above) = (Some(file), false);
-            Ok(Parts { start, len, max_len, base, head, has_object_above, tables, kind, window: None, naming, file })
+            Ok(Parts {
+                start,
+                len,
+                max_len,
+                base,
+                header_len,
+                has_object_above,
+                tables,
+                kind,
+                mapping_group: None,
+                naming,
+                file,
+            })
         }
         Err(error) => {
             // SAFETY: nobody has it.
@@ -232,7 +244,7 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
             "code memory at {start:#x} has two views: gdb and lldb cannot set a breakpoint in it; type hbreak in gdb"
         ));
     }
-    map_tables((base, room.head()), start, &room.tables, Sharing::Shared, file)?;
+    map_tables((base, room.header_len()), start, &room.tables, Sharing::Shared, file)?;
     // SAFETY: both ranges were set aside for this, and nobody has them.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, start - base)?;
@@ -244,33 +256,35 @@ fn map_two_views(file: &File, room: &Room) -> io::Result<()> {
 /// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
 /// `read_unwind_spec_eh_frame`). The ranges are the caller's.
 pub(super) fn map_tables(
-    (base, head): (u64, u64),
+    (base, header_len): (u64, u64),
     start: u64,
     tables: &Range<u64>,
     sharing: Sharing,
     file: &File,
 ) -> io::Result<()> {
-    let head = head.min(page_size() as u64);
+    let header_len = header_len.min(page_size() as u64);
     // SAFETY: the caller's; they show the same parts of the same file, or nothing yet, and nobody reads there.
-    tables_of(base, start, head, tables).into_iter().filter(|range| !range.is_empty()).try_for_each(|range| unsafe {
-        code_memory::map_over(range.start, range.end - range.start, READ_EXEC, sharing, file, range.start - base)
-    })
+    tables_of(base, start, header_len, tables).into_iter().filter(|range| !range.is_empty()).try_for_each(
+        |range| unsafe {
+            code_memory::map_over(range.start, range.end - range.start, READ_EXEC, sharing, file, range.start - base)
+        },
+    )
 }
 
 /// # Safety
 /// The ranges are the caller's still.
-pub(super) unsafe fn unmap_tables((base, head): (u64, u64), start: u64, tables: &Range<u64>) {
+pub(super) unsafe fn unmap_tables((base, header_len): (u64, u64), start: u64, tables: &Range<u64>) {
     // SAFETY: the caller's promise.
-    tables_of(base, start, head, tables).into_iter().filter(|range| !range.is_empty()).for_each(|range| unsafe {
+    tables_of(base, start, header_len, tables).into_iter().filter(|range| !range.is_empty()).for_each(|range| unsafe {
         code_memory::unmap(range.start, range.end - range.start);
     });
 }
 
 /// The header page, or its address space, and the tables. Where they lie below the code they are one.
-fn tables_of(base: u64, start: u64, head: u64, tables: &Range<u64>) -> [Range<u64>; 2] {
+fn tables_of(base: u64, start: u64, header_len: u64, tables: &Range<u64>) -> [Range<u64>; 2] {
     match tables.start < start {
         true => [base..tables.end, 0..0],
-        false => [base..base + head, tables.clone()],
+        false => [base..base + header_len, tables.clone()],
     }
 }
 
@@ -291,17 +305,17 @@ fn without_file(wanted: &RegionOptions, room: &Room) -> Option<Parts> {
         (Backing::TwoViews { write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let naming = Naming::nameless(held);
-    let (head, tables) = (room.head(), room.tables.clone());
+    let (header_len, tables) = (room.header_len(), room.tables.clone());
     Some(Parts {
         start,
         len,
         max_len,
         base,
-        head,
+        header_len,
         has_object_above: false,
         tables,
         kind,
-        window: None,
+        mapping_group: None,
         naming,
         file: None,
     })

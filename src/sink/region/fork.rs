@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::adopt::swap;
 use super::create::{map_tables, New};
 use super::exchange::{for_pages, BLOCK};
-use super::window::Window;
+use super::mapping_group::MappingGroup;
 use super::{lock, Backing, Naming, Parts, Region, Regions, NEVER};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
@@ -51,7 +51,7 @@ impl Regions {
     /// In a forked child that takes over: its parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
-            // Else each generation of children has one more descriptor.
+            // Else each epoch of children has one more descriptor.
             lock(&self.settings).last_dir = settings.last_dir.take();
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
@@ -66,7 +66,7 @@ impl Regions {
             };
             let named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
-            if !named && old.window.is_some() {
+            if !named && old.mapping_group.is_some() {
                 // Others' memory lies in it too.
                 continue;
             }
@@ -194,7 +194,7 @@ fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
     // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
-        let _ = map_tables((region.base, region.head), region.start, &region.tables, Sharing::Shared, file);
+        let _ = map_tables((region.base, region.header_len), region.start, &region.tables, Sharing::Shared, file);
         code_memory::map_over(region.start, len, READ_EXEC, Sharing::Shared, file, offset)
     }
 }
@@ -212,17 +212,17 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     })();
     match filled {
         Ok(file) => {
-            let (base, head, kind, file) = (old.base, old.head, old.kind, Some(file));
+            let (base, header_len, kind, file) = (old.base, old.header_len, old.kind, Some(file));
             Ok(Parts {
                 start,
                 len: old.len(),
                 max_len,
                 base,
-                head,
+                header_len,
                 has_object_above: false,
                 tables,
                 kind,
-                window: None,
+                mapping_group: None,
                 naming,
                 file,
             })
@@ -237,14 +237,14 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
 /// Private memory that still is a mapping of the parent's file.
 fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
-    let window = old.window.as_ref().and_then(|_| Window::new(old.start, old.len()).ok());
+    let mapping_group = old.mapping_group.as_ref().and_then(|_| MappingGroup::new(old.start, old.len()).ok());
     for piece in &pieces {
         // Before all that was registered.
-        window.iter().for_each(|window| window.join(piece.start, piece.end, 0));
+        mapping_group.iter().for_each(|mapping_group| mapping_group.join(piece.start, piece.end, 0));
     }
     let parts =
-        swap(new, old.start..old.end(), &pieces, (old.base, old.head), old.tables.clone(), old.has_object_above)?;
-    Ok(Parts { kind: Backing::Private { adopted, never_flips }, window, ..parts })
+        swap(new, old.start..old.end(), &pieces, (old.base, old.header_len), old.tables.clone(), old.has_object_above)?;
+    Ok(Parts { kind: Backing::Private { adopted, never_flips }, mapping_group, ..parts })
 }
 
 /// Memory whose code goes to the other sinks.
@@ -265,11 +265,11 @@ fn plain(old: &Region) -> Parts {
         len: old.len(),
         max_len: old.max_len,
         base: old.base,
-        head: old.head,
+        header_len: old.header_len,
         has_object_above: old.has_object_above,
         tables: old.tables.clone(),
         kind: old.kind,
-        window: None,
+        mapping_group: None,
         naming: Naming::nameless(held),
         file: None,
     }

@@ -2,31 +2,31 @@
 //! process, as the threads that register code and the writer share them. The writer's part alone is `sink` and `split`.
 //!
 //! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets other names
-//! when code dies and other code takes its place: see `generation`.
+//! when code dies and other code takes its place: see `epoch`.
 
+mod address_space;
 mod adopt;
+mod archive;
 mod automatic;
 mod children;
+mod code_marks;
 mod create;
-mod declined;
+mod epoch;
 mod exchange;
 mod file;
-mod files;
 mod fork;
-mod generation;
-mod lost;
-mod marks;
+mod live_counts;
+mod lookup;
+mod mapping_group;
 mod naming;
-mod places;
+mod not_adopted;
+mod not_executable_yet;
+mod old_files;
 mod release;
-mod room;
 mod sink;
-mod split;
 mod state;
-mod tally;
 mod track;
-mod waiting;
-mod window;
+mod unmapped_parts;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,16 +43,16 @@ use crate::sys::maps::Mapping;
 use crate::sys::sync::outside::{Mutex, MutexGuard, PoisonError};
 use crate::sys::thread::{self, quietly};
 use crate::sys::timed_lock::{Locked, TimedLock};
+pub use address_space::REACH;
+use code_marks::Marks;
 pub use create::{CodeRegion, RegionOptions, SIZE_MAX};
-use declined::{Declined, Shown};
-use marks::Marks;
+use lookup::Places;
 use naming::Naming;
-use places::Places;
-pub use room::REACH;
+use not_adopted::{Declined, Shown};
+use not_executable_yet::{Due, Waiting};
 pub use sink::{NewCode, RegionSink, KIND};
 use state::Parts;
 pub use state::{Backing, Region};
-use waiting::{Due, Waiting};
 
 /// No split is pending.
 const NEVER: u64 = u64::MAX;
@@ -89,7 +89,7 @@ struct Settings {
     next_number: u32,
     /// The last one that got a file.
     last: Option<&'static Region>,
-    files: files::Files,
+    files: old_files::Files,
     /// The last ended region. They are not freed: a call that races with their end may still look at them.
     ended: Option<&'static Region>,
     /// Where they began, with their tables, and how long they were.
@@ -97,7 +97,7 @@ struct Settings {
     /// Files of such regions that the writer has open, for it to close.
     to_close: Vec<Arc<Held>>,
     /// Marks of such regions, for others to use. A call that still looks at them may see another region's marks, which costs a
-    /// generation at most.
+    /// epoch at most.
     spare_marks: Vec<Arc<Marks>>,
     declined: Declined,
     waiting: Waiting,
@@ -207,7 +207,7 @@ impl Regions {
 
     /// The region that code lies in, as a whole, if profilers see it there.
     pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
-        self.around(addr, size).filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+        self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
     /// Whether the file of a region names code, or may do so when memory becomes executable.
@@ -225,7 +225,7 @@ impl Regions {
             }
             false
         });
-        first.filter(|region| !region.is_unwell.load(Ordering::Relaxed))
+        first.filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
     /// Whether there are regions that were not there when this was asked last.
@@ -256,7 +256,7 @@ impl Regions {
         let last = lock(&self.settings).last.ok_or(Error::NotRunning)?;
         let end = Instant::now() + timeout;
         loop {
-            // With another generation it has another one.
+            // With another epoch it has another one.
             match last.naming.try_lock() {
                 Ok(naming) => return Ok(naming.path.clone()),
                 Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -288,7 +288,7 @@ impl Regions {
         if self.places.is_full() {
             return Err(Error::NoMemory);
         }
-        let has_file = !region.is_unwell.load(Ordering::Relaxed);
+        let has_file = !region.has_failed.load(Ordering::Relaxed);
         let region: &'static Region = Box::leak(Box::new(region));
         {
             let mut settings = lock(&self.settings);
@@ -360,11 +360,11 @@ impl Regions {
         end: u64,
         left: impl Iterator<Item = (u64, u64)>,
     ) -> bool {
-        // No mapping joins a window meanwhile.
+        // No mapping joins a mapping group meanwhile.
         let _naming = lock(&region.naming);
         let is_noted = region.lost.add(start, end, left);
-        if let Some(window) = &region.window {
-            window.leave(start, end, status.clock.now(), |page| region.lost.any(page, page + 1));
+        if let Some(mapping_group) = &region.mapping_group {
+            mapping_group.leave(start, end, status.clock.now(), |page| region.lost.any(page, page + 1));
         }
         if is_noted && region.lost.all(region.start, region.end()) {
             self.set_gone(status, region);

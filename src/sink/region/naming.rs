@@ -9,18 +9,18 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::epoch::EPOCH_MOST;
 use super::file::{Layout, RegionFile};
-use super::generation::GENERATION_MOST;
 use super::{children, NEVER};
-use crate::sys::delegate;
 use crate::sys::descriptors::DescriptorTable;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
+use crate::sys::host_fds;
 
 /// What names begin with of files whose loaded segment begins at the code.
 const AT_CODE: &str = "jitted-";
 
-/// What the file of a process with this pid and number is called; `rest` is of a generation, or of a child.
+/// What the file of a process with this pid and number is called; `rest` is of an epoch, or of a child.
 pub(super) fn file_name((pid, number): (u32, u32), rest: &str, begins_at_code: bool) -> OsString {
     match begins_at_code {
         true => format!("{AT_CODE}{pid}-r{number}{rest}.so"),
@@ -46,13 +46,13 @@ pub struct Naming {
     of: (u32, u32),
     /// The file was made when this process was forked.
     is_of_child: bool,
-    /// Names that it has besides, of older generations; oldest first.
+    /// Names that it has besides, of older epochs; oldest first.
     pub(super) names: VecDeque<(u32, OsString)>,
     /// For the writer.
-    pub(super) splits: VecDeque<Split>,
+    pub(super) archives: VecDeque<Archive>,
     /// Code has taken the place of dead code since the file began to begin where it does.
     pub(super) is_reused: bool,
-    /// When a generation began last that begins at another place than the one before, or there was no reason for one.
+    /// When an epoch began last that begins at another place than the one before, or there was no reason for one.
     pub(super) turned_at: u64,
 }
 
@@ -63,13 +63,13 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// What the file of a region said until now is for older generations.
+/// What the file of a region said until now is for older epochs.
 #[derive(Debug)]
-pub struct Split {
+pub struct Archive {
     /// When that was, and before which records the writer sees to it at last.
     pub(super) time: u64,
     pub(super) due: u64,
-    /// The first of the generations for which the file goes on.
+    /// The first of the epochs for which the file goes on.
     pub first: u32,
     /// Where the segment that is loaded begins from now on.
     pub begin: u64,
@@ -100,7 +100,7 @@ impl Naming {
             of: (0, 0),
             is_of_child: false,
             names: VecDeque::new(),
-            splits: VecDeque::new(),
+            archives: VecDeque::new(),
             is_reused: false,
             turned_at: 0,
         };
@@ -121,9 +121,9 @@ impl Naming {
         self.here().file = file;
     }
 
-    /// Its name in a generation.
-    pub(super) fn name_of(&self, generation: u32, begins_at_code: bool) -> OsString {
-        file_name(self.of, &format!(".{generation}"), begins_at_code)
+    /// Its name in an epoch.
+    pub(super) fn name_of(&self, epoch: u32, begins_at_code: bool) -> OsString {
+        file_name(self.of, &format!(".{epoch}"), begins_at_code)
     }
 
     /// Whether the segment that is loaded begins at the code, and not with the file.
@@ -164,7 +164,7 @@ impl Naming {
 
     /// What a copy of the file is called until it is whole and gets another name.
     pub(super) fn name_of_copy(&self) -> OsString {
-        self.name_of(GENERATION_MOST, false)
+        self.name_of(EPOCH_MOST, false)
     }
 
     pub fn name(&self) -> &OsStr {
@@ -214,7 +214,7 @@ impl Naming {
             return Err(io::ErrorKind::NotFound.into());
         }
         if !DescriptorTable::current().is_host() {
-            // The writer needs it once a generation.
+            // The writer needs it once an epoch.
             return Ok(Arc::new(Dir::of(&self.path)?));
         }
         if let Some(dir) = self.host.dir.as_ref().filter(|dir| dir.is_open()) {
@@ -242,7 +242,7 @@ impl Naming {
     /// The file as the host's table has it, for the writer: somebody may have removed its name, or the directory.
     fn file_of_host(&self, identity: Identity) -> Option<File> {
         let number = self.host.file.as_ref().filter(|_| !DescriptorTable::current().is_host())?.as_raw_fd();
-        let thread = delegate::tid().unwrap_or_else(std::process::id);
+        let thread = host_fds::tid().unwrap_or_else(std::process::id);
         let path = format!("/proc/self/task/{thread}/fd/{number}");
         let file = File::options().read(true).write(true).open(path).ok()?;
         file::look_at(&file).is_ok_and(|found| found.is(&identity)).then_some(file)
@@ -268,7 +268,7 @@ impl Naming {
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));
-        delegate::run(&|| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        host_fds::run(&|| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 
     /// In case of failure: nobody has seen the file.
@@ -278,9 +278,9 @@ impl Naming {
         }
     }
 
-    /// Takes the names of the generations before one.
+    /// Takes the names of the epochs before one.
     pub fn take_names(&mut self, first: u32) -> Vec<OsString> {
-        let count = self.names.partition_point(|&(generation, _)| generation < first);
+        let count = self.names.partition_point(|&(epoch, _)| epoch < first);
         self.names.drain(..count).map(|(_, name)| name).collect()
     }
 
@@ -290,8 +290,8 @@ impl Naming {
         std::iter::once(self.path.clone()).chain(older)
     }
 
-    /// When the first of the splits is due that the writer has not seen to.
+    /// When the first of the archives is due that the writer has not seen to.
     pub(super) fn next_time(&self) -> u64 {
-        self.splits.front().map_or(NEVER, |split| split.due)
+        self.archives.front().map_or(NEVER, |split| split.due)
     }
 }

@@ -9,7 +9,7 @@ use super::exchange;
 use super::state::{Backing, Region};
 use super::{lock, Regions, NEVER};
 use crate::api::error::{Error, Result};
-use crate::queue::apart;
+use crate::queue::own_fds;
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
@@ -110,7 +110,7 @@ impl Regions {
         unsafe {
             match region.kind {
                 Backing::Private { adopted: true, .. } => {
-                    unmap_tables((region.base, region.head), region.start, &region.tables)
+                    unmap_tables((region.base, region.header_len), region.start, &region.tables)
                 }
                 Backing::Private { .. } if had_file => {
                     unmap_around(region);
@@ -133,7 +133,7 @@ impl Regions {
             unsafe {
                 match region.kind {
                     Backing::Private { adopted: false, .. } => unmap_around(region),
-                    _ => unmap_tables((region.base, region.head), region.start, &region.tables),
+                    _ => unmap_tables((region.base, region.header_len), region.start, &region.tables),
                 }
             }
         }
@@ -147,7 +147,7 @@ impl Regions {
         let left = lock(&region.naming).take_of_writer();
         lock(&self.settings).to_close.extend(left);
         let mode = self.mode();
-        let had_file = apart::run(move || {
+        let had_file = own_fds::run(move || {
             let Some(mut file) = region.opened().take() else { return false };
             let written = file.write(true);
             if region.is_private() && region.replace_by_copy(&file, mode).is_ok() {

@@ -1,4 +1,4 @@
-//! Regions as a sink: which code lives in them, and what their files are told of it. The ledger decides which code that is.
+//! Regions as a sink: which code lives in them, and what their files are told of it. The applier decides which code that is.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::{lock, Region, Regions};
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
 use crate::registry::{Live, Registry};
-use crate::sink::again::Again;
+use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, Sink};
 use crate::sys::process_memory;
 
@@ -29,13 +29,13 @@ pub static KIND: Kind = Kind {
 pub struct RegionSink {
     pub(super) status: Arc<Status>,
     pub(super) regions: Arc<Regions>,
-    /// Which code in regions is live, and what is named where in the file of the generation.
+    /// Which code in regions is live, and what is named where in the file of the epoch.
     pub registry: Registry,
     /// Something waits to be written.
     have_work: bool,
     /// When to try again what could not be.
     again: Option<Instant>,
-    /// What the end of the last generation cost.
+    /// What the end of the last epoch cost.
     pub(super) last_cost: u64,
 }
 
@@ -85,19 +85,19 @@ impl RegionSink {
     /// Code begins to live, for which the registry has room. Returns the ids of live code in whose place it is.
     pub fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
         let NewCode { id, time, live, name, info_records, bytes, is_told } = *code;
-        self.close_all(region, || region.next_split(time));
+        self.close_all(region, || region.next_archive(time));
         let is_late = !is_told && self.registry.has_live_in(live.addr, live.addr + live.size);
         if is_late {
-            // If the host has begun another generation since, the end of the old one has to wait until all code from before the
+            // If the host has begun another epoch since, the end of the old one has to wait until all code from before the
             // new one is known.
             self.status.counters.region_late.add(1);
-            self.close_all(region, || region.next_split_made(time));
+            self.close_all(region, || region.next_archive_made(time));
         }
         let retired = if is_late || is_told { self.retire_in(live.addr, live.addr + live.size) } else { Vec::new() };
-        if is_late && !region.is_splitting() {
+        if is_late && !region.is_archiving() {
             let replaced = region.replace_live(&self.status);
-            if let Some(split) = replaced.and_then(|time| region.next_split(time)) {
-                self.close_generations(region, &split);
+            if let Some(split) = replaced.and_then(|time| region.next_archive(time)) {
+                self.archive_epochs(region, &split);
             }
         }
         self.registry.insert(id, live, name, &mut Vec::new());
@@ -127,7 +127,7 @@ impl RegionSink {
     /// Regions that the host had unmapped before some time, of which everything has been seen.
     pub fn end_gone(&mut self, before: u64) {
         for region in self.regions.gone(before) {
-            self.close_all(region, || region.next_split_made(before));
+            self.close_all(region, || region.next_archive_made(before));
             self.regions.end_gone(&self.status, region);
             self.registry.forget_dead_in(region.start, region.end());
         }
@@ -165,15 +165,15 @@ impl RegionSink {
     /// sinks, and in no file yet.
     pub fn write_files(&mut self, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
-        let (mut have_work, mut is_well_again, mut left_out) = (false, false, 0);
+        let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);
         self.again = None;
         for region in regions.all() {
-            self.close_all(region, || if now { region.next_split_made(until) } else { region.next_split(until) });
-            have_work |= region.is_splitting();
+            self.close_all(region, || if now { region.next_archive_made(until) } else { region.next_archive(until) });
+            have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // In a window nothing is replaced, and the code that lies over dead code is in another file.
-            if region.window.is_none() && (file.is_wasteful(400) || file.is_nearly_full()) {
+            // In a mapping group nothing is replaced, and the code that lies over dead code is in another file.
+            if region.mapping_group.is_none() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 self.write_anew(region, file);
             }
             let left = file.left_out();
@@ -182,16 +182,16 @@ impl RegionSink {
             if !waits {
                 let result = status.write_gate.pass(|| status.aside(|| file.write(now)));
                 status.counters.region_bytes.add(file.take_written());
-                let was_unwell = region.is_unwell.swap(result.is_err(), Ordering::Relaxed);
+                let had_failed = region.has_failed.swap(result.is_err(), Ordering::Relaxed);
                 match &result {
-                    Err(error) if !was_unwell => self.report("write", region, error),
-                    Ok(()) if was_unwell => {
+                    Err(error) if !had_failed => self.report("write", region, error),
+                    Ok(()) if had_failed => {
                         region.is_new.store(true, Ordering::Relaxed);
-                        (have_work, is_well_again) = (true, true);
+                        (have_work, is_ok_again) = (true, true);
                     }
                     _ => {}
                 }
-                file.again = result.is_err().then(|| Again::after(file.again.as_ref()));
+                file.again = result.is_err().then(|| Retry::after(file.again.as_ref()));
             }
             match &file.again {
                 None => have_work |= file.has_work(),
@@ -203,12 +203,12 @@ impl RegionSink {
         }
         match self.again {
             None => status.sink_goes_on(Sinks::REGION),
-            Some(_) => status.sink_stalled(Sinks::REGION),
+            Some(_) => status.sink_is_behind(Sinks::REGION),
         }
         self.have_work = have_work;
         status.counters.region_left_out.set(left_out);
         self.registry.tidy();
-        is_well_again
+        is_ok_again
     }
 
     /// The files, which are up to date, are final for now: the last session closes, or the process exits. Those of private memory

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::code_marks::Marks;
 use super::file::{Layout, RegionFile};
-use super::lost::Lost;
-use super::marks::Marks;
+use super::live_counts::Tally;
+use super::mapping_group::MappingGroup;
 use super::naming::Naming;
-use super::tally::Tally;
-use super::window::Window;
+use super::unmapped_parts::Lost;
 use super::NEVER;
 use crate::api::error::Result;
 use crate::sys::maps::{self, Mapping};
@@ -31,7 +31,7 @@ pub enum Backing {
     },
 }
 
-/// The generation that a region begins with, whose name has no number.
+/// The epoch that a region begins with, whose name has no number.
 pub(super) const FIRST: u32 = 0;
 
 /// One region. Made once, and never freed.
@@ -44,17 +44,17 @@ pub struct Region {
     /// Where the file's first byte would be mapped.
     pub base: u64,
     /// How much address space its header page has there; 0 if it is not mapped.
-    pub(super) head: u64,
+    pub(super) header_len: u64,
     /// For libdw the object of the memory above may begin in its last page.
     pub(super) has_object_above: bool,
     /// Where its tables are mapped.
     pub tables: Range<u64>,
     pub kind: Backing,
     /// Other mappings can join it.
-    pub window: Option<Window>,
+    pub mapping_group: Option<MappingGroup>,
     pub(super) marks: Arc<Marks>,
-    /// The present generation, and the first one that the file has not been split from.
-    pub(super) generation: AtomicU32,
+    /// The present epoch, and the first one that the file has not been split from.
+    pub(super) epoch: AtomicU32,
     pub(super) first: AtomicU32,
     /// When it began.
     pub(super) named_at: AtomicU64,
@@ -68,8 +68,8 @@ pub struct Region {
     /// Since when it is known that the host has unmapped it; else `NEVER`. Code that was registered before is still written.
     pub(super) gone: AtomicU64,
     /// Its file cannot be written: new code in it is for the other sinks.
-    pub is_unwell: AtomicBool,
-    /// The time before which nobody begins a generation that costs a copy.
+    pub has_failed: AtomicBool,
+    /// The time before which nobody begins an epoch that costs a copy.
     pub(super) not_before: AtomicU64,
     /// How long after one the next may begin.
     pub(super) pause: AtomicU64,
@@ -91,11 +91,11 @@ pub(super) struct Parts {
     pub len: u64,
     pub max_len: u64,
     pub base: u64,
-    pub head: u64,
+    pub header_len: u64,
     pub has_object_above: bool,
     pub tables: Range<u64>,
     pub kind: Backing,
-    pub window: Option<Window>,
+    pub mapping_group: Option<MappingGroup>,
     pub naming: Naming,
     /// None if no profiler will see it.
     pub file: Option<RegionFile>,
@@ -103,21 +103,21 @@ pub(super) struct Parts {
 
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
-        // In a window each mapping is looked at before code comes in the place of other code.
-        let may_be_unmapped = matches!(parts.kind, Backing::Private { .. }) && parts.window.is_none();
+        // In a mapping group each mapping is looked at before code comes in the place of other code.
+        let may_be_unmapped = matches!(parts.kind, Backing::Private { .. }) && parts.mapping_group.is_none();
         let tally = Tally::new(if may_be_unmapped { parts.max_len } else { 0 })?;
         Ok(Region {
             start: parts.start,
             len: AtomicU64::new(parts.len),
             max_len: parts.max_len,
             base: parts.base,
-            head: parts.head,
+            header_len: parts.header_len,
             has_object_above: parts.has_object_above,
             tables: parts.tables,
             kind: parts.kind,
-            window: parts.window,
+            mapping_group: parts.mapping_group,
             marks,
-            generation: AtomicU32::new(FIRST),
+            epoch: AtomicU32::new(FIRST),
             first: AtomicU32::new(FIRST),
             named_at: AtomicU64::new(0),
             is_in_use: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl Region {
             lost: Lost::new(parts.start, parts.max_len),
             is_new: AtomicBool::new(true),
             gone: AtomicU64::new(NEVER),
-            is_unwell: AtomicBool::new(parts.file.is_none()),
+            has_failed: AtomicBool::new(parts.file.is_none()),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             splits_at: AtomicU64::new(NEVER),
@@ -155,8 +155,8 @@ impl Region {
 
     /// Whether memory was the region's at a time, as far as the region was there.
     pub(super) fn had(&self, addr: u64, size: u64, time: u64) -> bool {
-        match &self.window {
-            Some(window) => window.had(addr, addr + size, time),
+        match &self.mapping_group {
+            Some(mapping_group) => mapping_group.had(addr, addr + size, time),
             None => !self.lost.any(addr, addr + size),
         }
     }
@@ -171,7 +171,9 @@ impl Region {
 
     /// Whether it is a file that profilers find, and that a forked child shares.
     pub(super) fn has_shared_file(&self) -> bool {
-        matches!(self.kind, Backing::TwoViews { .. }) && !self.is_unwell.load(Ordering::Relaxed) && self.gone() == NEVER
+        matches!(self.kind, Backing::TwoViews { .. })
+            && !self.has_failed.load(Ordering::Relaxed)
+            && self.gone() == NEVER
     }
 
     /// Where the parts lie in the file.

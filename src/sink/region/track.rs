@@ -7,9 +7,9 @@ use super::{lock, undisturbed, Regions, NEVER};
 use crate::queue::record::flag;
 use crate::queue::status::Status;
 use crate::sys::clock::monotonic_ns;
-use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps;
+use crate::sys::panic_guard;
 
 impl Regions {
     /// Before code is registered: ensures that its samples are not taken for dead code, or for no code at all. Each registration
@@ -32,7 +32,7 @@ impl Regions {
     fn before_doubtful_code(&self, status: &Status, addr: u64, size: u64, known: Option<&'static Region>) -> u8 {
         if let Some(region) = known {
             if region.is_used_up(addr, size) {
-                self.part_from_window(status, region, addr, size);
+                self.part_from_mapping_group(status, region, addr, size);
             }
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {
                 return region.take(status, addr, size);
@@ -40,7 +40,7 @@ impl Regions {
             region.tally.subtract(addr - region.start, size);
         }
         // The host may be writing to it, or unmapping it, while the bridge registers code.
-        if !self.are_adopting() || guard::is_beside_host() {
+        if !self.are_adopting() || panic_guard::is_beside_host() {
             return 0;
         }
         self.adopt_if_new(status, addr, size).map_or(0, |region| {
@@ -66,7 +66,7 @@ impl Regions {
         let Some(region) = self.around(addr, size) else { return };
         region.tally.subtract(addr - region.start, size);
         region.marks.end(addr - region.start, size);
-        if !region.is_unwell.load(Ordering::Relaxed) {
+        if !region.has_failed.load(Ordering::Relaxed) {
             region.mark_dead(status, addr, size);
         }
     }
@@ -179,7 +179,7 @@ impl Region {
         self.is_in_use.store(true, Ordering::Relaxed);
         // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code,
         // unless it has made the memory writable and executable at once since.
-        if self.generation.load(Ordering::Relaxed) > FIRST {
+        if self.epoch.load(Ordering::Relaxed) > FIRST {
             undisturbed(|| self.announce(addr, size));
         }
     }
@@ -197,16 +197,16 @@ impl Region {
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start, size, since);
-        // Another thread may have begun a generation meanwhile, in which this code is still named.
-        let last = self.generation.load(Ordering::Relaxed);
+        // Another thread may have begun an epoch meanwhile, in which this code is still named.
+        let last = self.epoch.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start, size, last + 1);
         }
     }
 
-    /// In a window, the pages of dead code: what comes there next may be another mapping.
+    /// In a mapping group, the pages of dead code: what comes there next may be another mapping.
     fn counted(&self, addr: u64, size: u64) -> (u64, u64) {
-        if self.window.is_none() {
+        if self.mapping_group.is_none() {
             return (addr, size);
         }
         let page = page_size() as u64;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use self::tables::Tables;
 use crate::api::options::{Config, Sinks};
 use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::{id, shadow};
-use crate::queue::apart;
+use crate::format::jitdump::{frame_load, id};
+use crate::queue::own_fds;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::region::NewCode;
@@ -29,7 +29,7 @@ use crate::sys::unwinder::{self, Dialect};
 pub static KIND: Kind = Kind {
     bit: Sinks::UNWINDER,
     word: "unwinder",
-    wants: Sinks::GROUPS.with(Sinks::AWAITED),
+    wants: Sinks::GROUPS.with(Sinks::MUST_WAIT),
     is_silent: false,
     is_default: false,
     is_told_of_regions: true,
@@ -87,7 +87,7 @@ impl Told {
     /// lock. Then it keeps what it knows.
     fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
-        let can_change = !has_lock || apart::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();
+        let can_change = !has_lock || own_fds::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();
         if !can_change {
             std::mem::forget(std::mem::take(&mut self.tables));
         }
@@ -104,9 +104,9 @@ impl Told {
     }
 }
 
-/// The unwind tables among the records before a LOAD. Those of a shadow count for nothing.
+/// The unwind tables among the records before a LOAD. Those of a frame load count for nothing.
 fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
-    let mut records = RawRecords::from(info_records, shadow::len(info_records));
+    let mut records = RawRecords::from(info_records, frame_load::len(info_records));
     let record = records.find(|record| record.id == id::UNWINDING_INFO)?;
     Some(record.unwinding_info()?.tables()?.0)
 }

@@ -14,7 +14,7 @@ use super::{by_callers, TOLD};
 use crate::api::code::{FixedFrame, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, absolute};
-use crate::registry::ids::{Ids, Stock};
+use crate::registry::ids::{IdPool, Ids};
 use crate::sink::random::{Random, Seed};
 use crate::sys::unwinder::{self, find, Dialect};
 
@@ -262,7 +262,7 @@ fn calls_tell_of_code_where_it_lives() {
         return;
     }
     let ids: &'static Ids = Box::leak(Box::new(Ids::new()));
-    let mut stock = Stock::new();
+    let mut id_pool = IdPool::new();
     let begin = || {
         let mut told = TOLD.try_lock().unwrap();
         (told.tables, told.by_callers) = (vec![Tables::new(Dialect::Tree)], true);
@@ -271,14 +271,14 @@ fn calls_tell_of_code_where_it_lives() {
         let place = (at, SIZE);
         by_callers::put(ids, id, place, by_callers::frames(&eh_frame(16, SIZE), place).unwrap()).unwrap();
     };
-    let register = |stock: &mut Stock<'static>, at| {
-        let id = stock.take(ids, at, SIZE, false).unwrap();
+    let register = |id_pool: &mut IdPool<'static>, at| {
+        let id = id_pool.take(ids, at, SIZE, false).unwrap();
         put(id, at);
         id
     };
     let found = |at: u64| find(at).is_some();
     begin();
-    let first = register(&mut stock, AT);
+    let first = register(&mut id_pool, AT);
     assert!(found(AT));
     // Two moves of one piece, which tell the unwinder in the other order.
     let moves = [AT + 1000, AT + 2000].map(|to| (by_callers::Moving::new(ids, first, to).unwrap(), to));
@@ -295,15 +295,15 @@ fn calls_tell_of_code_where_it_lives() {
     assert!(!found(AT) && !found(AT + 2000));
     // More than are taken out at a time, and none beside them.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
-    all.iter().for_each(|&at| _ = register(&mut stock, at));
+    all.iter().for_each(|&at| _ = register(&mut id_pool, at));
     by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();
     let is_end = |at: u64| at == all[0] || at == all[199];
     assert!(all.iter().all(|&at| found(at) == is_end(at)));
     by_callers::end();
-    register(&mut stock, AT);
+    register(&mut id_pool, AT);
     assert!(!all.iter().any(|&at| found(at)));
     // Code of the last session.
-    let late = stock.take(ids, AT, SIZE, false).unwrap();
+    let late = id_pool.take(ids, AT, SIZE, false).unwrap();
     ids.retire(late);
     begin();
     put(late, AT);

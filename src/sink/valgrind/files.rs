@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::groups::Due;
+use super::batches::Due;
 use crate::api::options::{Config, DumpDir};
 use crate::format::elf::executable::Executable;
 use crate::sys::dir::Dir;
@@ -15,7 +15,7 @@ use crate::sys::file::{self, Identity};
 use crate::sys::mapping::page_size;
 use crate::sys::page_exchange::{exchange, Origin};
 use crate::sys::valgrind::{self, Tool};
-use crate::sys::{code_memory, delegate, loader, maps};
+use crate::sys::{code_memory, host_fds, loader, maps};
 
 /// The error about pages that valgrind is never told of.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
@@ -101,7 +101,7 @@ impl Files {
         let path = self.dirs.last().map(|dir| dir.join(&name)).unwrap_or_default();
         let done = Mutex::new((self, Ok(())));
         // valgrind asks `/proc/self/fd` for the name of a file, which has the descriptors of the host.
-        delegate::run(&|| {
+        host_fds::run(&|| {
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             done.1 = valgrind::unreported(|| {
                 let file = file::open_same(&path, identity)?;

@@ -3,8 +3,8 @@
 //! Its tools take names when code first runs, so calls wait for the writer while this sink runs. Natively it does not run: threads
 //! that run the code meanwhile would find nothing there (`sys/page_exchange`).
 
+mod batches;
 mod files;
-mod groups;
 #[cfg(test)]
 mod tests;
 
@@ -12,19 +12,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::batches::{Due, Function, Groups};
 use self::files::{Files, NOT_FOR_CODE};
-use self::groups::{Due, Function, Groups};
 use crate::api::options::{Config, Sinks};
 use crate::format::elf::executable::Content;
 use crate::format::elf::object;
 use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::{id, shadow};
+use crate::format::jitdump::{frame_load, id};
 use crate::queue::record::CodeBytes;
 use crate::queue::status::Status;
 use crate::registry::Registry;
-use crate::sink::again::Again;
 use crate::sink::region::NewCode;
-use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Sink, Turn};
+use crate::sink::retry::Retry;
+use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Round, Sink};
 use crate::sys::mapping::page_size;
 use crate::sys::maps;
 use crate::sys::page_exchange::{self, exchange};
@@ -34,7 +34,7 @@ use crate::sys::valgrind;
 pub static KIND: Kind = Kind {
     bit: Sinks::VALGRIND,
     word: "valgrind",
-    wants: Sinks::GROUPS.with(Sinks::AWAITED),
+    wants: Sinks::GROUPS.with(Sinks::MUST_WAIT),
     is_silent: false,
     is_default: false,
     is_told_of_regions: true,
@@ -52,7 +52,7 @@ struct Valgrind {
     /// When the first code ended of which valgrind still has the name.
     stale_since: Option<Instant>,
     /// When valgrind is told again of code of which it could not be told.
-    again: Option<Again>,
+    again: Option<Retry>,
 }
 
 impl Valgrind {
@@ -80,7 +80,7 @@ impl Valgrind {
 
     /// Has valgrind know what is known. `now`: somebody waits for that.
     fn bring_up_to_date(&mut self, now: bool) {
-        if now || self.again.as_ref().is_some_and(Again::is_due) {
+        if now || self.again.as_ref().is_some_and(Retry::is_due) {
             self.groups.try_again();
         }
         self.stale_since = self.stale_since.filter(|_| self.groups.has_stale());
@@ -116,8 +116,8 @@ impl Valgrind {
         self.groups.all_told(is_all);
         if has_failed {
             self.status.counters.write_errors.add(1);
-            self.status.sink_stalled(Sinks::VALGRIND);
-            self.again = Some(Again::after(self.again.as_ref()));
+            self.status.sink_is_behind(Sinks::VALGRIND);
+            self.again = Some(Retry::after(self.again.as_ref()));
         }
         self.again = self.again.take().filter(|_| self.groups.has_failed());
         if has_ended {
@@ -174,7 +174,7 @@ fn is_mapped(addr: u64, size: u64) -> bool {
 
 /// Whether there is a line table among the records before a LOAD.
 fn has_lines(info_records: &[u8]) -> bool {
-    RawRecords::from(info_records, shadow::len(info_records)).any(|record| record.id == id::DEBUG_INFO)
+    RawRecords::from(info_records, frame_load::len(info_records)).any(|record| record.id == id::DEBUG_INFO)
 }
 
 impl Sink for Valgrind {
@@ -216,18 +216,18 @@ impl Sink for Valgrind {
         self.end(id);
     }
 
-    fn write(&mut self, turn: &mut Turn<'_>) -> io::Result<()> {
+    fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         // helgrind and DRD know nothing of the way in which two threads of ours wait for each other.
-        valgrind::unreported(|| self.bring_up_to_date(turn.now));
+        valgrind::unreported(|| self.bring_up_to_date(round.now));
         Ok(())
     }
 
-    fn is_well(&self) -> bool {
+    fn is_ok(&self) -> bool {
         !self.groups.has_failed()
     }
 
     fn wake_in(&self) -> Option<Duration> {
-        self.again.as_ref().map(Again::remaining)
+        self.again.as_ref().map(Retry::remaining)
     }
 
     fn has_work(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::groups::{Function, Groups};
+use super::batches::{Function, Groups};
 use crate::format::elf::executable::Content;
 use crate::sink::random::{Random, Seed};
 
@@ -127,8 +127,8 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: b
             }
         }
         for (&addr, &(end, id)) in &live {
-            let is_well = refused.contains(&id) || known.has(id, &(addr..end), in_one);
-            assert!(is_well, "{id} at {addr:x} to {end:x}: {:x?}", known.0);
+            let is_ok = refused.contains(&id) || known.has(id, &(addr..end), in_one);
+            assert!(is_ok, "{id} at {addr:x} to {end:x}: {:x?}", known.0);
         }
     }
     groups.try_again();

@@ -18,7 +18,7 @@ pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
 #[derive(Debug)]
 pub struct ForkPage {
     words: &'static Words,
-    shared: &'static Shared,
+    shared: &'static WithChildren,
     /// The kernel clears it, for every kind of fork.
     pub kept_by_kernel: bool,
 }
@@ -49,7 +49,7 @@ impl Words {
 /// What a child reads as it is in the parent now, and not as it was when the child was forked.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Shared {
+pub struct WithChildren {
     /// How often the writer has moved though a fork was under way.
     pub writer_went_on: AtomicU32,
     /// How often a thread has registered something though a fork was under way.
@@ -63,7 +63,7 @@ impl ForkPage {
         let shared = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?;
         // SAFETY: the pages are mapped until the process ends, aligned, and any value is a valid atomic.
         let (words, shared) =
-            unsafe { (words.leak().cast::<Words>().as_ref(), shared.leak().cast::<Shared>().as_ref()) };
+            unsafe { (words.leak().cast::<Words>().as_ref(), shared.leak().cast::<WithChildren>().as_ref()) };
         words.same_process.store(1, Ordering::Relaxed);
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
@@ -75,7 +75,7 @@ impl ForkPage {
     }
 
     /// What it shares with its children.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &WithChildren {
         self.shared
     }
 

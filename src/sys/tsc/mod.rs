@@ -1,6 +1,6 @@
 //! `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 of 24 ns).
 //!
-//! The writer compares the counter with the clock once a pass and publishes a straight line, which registering threads extend to
+//! The writer compares the counter with the clock once a round and publishes a straight line, which registering threads extend to
 //! their own reading of the counter. Their stamps differ from the clock by less than a microsecond (by tens of nanoseconds,
 //! unless the kernel has just begun to slew the clock) and never go back. A thread that has seen what another one published after
 //! taking the time gets the same time or a later one. That rests on six things.

@@ -236,7 +236,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // Right after a pass, and when the line is nearly at its end.
+        // Right after a round, and when the line is nearly at its end.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -246,7 +246,7 @@ fn a_suspend_is_no_time() {
             fake.suspend(suspended);
             // No thread runs for a while before the clock stops and after it goes on.
             fake.pass(5_000);
-            assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a pass");
+            assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a round");
             assert!(fake.ns() >= before);
             let worst = fake.run(&mut calibration, 10 * MS, 20);
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");

@@ -1,6 +1,6 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
-//! Recovery begins at the last pass that the writer has committed. The jitdump is cut to its length at that pass, and the map is
+//! Recovery begins at the last round that the writer has committed. The jitdump is cut to its length at that round, and the map is
 //! rewritten. Then everything published but not consumed is applied as the writer would have done. The spool is removed last, so
 //! after an interrupted recovery another one begins again at the same place.
 //!
@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::api::options::{Config, DumpDir, Sinks};
-use crate::queue::apart;
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
+use crate::queue::own_fds;
 use crate::queue::record::EventKind;
 use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
@@ -111,7 +111,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
         return;
     }
     let for_thread = status.clone();
-    let recovered = apart::run_for(TIDY_TIMEOUT, move || {
+    let recovered = own_fds::run_for(TIDY_TIMEOUT, move || {
         for path in paths {
             if let Opened::Dead(dead) = Dead::open(&path) {
                 for_thread.counters.recovered.add(dead.recover().records);

@@ -12,8 +12,8 @@ use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::{Files, Header};
 use crate::queue::status::Status;
 use crate::registry::{Live, Stored};
-use crate::sink::{Announce, Turn};
-use crate::writer::Ledger;
+use crate::sink::{Announce, Round};
+use crate::writer::Applier;
 
 /// Sizes are below this, as the registry wants them.
 const TOO_LARGE: u64 = 1 << 32;
@@ -23,7 +23,7 @@ const BEFORE_IDS: u64 = (1 << 32) - 1;
 
 /// See the module's description.
 pub struct Replay {
-    ledger: Ledger,
+    applier: Applier,
     /// The replay gives code its own ids, because code that was read from the files no longer has any.
     last_id: u64,
     /// The last id of code that is known from the files.
@@ -48,13 +48,13 @@ impl Replay {
         (search, may_be_locked): (bool, bool),
         problems: &mut Vec<String>,
     ) -> Replay {
-        let mut ledger = Ledger::new(status, Arc::default(), false);
+        let mut applier = Applier::new(status, Arc::default(), false);
         let state = header.state();
-        ledger.last_time = state.last_time;
-        let adopted = ledger.sinks.adopt(files, &state, header.next_map(), may_be_locked);
+        applier.last_time = state.last_time;
+        let adopted = applier.sinks.adopt(files, &state, header.next_map(), may_be_locked);
         problems.extend(adopted.problems);
         let mut replay = Replay {
-            ledger,
+            applier,
             last_id: BEFORE_IDS,
             last_from_files: 0,
             ids: BTreeMap::new(),
@@ -78,7 +78,7 @@ impl Replay {
     /// Takes note of code that is in a file.
     fn know(&mut self, live: &Live, name: &[u8]) {
         let id = self.new_id();
-        let registry = &mut self.ledger.registry;
+        let registry = &mut self.applier.registry;
         if registry.make_room(id, name.len(), 0) {
             registry.insert(id, live, name, &mut Vec::new());
         } else {
@@ -95,7 +95,7 @@ impl Replay {
     /// Takes note of all code that is in the jitdump: a move copies the group from there.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
-        if let Some(dump) = self.ledger.sinks.dump() {
+        if let Some(dump) = self.applier.sinks.dump() {
             let mut note = |place| {
                 found.try_reserve(1)?;
                 found.push(place);
@@ -119,18 +119,18 @@ impl Replay {
         if event.kind == EventKind::Move && !self.is_sound_move(event) {
             return;
         }
-        self.is_short = self.is_short || !self.ledger.make_room(event);
+        self.is_short = self.is_short || !self.applier.make_room(event);
         if self.is_short {
             return;
         }
-        self.ledger.apply(chunk, event);
-        self.ledger.notices.clear();
+        self.applier.apply(chunk, event);
+        self.applier.notices.clear();
     }
 
     /// Whether code that is known can have been moved as this says.
     fn is_sound_move(&self, event: &Event) -> bool {
         let has_code = event.has(flag::HAS_CODE);
-        let Some(live) = self.ledger.registry.get(event.id) else { return !has_code };
+        let Some(live) = self.applier.registry.get(event.id) else { return !has_code };
         let room = unwind::room(live.size, live.tables_len as usize);
         let claimed = live.tables_len > 0 && event.free_after() >= room;
         fits(event.addr, live.size, if claimed { room } else { 0 })
@@ -144,10 +144,10 @@ impl Replay {
             self.ids.insert(event.id, id);
             return id;
         }
-        let known = self.ids.get(&event.id).copied().filter(|&id| self.ledger.registry.is_live(id));
+        let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
-            // It was registered in an earlier pass; or it was overwritten, if what is there is newer than the files.
-            let found = self.ledger.registry.id_at(event.old_addr()).filter(|&id| id <= self.last_from_files);
+            // It was registered in an earlier round; or it was overwritten, if what is there is newer than the files.
+            let found = self.applier.registry.id_at(event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
             return found.unwrap_or_default();
         }
@@ -160,10 +160,10 @@ impl Replay {
         if self.is_short {
             return Err("no memory for all that the files are to have".into());
         }
-        let (sinks, time) = (&mut self.ledger.sinks, self.ledger.last_time);
-        sinks.write(&mut Turn { registry: &mut self.ledger.registry, now: true, time, announce });
+        let (sinks, time) = (&mut self.applier.sinks, self.applier.last_time);
+        sinks.write(&mut Round { registry: &mut self.applier.registry, now: true, time, announce });
         sinks.trim();
-        let status = &self.ledger.status;
+        let status = &self.applier.status;
         if status.sinks_failed() != Sinks::NONE {
             return Err(status.last_error.get().1);
         }
@@ -236,10 +236,10 @@ mod tests {
     fn a_jitdump_that_cannot_be_read_is_no_success() {
         let status = Arc::new(Status::new(1, Clock::Monotonic, Arc::default()));
         status.set_sinks(Sinks::JITDUMP, Sinks::NONE);
-        let ledger = Ledger::new(status, Arc::default(), false);
+        let applier = Applier::new(status, Arc::default(), false);
         let ids = BTreeMap::new();
         let mut replay = Replay {
-            ledger,
+            applier,
             last_id: BEFORE_IDS,
             last_from_files: 0,
             ids,

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use jitsym::format::jitdump::frame_load;
 use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecords};
-use jitsym::format::jitdump::shadow;
 use jitsym::format::perf_map::raw_lines;
 
 use super::text::{Text, Texts};
@@ -112,7 +112,7 @@ impl Code {
                     let debug: Option<RawDebug> = debug.take();
                     let Some(load) = record.load() else { continue };
                     let name = load.name().filter(|name| !name.is_empty()).unwrap_or(b"without a name");
-                    if shadow::is_one(load.size, name, tables, mapped) {
+                    if frame_load::is_one(load.size, name, tables, mapped) {
                         continue;
                     }
                     let first = rows.len();

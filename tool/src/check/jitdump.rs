@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use jitsym::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::UNWINDING_FIXED_SIZE;
-use jitsym::format::jitdump::{id, shadow, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use jitsym::format::jitdump::{frame_load, id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use jitsym::format::name;
 
 use super::frames;
@@ -251,7 +251,7 @@ impl<'a> Check<'a, '_> {
         let name = shortened(load.name().unwrap_or_default()).to_string();
         let mut mapped_size = 0;
         let (tables, mapped) = self.unwinding.as_ref().map_or((0, 0), |(_, tables)| (tables.size, tables.mapped_size));
-        if shadow::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
+        if frame_load::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
             // No code, and what is said of its tables is said of those of the code whose index it shares.
             self.unwinding = None;
             self.lone_shadow("another one");

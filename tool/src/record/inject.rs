@@ -48,8 +48,8 @@ impl Copies {
         Ok(())
     }
 
-    /// Gives packed code that is in a stack of the recording its shadows, outside of all that was mapped.
-    pub fn give_shadows(&self, raw: &Path, mapped: &[Range<u64>]) {
+    /// Gives packed code that is in a stack of the recording its frame loads, outside of all that was mapped.
+    pub fn give_frame_loads(&self, raw: &Path, mapped: &[Range<u64>]) {
         let code = packed::Space::outside(self.paths.values().flat_map(|path| packed::code_of(path)).collect());
         let mut words = BTreeSet::new();
         let found = data::words_of_samples(raw, &mut |word| {
@@ -58,7 +58,7 @@ impl Copies {
             }
         });
         if found.is_ok() {
-            self.paths.values().for_each(|path| packed::give_shadows(path, mapped, &words));
+            self.paths.values().for_each(|path| packed::give_frame_loads(path, mapped, &words));
         }
     }
 

@@ -234,7 +234,7 @@ fn work_in(
         tell(Step::Injecting);
         // A perf with libdw finds the tables of packed code by itself.
         if perf.unwinder().is_ok_and(|unwinder| unwinder == Unwinder::Libunwind) {
-            copies.give_shadows(raw, &contents.mapped);
+            copies.give_frame_loads(raw, &contents.mapped);
         }
         let made = copies.inject(perf, raw, work, &injected);
         tell(Step::Injected);

@@ -1,5 +1,5 @@
-//! Packed code in a copy of a jitdump: gives each piece that has unwind tables, and no room after it, a shadow
-//! (`format::jitdump::shadow`), by which a perf with libunwind finds them. The shadows lie in address space in which no process of the
+//! Packed code in a copy of a jitdump: gives each piece that has unwind tables, and no room after it, a frame load
+//! (`format::jitdump::frame_load`), by which a perf with libunwind finds them. The frame loads lie in address space in which no process of the
 //! recording had code, so that no name is lost.
 
 use std::collections::BTreeSet;
@@ -9,16 +9,16 @@ use std::ops::Range;
 use std::path::Path;
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
-use jitsym::format::jitdump::{id, shadow};
+use jitsym::format::jitdump::{frame_load, id};
 
 use crate::open;
 
 /// Address space that is taken at a time.
 const AREA: u64 = 16 << 20;
-/// How far below the code a shadow may lie, so that all distances fit 32 bits.
+/// How far below the code a frame load may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// Address space for shadows.
+/// Address space for frame loads.
 pub struct Space {
     /// Where code is or was, in order, without overlaps.
     taken: Vec<Range<u64>>,
@@ -86,9 +86,9 @@ pub fn code_of(path: &Path) -> Vec<Range<u64>> {
 }
 
 /// Rewrites a jitdump of this user's that nobody else writes to. `ranges`: where anything was mapped. `words`: addresses that stacks have;
-/// perf takes twice as long for code with a shadow, and other code needs none. A file that has no such code, or for which there is no
+/// perf takes twice as long for code with a frame load, and other code needs none. A file that has no such code, or for which there is no
 /// room or memory, stays as it is.
-pub fn give_shadows(path: &Path, ranges: &[Range<u64>], words: &BTreeSet<u64>) {
+pub fn give_frame_loads(path: &Path, ranges: &[Range<u64>], words: &BTreeSet<u64>) {
     let new = path.with_extension("new");
     let rewritten =
         open::named(path).and_then(|file| open::read(&file)).and_then(|bytes| rewrite(&bytes, ranges, words, &new));
@@ -97,7 +97,7 @@ pub fn give_shadows(path: &Path, ranges: &[Range<u64>], words: &BTreeSet<u64>) {
     }
 }
 
-/// Writes a jitdump with shadows. Returns whether there are any.
+/// Writes a jitdump with frame loads. Returns whether there are any.
 fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path) -> io::Result<bool> {
     let Some(header) = RawHeader::read(bytes).filter(|header| !header.swapped) else { return Ok(false) };
     let loads = RawRecords::new(bytes, &header).filter_map(|record| record.load());
@@ -107,7 +107,7 @@ fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path
     let mut records = RawRecords::new(bytes, &header);
     // What is not written yet begins there.
     let mut start = 0;
-    let (mut tables, mut made, mut has_shadow, mut any) = (None, Vec::new(), false, false);
+    let (mut tables, mut made, mut has_frame_load, mut any) = (None, Vec::new(), false, false);
     while let Some(record) = records.next() {
         let end = records.offset();
         let load = match record.id {
@@ -121,25 +121,25 @@ fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path
         let before = tables.take().filter(|(_, behind)| *behind == record.offset).map(|(tables, _)| tables);
         if let Some(load) = load {
             let (size, mapped) = before.map_or((0, 0), |tables: RawUnwinding| (tables.size, tables.mapped_size));
-            if shadow::is_one(load.size, load.name().unwrap_or_default(), size, mapped) {
-                has_shadow = true;
+            if frame_load::is_one(load.size, load.name().unwrap_or_default(), size, mapped) {
+                has_frame_load = true;
                 continue;
             }
             let is_in_stacks = words.range(load.addr..=load.addr.saturating_add(load.size)).next().is_some();
             let is_packed =
-                is_in_stacks && !has_shadow && mapped == 0 && before.is_some_and(|tables| is_usual(&tables));
-            let at = if is_packed { space.place(load.addr, shadow::room(load.size, size as usize)) } else { None };
+                is_in_stacks && !has_frame_load && mapped == 0 && before.is_some_and(|tables| is_usual(&tables));
+            let at = if is_packed { space.place(load.addr, frame_load::room(load.size, size as usize)) } else { None };
             made.clear();
             // The records of this code: those behind the code before it.
             let group = &bytes[start.max(header_len(&header, bytes))..end];
-            if at.and_then(|at| shadow::add(group, at, &mut made)).is_some() {
+            if at.and_then(|at| frame_load::add(group, at, &mut made)).is_some() {
                 any = true;
                 out.write_all(&bytes[start..end - group.len()])?;
                 out.write_all(&made)?;
                 start = end;
             }
         }
-        has_shadow = false;
+        has_frame_load = false;
         out.write_all(&bytes[start..end])?;
         start = end;
     }
@@ -153,7 +153,7 @@ fn header_len(header: &RawHeader, bytes: &[u8]) -> usize {
     RawRecords::new(bytes, header).offset()
 }
 
-/// Whether the tables are in the form that a shadow can be made of: a search table of 32-bit numbers, and entries that say where the
+/// Whether the tables are in the form that a frame load can be made of: a search table of 32-bit numbers, and entries that say where the
 /// code is in such a number, counted from itself.
 fn is_usual(tables: &RawUnwinding) -> bool {
     let Some((section, hdr)) = tables.tables() else { return false };
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shadows_lie_where_nothing_was() {
+    fn frame_loads_lie_where_nothing_was() {
         let code = 0x7f00_0000_0000;
         let mut space = Space::outside(vec![code..code + 0x1000, code - 2 * AREA..code - AREA - 1, 0..0x2000]);
         let first = space.place(code, 100).unwrap();

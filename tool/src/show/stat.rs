@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use jitsym::format::jitdump::raw::{End, RawHeader, RawLoad, RawRecord, RawRecords};
-use jitsym::format::jitdump::{id, shadow, HEADER_SIZE};
+use jitsym::format::jitdump::{frame_load, id, HEADER_SIZE};
 use jitsym::format::perf_map::raw_lines;
 
 use super::picture::{self, Block, Look};
@@ -116,7 +116,7 @@ impl<'a> Jitdump<'a> {
     fn load(&mut self, time: u64, load: &RawLoad<'a>) {
         let name = load.name().unwrap_or_default();
         let (tables, mapped) = std::mem::take(&mut self.unwinding);
-        if shadow::is_one(load.size, name, tables, mapped) {
+        if frame_load::is_one(load.size, name, tables, mapped) {
             return;
         }
         self.names.insert(name);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
-use jitsym::format::jitdump::{id, shadow};
+use jitsym::format::jitdump::{frame_load, id};
 use jitsym_step::{Mapping, Tid};
 use memmap2::MmapMut;
 
@@ -235,7 +235,7 @@ impl Dump {
                     let Some(load) = record.load() else { continue };
                     let name = load.name().unwrap_or_default();
                     let (size, mapped) = unwinding.map_or((0, 0), |tables| (tables.size, tables.mapped_size));
-                    if shadow::is_one(load.size, name, size, mapped) {
+                    if frame_load::is_one(load.size, name, size, mapped) {
                         continue;
                     }
                     let (rows, problem) = match unwinding.map(|unwinding| rows(&unwinding, load.size, target)) {

@@ -6,8 +6,8 @@ use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
 use crate::format::elf::{search, symbol, symbol_after_0, SYMBOL_SIZE};
 use crate::format::jitdump::raw::{RawRecord, RawRecords};
-use crate::format::jitdump::{id, shadow};
-use crate::sink::again::Again;
+use crate::format::jitdump::{frame_load, id};
+use crate::sink::retry::Retry;
 
 impl RegionFile {
     /// Takes note of code. It replaces what is known of code that it overlaps.
@@ -27,7 +27,7 @@ impl RegionFile {
         let place = self.forget(code.offset..end);
         let waiting = self.parts.waiting();
         if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
-            self.again = Some(Again::after(None));
+            self.again = Some(Retry::after(None));
         }
         if waiting > WAITING_MAX && self.again.is_some() {
             return None;
@@ -52,7 +52,7 @@ impl RegionFile {
         }
 
         let mut debug = debug::Records::default();
-        for record in RawRecords::from(code.info_records, shadow::len(code.info_records)) {
+        for record in RawRecords::from(code.info_records, frame_load::len(code.info_records)) {
             match record.id {
                 id::INLINES => debug.inlines = Some(record),
                 id::DEBUG_INFO => debug.lines = Some(record),

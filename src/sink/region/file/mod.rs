@@ -38,7 +38,7 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::line_program::Head;
 use crate::format::elf::search;
 use crate::registry::ordered::Ordered;
-use crate::sink::again::Again;
+use crate::sink::retry::Retry;
 use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
 
@@ -76,7 +76,7 @@ pub struct Code<'a> {
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a shadow count for nothing.
+    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a frame load count for nothing.
     pub info_records: &'a [u8],
 }
 
@@ -126,7 +126,7 @@ pub struct RegionFile {
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
     /// It could not be written.
-    pub again: Option<Again>,
+    pub again: Option<Retry>,
 }
 
 impl RegionFile {

@@ -46,7 +46,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             region.file.set_begin(4096 * (number % 3));
             region.file.reset();
             region.truth.clear();
-            // A generation that nobody has seen makes no difference.
+            // An epoch that nobody has seen makes no difference.
             if number > 200 {
                 region.add(0, Truth::new(number, 100));
                 region.file.reset();

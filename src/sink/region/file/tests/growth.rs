@@ -145,10 +145,10 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// As much as there is lives on into a new generation. Until it is whole, readers see the one before.
+/// As much as there is lives on into a new epoch. Until it is whole, readers see the one before.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
-fn a_generation_may_be_larger_than_what_waits() {
+fn an_epoch_may_be_larger_than_what_waits() {
     let mut region = Region::new(1 << 20);
     for number in 0..100 {
         region.add(number * 100, Truth::new(number, 90));
@@ -174,7 +174,7 @@ fn a_generation_may_be_larger_than_what_waits() {
 
 /// A file that is final takes no room for what it said before.
 #[test]
-fn older_generations_take_no_room_in_the_end() {
+fn older_epochs_take_no_room_in_the_end() {
     use std::os::unix::fs::MetadataExt;
     let mut region = Region::new(1 << 20);
     let blocks = |region: &Region| region.file.disk.file().metadata().unwrap().blocks() * 512;

@@ -20,7 +20,7 @@ use crate::api::code::{FixedFrame, FramePointer, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, Tables};
 use crate::format::elf::SYMBOL_SIZE;
-use crate::format::jitdump::{inlines, shadow, Group, Unwinding, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
 const BASE: u64 = 0x7f12_3450_0000;
@@ -398,7 +398,7 @@ fn stand_ins_count_for_nothing() {
     let tables = truth.tables(BASE);
     let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
     let mut with_stand_in = Vec::new();
-    shadow::add(&group, BASE - 4096, &mut with_stand_in).unwrap();
+    frame_load::add(&group, BASE - 4096, &mut with_stand_in).unwrap();
     let len = with_stand_in.len() - (group.len() - truth.info_records(BASE).len());
     region.add(0, truth);
     let code = Code { offset: 0, size: 90, name: b"function 2", info_records: &with_stand_in[..len] };

@@ -31,8 +31,8 @@ impl Drop for Named {
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
-    let is_well = output.status.success() || program == "eu-elflint";
-    assert!(is_well && complaint.is_empty(), "{program} {arguments:?}: {complaint} {said}");
+    let is_ok = output.status.success() || program == "eu-elflint";
+    assert!(is_ok && complaint.is_empty(), "{program} {arguments:?}: {complaint} {said}");
     said
 }
 

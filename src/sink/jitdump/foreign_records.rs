@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 use crate::format::jitdump::places;
-use crate::queue::engine::INDICES_START;
+use crate::queue::shared::INDICES_START;
 
 /// Cuts a file to its first `len` bytes and the groups of others after them, and returns how long it is then. The library's own groups
-/// after them are of a pass that was not committed.
+/// after them are of a round that was not committed.
 ///
 /// If this is interrupted, the groups that have been kept so far are whole, and are found again.
 pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {

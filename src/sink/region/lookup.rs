@@ -170,15 +170,15 @@ mod tests {
             len,
             max_len: len,
             base: start,
-            head: 0,
+            header_len: 0,
             has_object_above: false,
             tables: 0..0,
             kind,
-            window: None,
+            mapping_group: None,
             naming: Naming::nameless(None),
             file: None,
         };
-        let marks = Arc::new(crate::sink::region::marks::Marks::new(len).unwrap());
+        let marks = Arc::new(crate::sink::region::code_marks::Marks::new(len).unwrap());
         Box::leak(Box::new(Region::new(parts, marks).unwrap()))
     }
 

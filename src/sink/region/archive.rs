@@ -1,4 +1,4 @@
-//! The writer's part in a split (see `generation`): what the file says goes under its names of older generations.
+//! The writer's part in a split (see `epoch`): what the file says goes under its names of older epochs.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,33 +6,33 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::file::RegionFile;
-use super::naming::Split;
+use super::naming::Archive;
 use super::sink::RegionSink;
 use super::{lock, Region};
 use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
 use crate::sys::{file, thread};
 
-/// What the end of a generation may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
+/// What the end of an epoch may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
 /// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: on
 /// a busy machine a single end sometimes looks expensive.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
-/// Live code of a region up to this size is copied to the files of older generations, for `perf annotate`.
+/// Live code of a region up to this size is copied to the files of older epochs, for `perf annotate`.
 const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
     /// Sees to one split after the other.
-    pub(super) fn close_all(&mut self, region: &'static Region, next: impl Fn() -> Option<Split>) {
+    pub(super) fn close_all(&mut self, region: &'static Region, next: impl Fn() -> Option<Archive>) {
         while let Some(split) = next() {
-            self.close_generations(region, &split);
+            self.archive_epochs(region, &split);
         }
     }
 
-    /// What the file of a region says goes under its names of older generations. The file keeps what it knows: code that has died
+    /// What the file of a region says goes under its names of older epochs. The file keeps what it knows: code that has died
     /// since is named until other code takes its place.
-    pub(super) fn close_generations(&mut self, region: &'static Region, split: &Split) {
+    pub(super) fn archive_epochs(&mut self, region: &'static Region, split: &Archive) {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
@@ -45,7 +45,7 @@ impl RegionSink {
         }
         drop(guard);
         if let Err(error) = result {
-            self.report("write an older generation of", region, &error);
+            self.report("write an older epoch of", region, &error);
         }
         let last = thread::cpu_time() - begin;
         let cost = last.min(std::mem::replace(&mut self.last_cost, last));
@@ -54,7 +54,7 @@ impl RegionSink {
         }
     }
 
-    /// Writes what the file says under the names that it had before a generation.
+    /// Writes what the file says under the names that it had before an epoch.
     fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = lock(&region.naming);
         let (names, own) = (naming.take_names(first), naming.named());

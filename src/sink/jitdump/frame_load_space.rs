@@ -1,5 +1,5 @@
-//! Reserved address space for shadows (`format::jitdump::shadow`). Packed code has no room after it for its unwind tables. So its
-//! group has a second LOAD, the shadow, at another address, and the tables follow the shadow. Nothing is ever mapped in this
+//! Reserved address space for frame loads (`format::jitdump::frame_load`). Packed code has no room after it for its unwind tables. So its
+//! group has a second LOAD, the frame load, at another address, and the tables follow the frame load. Nothing is ever mapped in this
 //! address space.
 
 use std::sync::Mutex;
@@ -15,12 +15,12 @@ const AREAS: usize = 64;
 const ATTEMPTS: u32 = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const NEIGHBOURHOODS: usize = 64;
-/// How far below the code a shadow may lie, so that all distances fit 32 bits.
+/// How far below the code a frame load may lie, so that all distances fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// The shadows of the process. Reserved address space stays reserved, because perf knows of each shadow until the recording ends. A
+/// The frame loads of the process. Reserved address space stays reserved, because perf knows of each frame load until the recording ends. A
 /// host that opens session after session must not lose more address space with each. Only writers use this, one after the other.
-static ALL: Mutex<Shadows> = Mutex::new(Shadows { areas: Vec::new(), failures: Vec::new() });
+static ALL: Mutex<FrameLoads> = Mutex::new(FrameLoads { areas: Vec::new(), failures: Vec::new() });
 
 /// An address below `addr` at which `len` bytes stay free permanently. `None` if no such address is available, also in a child that
 /// was forked during this call.
@@ -28,7 +28,7 @@ pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }
 
-struct Shadows {
+struct FrameLoads {
     areas: Vec<Area>,
     /// Neighbourhoods without room, and how often there was none.
     failures: Vec<(u64, u32)>,
@@ -39,7 +39,7 @@ struct Area {
     used: u64,
 }
 
-impl Shadows {
+impl FrameLoads {
     fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
         let fits = |area: &Area| {
             let at = area.reserved.start() + area.used;
@@ -94,22 +94,25 @@ mod tests {
         let page = mapping::page_size();
         let region = mapping::Region::private(page).unwrap();
         let addr = region.start().as_ptr() as u64;
-        let mut shadows = Shadows { areas: Vec::new(), failures: Vec::new() };
+        let mut frame_loads = FrameLoads { areas: Vec::new(), failures: Vec::new() };
         let mut last = 0;
         for _ in 0..100 {
-            let at = shadows.place(addr, 1000).unwrap();
+            let at = frame_loads.place(addr, 1000).unwrap();
             assert!(at >= last + 1000 && at + 1000 <= addr && addr - at <= REACH, "{at:x} for {addr:x}");
             last = at;
         }
-        assert_eq!(shadows.areas.len(), 1);
+        assert_eq!(frame_loads.areas.len(), 1);
         // Another area when the first one is full, and none for what fits none.
-        assert!(shadows.place(addr, AREA).is_some());
-        assert_eq!((shadows.place(addr, AREA + 1), shadows.place(5000, 100), shadows.areas.len()), (None, None, 2));
+        assert!(frame_loads.place(addr, AREA).is_some());
+        assert_eq!(
+            (frame_loads.place(addr, AREA + 1), frame_loads.place(5000, 100), frame_loads.areas.len()),
+            (None, None, 2)
+        );
         // Failures in one neighbourhood do not stop attempts elsewhere.
         for _ in 0..2 * ATTEMPTS {
-            assert_eq!(shadows.place(5000, 100), None);
+            assert_eq!(frame_loads.place(5000, 100), None);
         }
-        assert_eq!(shadows.failures, [(0, ATTEMPTS)]);
-        assert!(shadows.is_hopeless(5000) && shadows.place(addr, AREA).is_some());
+        assert_eq!(frame_loads.failures, [(0, ATTEMPTS)]);
+        assert!(frame_loads.is_hopeless(5000) && frame_loads.place(addr, AREA).is_some());
     }
 }

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
-use crate::queue::apart;
-use crate::queue::engine::Engine;
 use crate::queue::oneshot::{oneshot, Give, Missing, Take};
+use crate::queue::own_fds;
 use crate::queue::requests::{Change, Stop};
+use crate::queue::shared::Shared;
 use crate::session::process::Process;
 use crate::session::{bridge, check, fork};
 use crate::sink;
-use crate::sink::again::Again;
+use crate::sink::retry::Retry;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, debug, delegate, descriptors, guard, rights, thread};
+use crate::sys::{barrier, debug, descriptors, host_fds, panic_guard, rights, thread};
 use crate::writer::{self, Inheritance, Writer};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
@@ -22,7 +22,7 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module's description.
 #[derive(Default)]
-pub struct Control {
+pub struct Lifecycle {
     /// Number of open sessions.
     pub open: u32,
     /// When the call that has this gives up waiting.
@@ -44,12 +44,12 @@ struct Unstarted {
     config: Config,
     inheritance: Inheritance,
     /// When a call that registers something tries again. Not after a start that nobody could wait for.
-    again: Option<Again>,
+    again: Option<Retry>,
 }
 
-impl std::fmt::Debug for Control {
+impl std::fmt::Debug for Lifecycle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("Lifecycle").field("open", &self.open).finish_non_exhaustive()
     }
 }
 
@@ -79,7 +79,7 @@ struct Starting {
     is_open: Take<bool>,
 }
 
-impl Control {
+impl Lifecycle {
     /// A call begins that gives up at this time.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
@@ -91,11 +91,11 @@ impl Control {
     }
 
     /// Takes note of sessions that have ended while another call had this. If none is left, the writer ends as soon as it can.
-    pub fn note_closed(&mut self, engine: Option<&Engine>, closed: u32) {
+    pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
-        if let Some(engine) = engine.filter(|_| closed > 0 && self.open == 0) {
+        if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
             let end = self.end.replace(Instant::now());
-            let _ = self.stop(engine, false);
+            let _ = self.stop(shared, false);
             self.end = end;
         }
     }
@@ -105,7 +105,7 @@ impl Control {
     pub fn start(
         &mut self,
         process: &'static Process,
-        engine: &'static Engine,
+        shared: &'static Shared,
         config: Config,
         inheritance: Option<Inheritance>,
     ) -> Result<()> {
@@ -113,23 +113,23 @@ impl Control {
             Some(unstarted) => (Some(unstarted.inheritance), unstarted.again),
             None => (inheritance, None),
         };
-        let started = self.start_with(process, engine, config.clone(), &mut inheritance);
+        let started = self.start_with(process, shared, config.clone(), &mut inheritance);
         if let (Err(error), Some(inheritance)) = (&started, inheritance) {
-            engine.status.set_sinks(Sinks::NONE, config.sinks);
-            let again = (*error != Error::Timeout).then(|| Again::after(before.as_ref()));
+            shared.status.set_sinks(Sinks::NONE, config.sinks);
+            let again = (*error != Error::Timeout).then(|| Retry::after(before.as_ref()));
             self.unstarted = Some(Unstarted { config, inheritance, again });
         }
         started
     }
 
     /// In a forked child whose sinks could not start: tries again, if that is due or `at_once`.
-    pub fn start_again(&mut self, process: &'static Process, engine: &'static Engine, at_once: bool) -> Result<()> {
+    pub fn start_again(&mut self, process: &'static Process, shared: &'static Shared, at_once: bool) -> Result<()> {
         let Some(unstarted) = &self.unstarted else { return Ok(()) };
-        if !at_once && !unstarted.again.as_ref().is_some_and(Again::is_due) {
+        if !at_once && !unstarted.again.as_ref().is_some_and(Retry::is_due) {
             return Err(Error::SinkFailed);
         }
         let config = unstarted.config.clone();
-        self.start(process, engine, config, None).or(Err(Error::SinkFailed))
+        self.start(process, shared, config, None).or(Err(Error::SinkFailed))
     }
 
     /// The sinks that a forked child could not start so far, and `Sinks::REMEMBER`.
@@ -152,21 +152,21 @@ impl Control {
     fn start_with(
         &mut self,
         process: &'static Process,
-        engine: &'static Engine,
+        shared: &'static Shared,
         config: Config,
         inheritance: &mut Option<Inheritance>,
     ) -> Result<()> {
         // A session that writes nothing completes no other process's files, and makes nothing that needs to be cleaned up.
         if !config.starts_writer() {
-            engine.status.set_sinks(Sinks::NONE, Sinks::NONE);
+            shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
         fork::watch();
         self.fetch_writer()?;
-        engine.configure(&config);
+        shared.configure(&config);
         let no_thread = |error: io::Error| {
             process.host.last_error.set(format!("cannot start a thread: {error}"));
-            engine.status.stop_sinks();
+            shared.status.stop_sinks();
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
@@ -174,13 +174,13 @@ impl Control {
             barrier::register();
         }
         // First: without it nobody can say who else writes to the files that the writer opens.
-        delegate::want();
-        self.threads.push(delegate::start().map_err(no_thread)?);
+        host_fds::want();
+        self.threads.push(host_fds::start().map_err(no_thread)?);
         let writer =
-            self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, engine, process.regions.clone())));
+            self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, shared, process.regions.clone())));
         // Unasked, the files of others are not for a process that may do more than they.
-        let unasked = !engine.pool.is_open() && !rights::are_more();
-        let recover = inheritance.is_none() && (config.recover || unasked);
+        let by_default = !shared.pool.is_open() && !rights::are_more();
+        let recover = inheritance.is_none() && (config.recover || by_default);
         let (home, come_home) = oneshot();
         let (opened, is_open) = oneshot();
         let (inherit, inherited) = oneshot();
@@ -195,7 +195,7 @@ impl Control {
         match spawned {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
-                delegate::stop();
+                host_fds::stop();
                 self.writer = Some(begin.writer);
                 self.join_threads();
                 return Err(no_thread(error));
@@ -204,14 +204,14 @@ impl Control {
         hand.give(begin);
         self.home = Some(come_home);
         self.starting = Some(Starting { config, is_open });
-        let started = self.finish_start(engine);
+        let started = self.finish_start(shared);
         if inheritance.is_some() && started.is_err() {
             // The child goes on without sinks. Nobody else waits for these.
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
             if let Some(regions) = &inheritance.regions {
                 // Here, where the descriptors are that the child has inherited.
-                process.regions.inherit(&engine.status, regions);
+                process.regions.inherit(&shared.status, regions);
             }
             inherit.give(inheritance);
             // On a slow disk it goes on by itself.
@@ -223,11 +223,11 @@ impl Control {
     }
 
     /// Waits until a writer that was started has opened its files.
-    fn finish_start(&mut self, engine: &Engine) -> Result<()> {
+    fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(Starting { config, is_open }) = self.starting.take() else { return Ok(()) };
         match is_open.take(self.left()) {
             Ok(true) => {
-                engine.signal_flush.begin();
+                shared.signal_flush.begin();
                 self.running = Some(Running::new(config));
                 Ok(())
             }
@@ -241,15 +241,15 @@ impl Control {
     }
 
     /// The same for a start that an earlier call has given up waiting for.
-    fn finish_earlier_start(&mut self, engine: &Engine) -> Result<()> {
+    fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
         // That call's concern.
-        self.finish_start(engine).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
+        self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
     /// Waits until the writer has done what an earlier call has given up waiting for.
-    pub fn finish_earlier(&mut self, engine: &Engine) -> Result<()> {
-        self.finish_earlier_start(engine)?;
-        match self.finish_change(engine) {
+    pub fn finish_earlier(&mut self, shared: &Shared) -> Result<()> {
+        self.finish_earlier_start(shared)?;
+        match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
             // That call's concern.
             _ if self.running.is_some() => Ok(()),
@@ -288,14 +288,14 @@ impl Control {
 
     /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
     /// where so far code is only remembered.
-    pub fn join(&mut self, engine: &Engine, config: &Config) -> Result<()> {
+    pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let only_remembers = running.config.asked_for() == Sinks::NONE;
         let on = if only_remembers { config.asked_for() } else { Sinks::NONE };
         if on == Sinks::NONE && (running.config.remember || !config.remember) {
             return Ok(());
         }
-        match self.change(engine, config, on, Sinks::NONE) {
+        match self.change(shared, config, on, Sinks::NONE) {
             // The other one runs.
             Err(Error::SinkFailed) => Ok(()),
             result => result,
@@ -303,12 +303,12 @@ impl Control {
     }
 
     /// Starts sinks.
-    pub fn enable(&mut self, process: &'static Process, engine: &'static Engine, config: Config) -> Result<()> {
-        self.finish_earlier(engine)?;
-        let (asked, known) = (config.sinks, engine.status.sinks().without(engine.status.sinks_unasked()));
+    pub fn enable(&mut self, process: &'static Process, shared: &'static Shared, config: Config) -> Result<()> {
+        self.finish_earlier(shared)?;
+        let (asked, known) = (config.sinks, shared.status.sinks().without(shared.status.sinks_by_default()));
         let Some(running) = &self.running else {
-            self.start(process, engine, config, None)?;
-            return match engine.status.sinks_failed() {
+            self.start(process, shared, config, None)?;
+            return match shared.status.sinks_failed() {
                 Sinks::NONE => Ok(()),
                 _ => Err(Error::SinkFailed),
             };
@@ -318,23 +318,23 @@ impl Control {
         }
         match asked.without(known) {
             Sinks::NONE => Ok(()),
-            on => self.change(engine, &config, on, Sinks::NONE),
+            on => self.change(shared, &config, on, Sinks::NONE),
         }
     }
 
     /// Stops sinks.
-    pub fn disable(&mut self, process: &Process, engine: &Engine, sinks: Sinks) -> Result<()> {
-        self.finish_earlier(engine)?;
+    pub fn disable(&mut self, process: &Process, shared: &Shared, sinks: Sinks) -> Result<()> {
+        self.finish_earlier(shared)?;
         let Some(running) = &self.running else {
             // A sink that could not start is no longer wanted.
-            engine.status.remove_sinks(sinks, sink::with_wants);
+            shared.status.remove_sinks(sinks, sink::with_wants);
             self.unstarted.take_if(|Unstarted { config, .. }| {
                 config.sinks = config.sinks.without(sinks);
                 config.sinks == Sinks::NONE && !config.remember
             });
             return Ok(());
         };
-        let mut left = engine.status.sinks().without(sinks);
+        let mut left = shared.status.sinks().without(sinks);
         if !running.config.sinks.has(Sinks::GDB) {
             // It has started by itself, for what the others know.
             left = left.without(Sinks::GDB);
@@ -344,34 +344,34 @@ impl Control {
             left = left.without(Sinks::REGION);
         }
         if left == Sinks::NONE && !running.config.remember {
-            return self.stop(engine, true);
+            return self.stop(shared, true);
         }
         let config = running.config.clone();
-        self.change(engine, &config, Sinks::NONE, sinks)
+        self.change(shared, &config, Sinks::NONE, sinks)
     }
 
     /// Has the running writer start or stop sinks.
-    fn change(&mut self, engine: &Engine, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
+    fn change(&mut self, shared: &Shared, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
         let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
         let mut config = running.config.with_sinks_of(wanted, on);
         config.sinks = config.sinks.without(off);
         config.remember |= wanted.remember;
         let (ack, answer) = oneshot();
-        let mut requests = engine.requests();
+        let mut requests = shared.requests();
         if requests.exit_is_elsewhere() || requests.change.is_some() {
             return Err(Error::Timeout);
         }
-        engine.date(&mut requests);
+        shared.date(&mut requests);
         requests.change = Some(Change { on, off, config: config.clone(), ack });
         drop(requests);
-        engine.wake();
+        shared.wake();
         let before = std::mem::replace(&mut running.config, config);
         running.changing = Some(Changing { before, answer });
-        self.finish_change(engine)
+        self.finish_change(shared)
     }
 
     /// Waits until the writer has done so.
-    fn finish_change(&mut self, engine: &Engine) -> Result<()> {
+    fn finish_change(&mut self, shared: &Shared) -> Result<()> {
         let left = self.left();
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(Changing { before, answer }) = running.changing.take() else { return Ok(()) };
@@ -382,7 +382,7 @@ impl Control {
                 }
                 // One that has started by itself was not asked for.
                 let by_itself = Sinks::GDB.without(running.config.sinks);
-                running.config.sinks = engine.status.sinks().without(by_itself);
+                running.config.sinks = shared.status.sinks().without(by_itself);
                 result
             }
             Err(Missing::Late) => {
@@ -398,21 +398,21 @@ impl Control {
         if self.running.is_none() {
             self.fetch_writer()?;
         }
-        let Some(mut writer) = self.writer.take_if(|writer| writer.ledger.sinks.are_files_removed()) else {
+        let Some(mut writer) = self.writer.take_if(|writer| writer.applier.sinks.are_files_removed()) else {
             return Ok(());
         };
         let (home, come_home) = oneshot();
         self.home = Some(come_home);
-        apart::run_for(self.left(), move || {
-            writer.ledger.sinks.remove_files();
+        own_fds::run_for(self.left(), move || {
+            writer.applier.sinks.remove_files();
             home.give(writer)
         });
         self.fetch_writer()
     }
 
     /// Ends the writer thread once it has written everything. `off`: with sessions open.
-    pub fn stop(&mut self, engine: &Engine, off: bool) -> Result<()> {
-        if let Err(error) = self.finish_earlier_start(engine) {
+    pub fn stop(&mut self, shared: &Shared, off: bool) -> Result<()> {
+        if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
                 // Just now.
                 Some((Some(true), config)) => self.running = Some(Running::new(config)),
@@ -425,15 +425,15 @@ impl Control {
             return if off { self.fetch_writer() } else { self.remove_files() };
         }
         let (ack, answer) = oneshot();
-        let mut requests = engine.requests();
+        let mut requests = shared.requests();
         if requests.exit_is_elsewhere() {
             return Err(Error::Timeout);
         }
-        engine.date(&mut requests);
+        shared.date(&mut requests);
         requests.stop = Some(Stop { off, ack });
         drop(requests);
         self.running = None;
-        engine.wake();
+        shared.wake();
         let answer = answer.take(self.left());
         bridge::all_ended();
         check::all_ended();
@@ -462,18 +462,18 @@ struct Begin {
 impl Begin {
     /// The body of the thread.
     fn run(self) {
-        guard::enter_for_good();
+        panic_guard::enter_for_good();
         descriptors::separate();
-        let (host, engine) = (self.writer.host, self.writer.engine);
-        if guard::guarded(|_| self.run_writer()).is_none() {
-            writer::fail(host, engine);
+        let (host, shared) = (self.writer.host, self.writer.shared);
+        if panic_guard::guarded(|_| self.run_writer()).is_none() {
+            writer::fail(host, shared);
         }
     }
 
     fn run_writer(self) {
         let Begin { mut writer, config, recover, home, opened, inherited } = self;
         if !writer.start(&config, recover) {
-            delegate::stop();
+            host_fds::stop();
             home.give(writer);
             opened.give(false);
             return;

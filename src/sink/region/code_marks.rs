@@ -9,14 +9,14 @@ use crate::sys::mapping::Region;
 /// Bytes of code for which there is one mark.
 const PIECE: u64 = 16;
 
-/// For each piece of a region the generation since which the code there is dead; 0 for none. For each byte whether live code begins
+/// For each piece of a region the epoch since which the code there is dead; 0 for none. For each byte whether live code begins
 /// or ends with it.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
     ends: Region,
     count: usize,
-    /// The generation of the last mark: as long as no code has died in one, nothing else need be looked at.
+    /// The epoch of the last mark: as long as no code has died in one, nothing else need be looked at.
     newest: AtomicU32,
 }
 
@@ -49,15 +49,15 @@ impl Marks {
         })
     }
 
-    /// The last generation in which code in a range has died, if that is after `first`.
+    /// The last epoch in which code in a range has died, if that is after `first`.
     #[inline]
     pub fn after(&self, offset: u64, len: u64, first: u32) -> Option<u32> {
         if self.newest.load(Ordering::Relaxed) <= first {
             return None;
         }
         let dead = |(mark, from, to): (&AtomicU32, u32, u32)| {
-            let (generation, begin, end) = read(mark.load(Ordering::Relaxed));
-            (begin < to && from < end).then_some(generation)
+            let (epoch, begin, end) = read(mark.load(Ordering::Relaxed));
+            (begin < to && from < end).then_some(epoch)
         };
         self.pieces(offset, len).filter_map(dead).max().filter(|&last| last > first)
     }
@@ -125,16 +125,16 @@ impl Marks {
     }
 
     /// Takes note of that.
-    pub fn set(&self, offset: u64, len: u64, generation: u32) {
+    pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
             // Dead code may be on both sides of a piece, and then counts as one.
             let (_, begin, end) = read(mark.load(Ordering::Relaxed));
             let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
-            mark.store(generation << 8 | begin << 4 | (end - 1), Ordering::Relaxed);
+            mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);
         }
-        if self.newest.load(Ordering::Relaxed) < generation {
-            // Not a store: another thread may be one generation ahead.
-            self.newest.fetch_max(generation, Ordering::Relaxed);
+        if self.newest.load(Ordering::Relaxed) < epoch {
+            // Not a store: another thread may be one epoch ahead.
+            self.newest.fetch_max(epoch, Ordering::Relaxed);
         }
     }
 }
@@ -144,7 +144,7 @@ fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }
 
-/// Generation, and which part of the piece is dead.
+/// Epoch, and which part of the piece is dead.
 fn read(mark: u32) -> (u32, u32, u32) {
     (mark >> 8, mark >> 4 & 15, if mark == 0 { 0 } else { (mark & 15) + 1 })
 }
@@ -168,7 +168,7 @@ mod tests {
         // There are no marks after the end.
         marks.set(990, 100, 3);
         assert_eq!(marks.after(2000, 10, 1), None);
-        // A late mark of an older generation hides none of a newer one.
+        // A late mark of an older epoch hides none of a newer one.
         marks.set(0, 10, 1);
         assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();

@@ -11,7 +11,7 @@ const RETIREMENT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(1);
 
 /// What is kept.
-pub(super) struct Retired<T>(Mutex<Kept<T>>);
+pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
     /// The oldest first, each with the age at which it came.
@@ -21,9 +21,9 @@ struct Kept<T> {
     looked: Option<Instant>,
 }
 
-impl<T> Retired<T> {
-    pub const fn new() -> Retired<T> {
-        Retired(Mutex::new(Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None }))
+impl<T> FreeLater<T> {
+    pub const fn new() -> FreeLater<T> {
+        FreeLater(Mutex::new(Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None }))
     }
 
     /// Keeps something, and frees what has been kept for long enough.

@@ -57,7 +57,7 @@ pub enum Message {
 
 /// The shared state. One a process, never freed.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Shared {
     pub pool: Pool,
     pub ids: Ids,
     pub status: Arc<Status>,
@@ -97,8 +97,8 @@ pub struct Engine {
     short: AtomicBool,
 }
 
-impl Engine {
-    pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Engine> {
+impl Shared {
+    pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Shared> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
         // The channel takes its memory in one piece.
         if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
@@ -106,7 +106,7 @@ impl Engine {
         }
         // Room for every chunk that there can be, and for many threads that start at once.
         let messages = channel::bounded(pool.most_chunks() + 1024);
-        Ok(Engine {
+        Ok(Shared {
             pool,
             ids: Ids::new(),
             status: Arc::new(Status::new(std::process::id(), config.clock, last_error.clone())),
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// Takes over the ids and indices that were given out in the parent before the fork.
-    pub fn inherit(&mut self, parent: &Engine, registries: [&mut Registry; 2]) {
+    pub fn inherit(&mut self, parent: &Shared, registries: [&mut Registry; 2]) {
         self.ids = parent.ids.inherit(registries);
         self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
@@ -251,7 +251,7 @@ impl Engine {
         self.left_unread.load(Ordering::Acquire)
     }
 
-    /// The pass that is made next reads all that other threads have registered.
+    /// The round that is made next reads all that other threads have registered.
     pub fn set_exit_whole(&self) {
         self.exit_whole.store(true, Ordering::Release);
     }

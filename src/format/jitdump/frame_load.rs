@@ -3,30 +3,30 @@
 //! Such a perf reads the tables of an object (`jitted-PID-INDEX.so`) through its mapping, where they would lie after the code. It
 //! counts their place from the *lowest* mapping of that object (linux tools/perf/util/unwind-libunwind-local.c,
 //! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with one index, and thus one object with two mappings. The
-//! first is a *shadow* at an unused address below the code, followed by the tables. The second is the code itself, whose mapping
+//! first is a *frame load* at an unused address below the code, followed by the tables. The second is the code itself, whose mapping
 //! ends with it. That second record is what perf makes the object from, with the same name.
 //!
-//! Seen from the shadow, the tables have to say where the code really is. Builds of perf with libdw count from the mapping that
+//! Seen from the frame load, the tables have to say where the code really is. Builds of perf with libdw count from the mapping that
 //! a sample lies in, so that these need the usual tables. There are both: each FDE twice, and each in the search table, where
 //! the reader's own distance to the code picks one.
 //!
-//! The records of the shadow are the beginning of the group of its code, so that they stay together wherever that is copied.
+//! The records of the frame load are the beginning of the group of its code, so that they stay together wherever that is copied.
 
 use super::raw::{u32_at, u64_at};
 use super::read::raw;
 use super::{id, put_at, put_prefix, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::put::Put;
 
-/// The name of all shadows. Readers see it where no code ever runs.
+/// The name of all frame loads. Readers see it where no code ever runs.
 pub const NAME: &[u8] = b"[unwind tables]";
 
-/// How large the code of a shadow is: readers skip, or stop at, what has none.
+/// How large the code of a frame load is: readers skip, or stop at, what has none.
 const SIZE: u64 = 1;
 
 /// Bytes of `.eh_frame_hdr` before its search table.
 const HDR_TABLE: usize = 12;
 
-/// How long the records of a shadow are that a group begins with; 0 if it has none.
+/// How long the records of a frame load are that a group begins with; 0 if it has none.
 pub fn len(group: &[u8]) -> usize {
     let records = || {
         let unwinding = raw(group, 0).filter(|record| record.id == id::UNWINDING_INFO)?;
@@ -41,19 +41,19 @@ pub fn len(group: &[u8]) -> usize {
     records().filter(|&len| len <= group.len()).unwrap_or(0)
 }
 
-/// Whether a LOAD record is that of a shadow: with tables of this size before it, and what they are mapped to. Code may have any
+/// Whether a LOAD record is that of a frame_load: with tables of this size before it, and what they are mapped to. Code may have any
 /// name, but never maps more than its tables.
 pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> bool {
     size == SIZE && name == NAME && tables_size > 0 && mapped_size > tables_size
 }
 
-/// How many bytes of address space a shadow takes for code of this size with tables of this size.
+/// How many bytes of address space a frame load takes for code of this size with tables of this size.
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
     // All tables twice, and what the alignments take.
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// Appends the group that begins with `head`, and has no shadow, with one at `addr`. Returns the size of its tables. `None`, and nothing
+/// Appends the group that begins with `head`, and has no frame load, with one at `addr`. Returns the size of its tables. `None`, and nothing
 /// is appended, if it has no tables, or `addr` is not below the code, or too far away.
 pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
@@ -116,7 +116,7 @@ fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [
     record
 }
 
-/// Takes the shadow out of a group that has one, and of its tables what they have for that: it then is as it was before `add`.
+/// Takes the frame load out of a group that has one, and of its tables what they have for that: it then is as it was before `add`.
 /// Of the group there need not be more than the info_records. Returns the size of the tables; `None` if these are not as written here.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     let mut at = len(group);
@@ -307,7 +307,7 @@ mod tests {
                     );
                 }
             }
-            // Taking a shadow out again leaves nothing of it, in the info_records as in all.
+            // Taking a frame load out again leaves nothing of it, in the info_records as in all.
             let (mut again, mut info_records) = (whole.clone(), whole[..whole.len() - LOAD_FIXED_SIZE - 6].to_vec());
             assert_eq!(
                 (remove(&mut again), remove(&mut info_records)),

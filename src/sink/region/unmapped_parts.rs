@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Memory is lost in whole pages, which are as large as this at least.
 const PAGE: u64 = 4096;
 
-/// Which pages of a region are lost. They stay so, except in regions that mappings join (see `window`).
+/// Which pages of a region are lost. They stay so, except in regions that mappings join (see `mapping_group`).
 #[derive(Debug)]
 pub struct Lost {
     start: u64,

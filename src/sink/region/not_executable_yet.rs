@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::declined::NOT_NOW;
+use super::not_adopted::NOT_NOW;
 use super::NEVER;
 
 /// So much of it is remembered.

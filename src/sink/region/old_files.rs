@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{lock, Region, Regions};
-use crate::queue::apart;
+use crate::queue::own_fds;
 use crate::queue::status::Status;
 use crate::sink::region::file::RegionFile;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::sync::outside::MutexGuard;
 
-/// Files of older generations that are kept, and how many bytes they may have together.
+/// Files of older epochs that are kept, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
 /// With more than this, names and tables are more important than the bytes of code that lives on.
@@ -25,7 +25,7 @@ const OLD_BYTES_FEW: u64 = 64 << 20;
 /// nanoseconds.
 const KEPT_FOR: u64 = 60_000_000_000;
 
-/// A region that began a generation such a short time ago will begin others.
+/// A region that began an epoch such a short time ago will begin others.
 const BUSY_FOR: u64 = 1_000_000_000;
 
 /// A file that is no longer written to.
@@ -48,13 +48,13 @@ impl Past {
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Files of older generations, and the last ones of ended regions; oldest first.
+    /// Files of older epochs, and the last ones of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
     recent: Recent,
 }
 
-/// How much of the room older generations have taken of late: what was taken is forgotten as fast as the full room lasts.
+/// How much of the room older epochs have taken of late: what was taken is forgotten as fast as the full room lasts.
 #[derive(Debug, Default)]
 struct Recent {
     bytes: u64,
@@ -71,7 +71,7 @@ impl Recent {
 }
 
 impl Regions {
-    /// Takes note of the file of an older generation. The oldest go if there are too many.
+    /// Takes note of the file of an older epoch. The oldest go if there are too many.
     pub fn keep_old(&self, path: PathBuf, identity: Identity, bytes: u64) {
         let mut settings = lock(&self.settings);
         let files = &mut settings.files;
@@ -84,12 +84,12 @@ impl Regions {
         }
     }
 
-    /// Whether files of older generations have little room so far.
+    /// Whether files of older epochs have little room so far.
     pub fn old_are_few(&self) -> bool {
         lock(&self.settings).files.old_bytes < OLD_BYTES_FEW
     }
 
-    /// How long the next generation of a region has to wait, in nanoseconds, after one whose file has this number of bytes.
+    /// How long the next epoch of a region has to wait, in nanoseconds, after one whose file has this number of bytes.
     pub fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let pause = lock(&self.settings).files.recent.add(bytes, now);
         if pause == 0 {
@@ -117,7 +117,7 @@ impl Regions {
                 let _ = region.opened().as_mut().map(|file| region.replace_by_copy(file, mode));
             }
         };
-        !has_any || apart::run_for(timeout, write).is_some()
+        !has_any || own_fds::run_for(timeout, write).is_some()
     }
 
     /// Removes all files that regions have and have had. Code in the present ones goes to the other sinks after this.
@@ -127,7 +127,7 @@ impl Regions {
         for region in self.all() {
             let Some(file) = region.opened().take() else { continue };
             drop(file);
-            region.is_unwell.store(true, Ordering::Relaxed);
+            region.has_failed.store(true, Ordering::Relaxed);
             status.counters.regions_ended.add(1);
             last_of(region).iter().for_each(Past::remove);
         }

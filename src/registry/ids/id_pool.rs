@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use super::{split, word_of, IdSlot, Ids, BATCH, LAST, NO_SLOT, UNREAD};
 use crate::api::Id;
-use crate::sys::ahead;
+use crate::sys::prefetch;
 
 /// The free slots that one thread holds ready.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Stock<'i> {
+pub struct IdPool<'i> {
     /// Slots that were never used: they lie side by side, from slot `next_fresh` on.
     fresh: slice::Iter<'i, IdSlot>,
     next_fresh: u32,
@@ -19,15 +19,15 @@ pub struct Stock<'i> {
     used: [u32; BATCH],
 }
 
-impl<'i> Stock<'i> {
+impl<'i> IdPool<'i> {
     pub fn new() -> Self {
-        Stock { used: [NO_SLOT; BATCH], used_len: 0, fresh: [].iter(), next_fresh: 0 }
+        IdPool { used: [NO_SLOT; BATCH], used_len: 0, fresh: [].iter(), next_fresh: 0 }
     }
 
     /// Asks for the memory of the next id.
     #[inline(always)]
     pub fn ask_ahead(&self) {
-        ahead::to_write::<0>(self.fresh.as_slice().as_ptr().cast_mut().cast());
+        prefetch::to_write::<0>(self.fresh.as_slice().as_ptr().cast_mut().cast());
     }
 
     /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
@@ -98,6 +98,6 @@ impl<'i> Stock<'i> {
         let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
         // Slots that were used before are taken again first.
         unused.rev().chain(self.used[..self.used_len].iter().copied()).for_each(|slot| ids.push_free(slot));
-        *self = Stock::new();
+        *self = IdPool::new();
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::TryLockError;
 use std::time::Duration;
 
-use super::Engine;
+use super::Shared;
 use crate::api::error::{Error, Result};
 use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::sys::thread;
 /// Waiting is counted in steps of this length, so that time in which the process is stopped counts for no more.
 const STEP: Duration = Duration::from_secs(1);
 
-impl Engine {
+impl Shared {
     /// The requests, for the writer and for the threads that start and end it.
     pub fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,10 +1,10 @@
 //! The writer's sleep, and the order of accesses by which no record is overlooked meanwhile.
 
-use super::Engine;
+use super::Shared;
 use crate::sys::sync::atomic::{compiler_fence, fence, Ordering};
 use crate::sys::{barrier, thread};
 
-impl Engine {
+impl Shared {
     /// Says that the writer sleeps until it is woken, or that it does not.
     pub fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);

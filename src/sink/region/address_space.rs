@@ -41,7 +41,7 @@ impl Room {
     }
 
     /// How much address space the header page has.
-    pub fn head(&self) -> u64 {
+    pub fn header_len(&self) -> u64 {
         self.start - self.base
     }
 }

@@ -44,8 +44,8 @@ impl Local {
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {
         self.thread_queue.ask_ahead();
-        self.stock.ask_ahead();
-        let engine = self.thread_queue.engine;
+        self.id_pool.ask_ahead();
+        let shared = self.thread_queue.shared;
         let size = code.size();
         let in_range = size.wrapping_sub(1) < CODE_SIZE_MAX && code.addr() != 0;
         if !in_range || !code.is_usual() {
@@ -56,7 +56,7 @@ impl Local {
             return Err(flags);
         }
         let template = match code.template(&mut self.unwind, code.addr(), size) {
-            Ok(Some(template)) if engine.unwind_records() => template,
+            Ok(Some(template)) if shared.unwind_records() => template,
             Ok(_) => &NO_TABLES,
             Err(_) => return Err(flags),
         };
@@ -65,7 +65,7 @@ impl Local {
         let watching = flags.is_none() && regions.are_watching();
         let known = match flags {
             Some(flags) => flags,
-            None if watching => regions.before_code(&engine.status, code.addr(), size),
+            None if watching => regions.before_code(&shared.status, code.addr(), size),
             None => 0,
         };
 
@@ -103,9 +103,9 @@ impl Local {
             }
             let name_len = name.len();
 
-            let timestamp = engine.clock.now_after_ends();
+            let timestamp = shared.clock.now_after_ends();
             let Some(index) = self.indices.next() else { break 'registered None };
-            let Some(id) = self.stock.take(&engine.ids, code.addr(), size, false) else { break 'registered None };
+            let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
             // Those that are not there begin where the next one does.
             // SAFETY: as above.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::slice;
 
 use super::jitdump::raw::RawRecords;
-use super::jitdump::{id, shadow};
+use super::jitdump::{frame_load, id};
 use super::name::{self, MAX};
 
 /// Two parts of the longest kind, a space, a colon and a line.
@@ -116,7 +116,7 @@ pub fn without_place<'n>(name: &'n [u8], info_records: &[u8]) -> &'n [u8] {
         [before @ .., b' '] if !before.is_empty() && !file.is_empty() => Some(before.len()),
         _ => None,
     };
-    let mut records = RawRecords::from(info_records, shadow::len(info_records));
+    let mut records = RawRecords::from(info_records, frame_load::len(info_records));
     let mut entries = records.by_ref().filter_map(|record| record.debug_info()).flat_map(|debug| debug.entries());
     entries.find_map(|entry| before_file(entry.file)).map_or(name, |len| &name[..len])
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::Engine;
+use super::Shared;
 use crate::queue::chunk::{Cursor, CHUNK_SIZE};
 use crate::sys::sync::atomic::Ordering;
 use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
-impl Engine {
+impl Shared {
     /// An empty chunk of at least this size for a thread, if there is one. `filled`: it has filled another one.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// Wakes the writer, once a pass: for many threads that want the same, one wakes it.
+    /// Wakes the writer, once a round: for many threads that want the same, one wakes it.
     pub(super) fn hurry(&self) {
         if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
@@ -81,7 +81,7 @@ impl Engine {
         // For a thread that always comes too late.
         const LONGEST: Duration = Duration::from_millis(20);
         let begin = Instant::now();
-        let (mut pass, mut since) = (self.pool.memory().next_pass(), begin);
+        let (mut round, mut since) = (self.pool.memory().next_round(), begin);
         while self.may_wait() {
             // Waking eight threads ten times a millisecond would cost as much as writing what they register.
             thread::sleep_micros(400);
@@ -90,9 +90,9 @@ impl Engine {
                 return taken;
             }
             let now = Instant::now();
-            let latest = self.pool.memory().next_pass();
-            if latest != pass {
-                (pass, since) = (latest, now);
+            let latest = self.pool.memory().next_round();
+            if latest != round {
+                (round, since) = (latest, now);
             }
             if now - since >= HANGING || now - begin >= LONGEST {
                 break;

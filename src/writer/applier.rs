@@ -1,11 +1,11 @@
-//! The ledger: what each record does to the registry, and from there to the sinks.
+//! The applier: what each record does to the registry, and from there to the sinks.
 //!
 //! The writer has one for its process; recovering the spool of a dead process makes another one for that.
 
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
-use crate::format::jitdump::{clear_mapped_size, set_time, shadow};
+use crate::format::jitdump::{clear_mapped_size, frame_load, set_time};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
@@ -18,7 +18,7 @@ use crate::sink::{Loaded, Origin};
 use crate::sys::reserve;
 
 /// See the module's description.
-pub struct Ledger {
+pub struct Applier {
     pub status: Arc<Status>,
     pub registry: Registry,
     pub sinks: SinkSet,
@@ -42,16 +42,16 @@ pub enum Notice {
     /// Its code was unregistered by a call.
     Unregistered(u64),
     /// Its code was taken out of the registry without one.
-    Retired(u64),
+    FreeLater(u64),
     /// The bytes of its stable code have been read.
     Read(u64),
 }
 
-impl Ledger {
-    pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Ledger {
+impl Applier {
+    pub fn new(status: Arc<Status>, regions: Arc<Regions>, alive: bool) -> Applier {
         let sinks = SinkSet::new(status.clone(), &regions);
         let registry = Registry::default();
-        Ledger {
+        Applier {
             status,
             registry,
             sinks,
@@ -148,13 +148,13 @@ impl Ledger {
                 for id in ids {
                     self.end_uncalled(id);
                     self.status.counters.unregistered.add(1);
-                    self.notify(Notice::Retired(id));
+                    self.notify(Notice::FreeLater(id));
                 }
             },
         }
     }
 
-    /// Time must not go back in the file. A record that was stamped before the end of an earlier pass but published after it is
+    /// Time must not go back in the file. A record that was stamped before the end of an earlier round but published after it is
     /// given a time after that of the last record that was written then. That time is as true: its call had not returned yet, so
     /// its code had not run. Nor do two records have the same time: the clock may not advance for some microseconds, and readers
     /// rely on the order of times.
@@ -205,9 +205,9 @@ impl Ledger {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs. The info records kept from a stopped one may have a shadow for the old place.
-        if shadow::len(&info_records) > 0 {
-            live.tables_len = shadow::remove(&mut info_records).map_or(0, |len| len as u32);
+        // No jitdump runs. The info records kept from a stopped one may have a frame load for the old place.
+        if frame_load::len(&info_records) > 0 {
+            live.tables_len = frame_load::remove(&mut info_records).map_or(0, |len| len as u32);
             if live.tables_len == 0 {
                 info_records.clear();
             }
@@ -262,7 +262,7 @@ impl Ledger {
         while let Some(old) = self.overwritten.pop() {
             self.status.counters.overwritten.add(1);
             self.sinks.gone(old);
-            self.notify(Notice::Retired(old));
+            self.notify(Notice::FreeLater(old));
         }
         if let Origin::LeftRegion(_, info_records) = code.origin {
             self.registry.keep_info_records(id, info_records);
@@ -282,14 +282,14 @@ mod tests {
     #[test]
     fn times_increase_up_to_the_end_of_their_range() {
         let status = Arc::new(Status::new(std::process::id(), Clock::Monotonic, Arc::default()));
-        let mut ledger = Ledger::new(status, Arc::default(), false);
+        let mut applier = Applier::new(status, Arc::default(), false);
         let pool = Pool::new(8 << 20).unwrap();
         pool.open(None);
         pool.replenish(1);
         let chunk = pool.take(FIRST_SIZE).unwrap().chunk();
         let mut last = |timestamp| {
-            ledger.apply(chunk, &mut event(EventKind::Unregister, timestamp, 0));
-            ledger.last_time
+            applier.apply(chunk, &mut event(EventKind::Unregister, timestamp, 0));
+            applier.last_time
         };
         assert_eq!([7, 7, 3, 9, 100].map(&mut last), [7, 8, 9, 10, 100]);
         // A spool may say anything.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::descriptors::DescriptorTable;
 use super::thread::Thread;
-use super::{futex, guard, thread, valgrind};
+use super::{futex, panic_guard, thread, valgrind};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
@@ -158,7 +158,7 @@ fn serve_until_unwanted(number: usize) {
 /// thread's first allocation, and a thread without a task needs none.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
-    guard::enter_for_good();
+    panic_guard::enter_for_good();
     let _ = catch_unwind(AssertUnwindSafe(task.body));
     task.done.store(true, Ordering::SeqCst);
     ring();

@@ -1,12 +1,12 @@
-//! Windows: regions that many small mappings share, for runtimes that map each function by itself.
+//! Mapping groups: regions that many small mappings share, for runtimes that map each function by itself.
 //!
-//! A window is a range of address space in which no other object lies. Its file has room for all of it. The first function that is
+//! A mapping group is a range of address space in which no other object lies. Its file has room for all of it. The first function that is
 //! registered there is adopted as any memory is, and the rest of the range counts as lost. Later mappings *join*: their pages become
 //! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set of
 //! tables and one descriptor serve all of them, and a mapping costs neither a region nor a look at everything that is mapped.
 //!
-//! Each page joins a window once. A later mapping there joins another window, which lies over the same range. So a window has
-//! no generations, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
+//! Each page joins a mapping group once. A later mapping there joins another mapping group, which lies over the same range. So a mapping group has
+//! no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
 //! to be that of the header page.
 
 use std::io;
@@ -23,29 +23,29 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sys::code_memory::{self, READ_EXEC};
-use crate::sys::guard;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
+use crate::sys::panic_guard;
 use crate::sys::{debug, reserve, thread};
 
-/// How far a window reaches in both directions from the mapping that begins it. perf may copy its file, holes and all.
+/// How far a mapping group reaches in both directions from the mapping that begins it. perf may copy its file, holes and all.
 const REACH: u64 = 4 << 20;
 /// A larger mapping is a region by itself.
 const MAPPING_MOST: u64 = 1 << 20;
 /// Pages are as large as this at least.
 const PAGE: u64 = 4096;
 
-/// Since when the pages of a window are its own, and until when they were: what was registered there meanwhile is in its file.
+/// Since when the pages of a mapping group are its own, and until when they were: what was registered there meanwhile is in its file.
 #[derive(Debug)]
-pub struct Window {
+pub struct MappingGroup {
     start: u64,
     /// 0: no mapping there has joined yet.
     since: Box<[AtomicU64]>,
     until: Box<[AtomicU64]>,
 }
 
-impl Window {
-    pub fn new(start: u64, len: u64) -> Result<Window> {
+impl MappingGroup {
+    pub fn new(start: u64, len: u64) -> Result<MappingGroup> {
         let count = len.div_ceil(PAGE) as usize;
         let times = |first: u64| {
             let mut times = Vec::new();
@@ -53,7 +53,7 @@ impl Window {
             times.resize_with(count, || AtomicU64::new(first));
             Ok(times.into_boxed_slice())
         };
-        Ok(Window { start, since: times(0)?, until: times(NEVER)? })
+        Ok(MappingGroup { start, since: times(0)?, until: times(NEVER)? })
     }
 
     fn pages(&self, start: u64, end: u64) -> Range<usize> {
@@ -106,30 +106,31 @@ impl Regions {
             return None;
         }
         let can_take = |region: &Region| {
-            let is_unused = |window: &Window| region.spans(addr, end - addr) && window.is_unused(addr, end);
+            let is_unused =
+                |mapping_group: &MappingGroup| region.spans(addr, end - addr) && mapping_group.is_unused(addr, end);
             region.gone() == NEVER
-                && !region.is_unwell.load(Ordering::Relaxed)
-                && region.window.as_ref().is_some_and(is_unused)
+                && !region.has_failed.load(Ordering::Relaxed)
+                && region.mapping_group.as_ref().is_some_and(is_unused)
         };
         let joined = self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, &it).is_some());
-        joined.or_else(|| self.open_window(status, &it))
+        joined.or_else(|| self.open_mapping_group(status, &it))
     }
 
-    /// A new window around a mapping.
-    fn open_window(&self, status: &Status, it: &Mapping) -> Option<&'static Region> {
+    /// A new mapping group around a mapping.
+    fn open_mapping_group(&self, status: &Status, it: &Mapping) -> Option<&'static Region> {
         let maps = self.all_mapped(status).ok()?;
         if self.overlap(it.start, it.end) || self.is_full(status) {
             return None;
         }
-        let (base, range, tables) = self.place_window(maps, it)?;
+        let (base, range, tables) = self.place_mapping_group(maps, it)?;
         let page = page_size() as u64;
         let made = (|| {
-            let window = Window::new(range.start, range.end - range.start).ok()?;
+            let mapping_group = MappingGroup::new(range.start, range.end - range.start).ok()?;
             let new = self.new_file(status, false).ok()?;
             let path = new.naming.path.clone();
             let parts = swap(new, range.clone(), &[*it], (base, page), tables.clone(), false).ok()?;
-            window.join(it.start, it.end, status.clock.now());
-            let parts = Parts { window: Some(window), ..parts };
+            mapping_group.join(it.start, it.end, status.clock.now());
+            let parts = Parts { mapping_group: Some(mapping_group), ..parts };
             let is_noted =
                 |region: &Region| region.lost.add(range.start, range.end, std::iter::once((it.start, it.end)));
             self.make_known(status, &[*it], parts, &path, is_noted).ok().map(|region| (region, path))
@@ -144,15 +145,15 @@ impl Regions {
         Some(region)
     }
 
-    /// Sets address space aside for the header page, which lies right below a window, and for the tables of the window.
-    fn place_window(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
+    /// Sets address space aside for the header page, which lies right below a mapping group, and for the tables of the mapping group.
+    fn place_mapping_group(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
         let page = page_size() as u64;
-        let windows = self.all().filter(|region| region.window.is_some());
-        let windows: Vec<u64> = windows.filter_map(Region::inode).collect();
+        let mapping_groups = self.all().filter(|region| region.mapping_group.is_some());
+        let mapping_groups: Vec<u64> = mapping_groups.filter_map(Region::inode).collect();
         // perf 7 takes an object for another one that has begun at the same address.
         let is_known = |base: u64| lock(&self.settings).bases.contains_key(&base);
         for _ in 0..8 {
-            let (low, high) = around(&maps, it, &windows);
+            let (low, high) = around(&maps, it, &mapping_groups);
             let end = high.min(it.end.saturating_add(REACH));
             let mut wish = low.max(it.start.saturating_sub(REACH));
             let base = loop {
@@ -174,9 +175,9 @@ impl Regions {
         None
     }
 
-    /// Code is about to be registered in the place of other code of a window. The memory that is mapped there now leaves the window.
+    /// Code is about to be registered in the place of other code of a mapping group. The memory that is mapped there now leaves the mapping group.
     #[cold]
-    pub(super) fn part_from_window(&self, status: &Status, region: &Region, addr: u64, size: u64) {
+    pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page).min(region.end()));
         undisturbed(|| {
@@ -185,7 +186,7 @@ impl Regions {
             let own = region.mapped_in(&maps);
             let inside = own.map(|it| Mapping { start: it.start.max(start), end: it.end.min(end), ..it });
             let mut left: Vec<Mapping> = inside.collect();
-            if !guard::is_beside_host() {
+            if !panic_guard::is_beside_host() {
                 take_back(&std::mem::take(&mut left));
             }
             self.lose(status, region, start, end, left.iter().map(|it| (it.start, it.end)));
@@ -194,36 +195,36 @@ impl Regions {
 }
 
 impl Region {
-    /// A mapping in a window joins it: puts its file in the place of the memory. `None` if it cannot.
+    /// A mapping in a mapping group joins it: puts its file in the place of the memory. `None` if it cannot.
     fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
         let file = lock(&self.naming).file().ok()?;
         if let Err(error) = exchange(it, &file, self.base) {
-            if let (io::ErrorKind::WouldBlock, Some(window)) = (error.kind(), &self.window) {
-                // A child may execute this part of the file. Nobody writes to it again: the next try joins another window.
+            if let (io::ErrorKind::WouldBlock, Some(mapping_group)) = (error.kind(), &self.mapping_group) {
+                // A child may execute this part of the file. Nobody writes to it again: the next try joins another mapping group.
                 let now = status.clock.now();
-                window.join(it.start, it.end, now);
-                window.leave(it.start, it.end, now, |_| true);
+                mapping_group.join(it.start, it.end, now);
+                mapping_group.leave(it.start, it.end, now, |_| true);
             }
             return None;
         }
         let naming = lock(&self.naming);
-        // Whoever finds that nothing of the window is mapped any more ends it.
+        // Whoever finds that nothing of the mapping group is mapped any more ends it.
         if self.gone() != NEVER || naming.identity().is_none() {
             drop(naming);
             take_back(&[*it]);
             return None;
         }
-        if let Some(window) = &self.window {
-            window.join(it.start, it.end, status.clock.now());
+        if let Some(mapping_group) = &self.mapping_group {
+            mapping_group.join(it.start, it.end, status.clock.now());
         }
         self.lost.find(it.start, it.end);
         Some(())
     }
 
-    /// Whether code would come in the place of other code in a window.
+    /// Whether code would come in the place of other code in a mapping group.
     #[inline]
     pub(super) fn is_used_up(&self, addr: u64, size: u64) -> bool {
-        self.window.is_some() && self.has_had_code(addr - self.start, size)
+        self.mapping_group.is_some() && self.has_had_code(addr - self.start, size)
     }
 
     #[cold]
@@ -232,9 +233,9 @@ impl Region {
     }
 }
 
-/// The range around a mapping in which no other object lies but windows: libdw finds nothing in objects that overlap.
-fn around(maps: &[Mapping], it: &Mapping, windows: &[u64]) -> (u64, u64) {
-    let objects = maps.iter().filter(|mapping| is_object(mapping) && !windows.contains(&mapping.inode));
+/// The range around a mapping in which no other object lies but mapping groups: libdw finds nothing in objects that overlap.
+fn around(maps: &[Mapping], it: &Mapping, mapping_groups: &[u64]) -> (u64, u64) {
+    let objects = maps.iter().filter(|mapping| is_object(mapping) && !mapping_groups.contains(&mapping.inode));
     let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
     let is_taken = |mapping: &Mapping| mapping.special || objects.contains(&mapping.inode);
     let at = maps.partition_point(|mapping| mapping.end <= it.start);
@@ -348,7 +349,7 @@ mod tests {
             assert_eq!(bytes(host.addr(number)), [number as u8; SIZE as usize]);
         }
         assert_eq!((host.status.counters.regions.get(), host.regions.all().count()), (1, 1));
-        // Memory between the mappings is not the window's.
+        // Memory between the mappings is not the mapping group's.
         assert!(host.regions.find(host.addr(0) - 10, 20).is_none());
         // It ends with the last of them.
         (0..20).for_each(|number| host.unmap(number));
@@ -386,7 +387,7 @@ mod tests {
     #[test]
     fn the_bridge_exchanges_nothing() {
         let host = Host::new("window-bridge");
-        let register = |addr| guard::beside_host(|| host.register(addr));
+        let register = |addr| panic_guard::beside_host(|| host.register(addr));
         let is_plain = |addr, byte| host.inode(addr) == 0 && bytes(addr) == [byte; SIZE as usize];
         let unknown = host.map(0, 1);
         assert!(register(unknown).is_none() && is_plain(unknown, 1));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::queue::oneshot::{oneshot, Take};
 use crate::sys::descriptors::{self, DescriptorTable};
 use crate::sys::thread::{self, Thread};
-use crate::sys::{debug, guard};
+use crate::sys::{debug, panic_guard};
 
 /// Runs `body` there and waits for it.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
@@ -42,7 +42,7 @@ fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Resul
     let (hand, take) = oneshot();
     let (give, result) = oneshot();
     let spawned = thread::spawn_quiet(thread::APART, thread::STACK, move || {
-        guard::enter_for_good();
+        panic_guard::enter_for_good();
         let Some(body): Option<Box<F>> = take.wait() else { return };
         descriptors::separate();
         give.give(body());
