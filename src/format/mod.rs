@@ -3,6 +3,7 @@
 pub mod arch;
 pub mod cfi;
 pub mod elf;
+mod get;
 pub mod jitdump;
 pub mod name;
 pub mod name_and_file;

@@ -1,8 +1,5 @@
 //! Entries of live registrations: the place of a group in the jitdump, or of its info records in memory.
 
-use super::Registry;
-use crate::sys::sort::sort;
-
 /// A place in the jitdump: that of a group, without the code bytes at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -41,60 +38,5 @@ impl Entry {
     pub fn info_records(&self) -> Option<(usize, usize)> {
         let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
         (self.stored_offset & IN_MEMORY != 0).then_some(place)
-    }
-}
-
-impl Registry {
-    /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
-    pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
-        let known = |(slot, entry): (usize, &Entry)| {
-            let stored = entry.stored().filter(|_| entry.generation != 0)?;
-            Some((self.id_in(slot as u32), stored, self.pieces[entry.piece].size.into()))
-        };
-        self.entries.iter().enumerate().filter_map(known)
-    }
-
-    /// The ids of all live registrations, in the order in which the jitdump has them or they came. `None` if there is no
-    /// memory.
-    pub fn live_by_place(&self) -> Option<impl Iterator<Item = u64>> {
-        let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
-        let mut ids: Vec<(u64, u64)> = Vec::new();
-        ids.try_reserve_exact(self.live).ok()?;
-        ids.extend(live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)));
-        sort(&mut ids);
-        Some(ids.into_iter().map(|(_, id)| id))
-    }
-
-    /// Notes where the jitdump has the group of live code, and the size of the tables in it.
-    #[inline]
-    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
-        if self.entry(id).is_some() {
-            let entry = &mut self.entries[id as u32 as usize];
-            if let Some((_, len)) = entry.info_records() {
-                self.info_records.drop(len);
-            }
-            entry.tables_len = tables_len;
-            entry.stored_offset = stored.map_or(0, |stored| stored.offset);
-            entry.stored_len = stored.map_or(0, |stored| stored.len as u32);
-        }
-    }
-
-    /// Keeps the info records of live code, instead of its place in the jitdump. They are not kept if there is no memory for them.
-    pub fn keep_info_records(&mut self, id: u64, info_records: &[u8]) {
-        let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
-        self.set_stored(id, None, tables_len);
-        if info_records.is_empty() || self.entry(id).is_none() {
-            return;
-        }
-        if let Some(at) = self.info_records.add(info_records) {
-            let entry = &mut self.entries[id as u32 as usize];
-            (entry.stored_offset, entry.stored_len) = (at as u64 | IN_MEMORY, info_records.len() as u32);
-        }
-    }
-
-    /// The info records of live code; empty if none are kept.
-    pub fn info_records_of(&self, id: u64) -> &[u8] {
-        let place = self.entry(id).and_then(Entry::info_records);
-        place.map_or(&[], |(at, len)| self.info_records.get(at, len))
     }
 }

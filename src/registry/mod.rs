@@ -15,6 +15,7 @@ mod map_contents;
 mod names;
 pub mod ordered;
 mod pieces;
+mod stored;
 #[cfg(test)]
 mod tests;
 

@@ -36,6 +36,7 @@ pub mod spool;
 pub mod sync;
 pub mod thread;
 pub mod timed_lock;
+pub mod timekeeper;
 pub mod tracer;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::recover;
-use super::sources::Source;
+use super::source::Source;
 use super::{Applier, Merge, Notice, Writer};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};

@@ -4,6 +4,7 @@
 //! adapts to the load; after a second without work it sleeps until it is woken.
 
 mod applier;
+mod collect;
 mod fork;
 mod late;
 mod life;
@@ -13,7 +14,7 @@ pub mod models;
 pub mod recover;
 mod regions;
 mod sleep;
-mod sources;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +41,7 @@ pub use applier::{Applier, Notice};
 pub use fork::Inheritance;
 pub use life::fail;
 pub use merge::Merge;
-use sources::Source;
+use source::Source;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::sources::Source;
+use super::source::Source;
 use super::Writer;
 use crate::sys::last_thread;
 use crate::sys::{barrier, host_fds};

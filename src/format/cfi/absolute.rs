@@ -2,7 +2,7 @@
 //! distances to it, which may not fit 32 bits.
 
 use super::handlers::Handler;
-use crate::format::jitdump::raw::u32_at;
+use crate::format::get::u32_at;
 use crate::sys::reserve;
 
 /// As in `format/cfi`: a CIE's pointers to code are distances of 32 bits (DW_EH_PE_pcrel | DW_EH_PE_sdata4).

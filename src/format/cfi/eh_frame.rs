@@ -14,8 +14,8 @@ use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, Pointer, 
 use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
 use gimli::LittleEndian;
 
+use super::entries::{check_memory, Entries, Placement};
 use super::handlers::Handler;
-use super::{check_memory, Entries, Placement};
 use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;

@@ -7,6 +7,7 @@
 pub mod absolute;
 pub mod debug_frame;
 mod eh_frame;
+mod entries;
 mod handlers;
 mod presets;
 #[cfg(test)]
@@ -15,23 +16,15 @@ mod tests;
 pub use eh_frame::CIE_MAX;
 pub use presets::{resolve_fixed, Frame};
 
-use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
-use gimli::write::{
-    Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry, FrameTable,
-    Writer,
-};
-use gimli::{Encoding, Format, LittleEndian};
+use gimli::write::{EhFrame, EndianVec, Writer};
+use gimli::LittleEndian;
 
 use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::format::arch::Arch;
-use crate::sys::reserve;
 use crate::sys::sort::sort;
-use handlers::Handler;
-
-/// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
-const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
+use entries::{align8, Entries, Placement};
 
 /// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
 pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
@@ -165,55 +158,6 @@ pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
     Ok(tables(&entries, 0)?.bytes.len())
 }
 
-/// How the tables refer to the code.
-struct Placement {
-    arch: Arch,
-    /// Address of the code when `.eh_frame` has address 0, modulo 2^64.
-    code: u64,
-    /// `DW_EH_PE_*` of the addresses in FDEs.
-    pointers: DwEhPe,
-}
-
-impl Placement {
-    /// `.eh_frame` at the first multiple of 8 after the code.
-    fn behind(arch: Arch, code_size: u64) -> Self {
-        Placement { arch, code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
-    }
-
-    /// A CIE whose FDEs are written with these pointers. Places in the code are not factored: it saves nothing, because
-    /// the steps between them are small, and it lets an FDE start at any byte.
-    fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
-        let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
-        cie.fde_address_encoding = self.pointers;
-        if let Some(register) = self.arch.abi().kept {
-            cie.add_instruction(CallFrameInstruction::SameValue(register));
-        }
-        cie
-    }
-
-    /// An FDE for `len` bytes from `start` bytes after the start of the code.
-    fn fde(&self, start: u64, len: u32) -> FrameDescriptionEntry {
-        FrameDescriptionEntry::new(Address::Constant(self.code.wrapping_add(start)), len)
-    }
-}
-
-/// Frame entries that are not laid out yet.
-struct Entries {
-    table: FrameTable,
-    /// Where each FDE starts, in bytes from the start of the code, and its handler, in the order of the table.
-    fdes: Vec<(u64, Option<Handler>)>,
-}
-
-/// Whether there is memory to convert so many bytes of entries. No allocation of gimli can fail in good order.
-fn check_memory(entries: usize) -> Result<()> {
-    /// An instruction of one byte takes so much in a list that doubles its room when it is full.
-    const FOR_EACH_BYTE: usize = 2 * size_of::<(u32, CallFrameInstruction)>();
-    match reserve::may_take(entries.saturating_mul(FOR_EACH_BYTE)) {
-        true => Ok(()),
-        false => Err(Error::NoMemory),
-    }
-}
-
 /// Writes `.eh_frame` and `.eh_frame_hdr`.
 fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     let mut section = EhFrame::from(EndianVec::new(LittleEndian));
@@ -268,11 +212,6 @@ fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
 
 fn word(section: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*section.get(at..)?.first_chunk()?))
-}
-
-/// The first multiple of 8 that is not below `size`, modulo 2^64.
-fn align8(size: u64) -> u64 {
-    size.wrapping_add(7) & !7
 }
 
 /// What gimli refuses to write.

@@ -3,7 +3,7 @@
 use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
 
-use super::{check_memory, Entries, Placement};
+use super::entries::{check_memory, Entries, Placement};
 use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Abi, Arch};

@@ -9,7 +9,9 @@
 use super::hidden;
 use super::inlines::Inlines;
 use super::line_program::{lines, Head};
-use crate::format::jitdump::raw::{RawEntry, RawRecord};
+pub use super::unit::Function;
+use super::unit::{set_length, Row};
+use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
 /// `.debug_abbrev`, the same for all units. A unit is 1, a function 2, one with inlined functions in it 3, and a function of
@@ -62,17 +64,6 @@ const ARANGES_ADDR: u64 = 16;
 /// Where in a unit the address of its function is.
 const UNIT_ADDR: usize = 12;
 
-/// A function.
-#[derive(Clone, Copy, Debug)]
-pub struct Function<'a> {
-    /// Its name, without NUL.
-    pub name: &'a [u8],
-    /// Its address in the file.
-    pub addr: u64,
-    /// Its size.
-    pub size: u64,
-}
-
 /// The sections, as far as they are to be written, and how long they are before that.
 #[derive(Debug)]
 pub struct Sections<'a> {
@@ -117,9 +108,6 @@ impl<'a> Records<'a> {
         Some(rows)
     }
 }
-
-/// A line, and where in the code it begins.
-pub(super) type Row<'a> = (Option<u64>, RawEntry<'a>);
 
 /// Appends the unit that some records are about. `None` if they make no sense, the sections are full, or there is no
 /// memory; then nothing has changed.
@@ -226,11 +214,4 @@ fn range(info_at: u32, function: &Function<'_>) -> [u8; ARANGES_SIZE as usize] {
 /// The end of a section, which DWARF wants to be below 4 GiB.
 fn end((len, pending): &(u64, &mut Vec<u8>)) -> Option<u32> {
     u32::try_from(len.checked_add(pending.len() as u64)?).ok()
-}
-
-/// Fills in the length of what begins with it and goes up to the end.
-pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
-    let len = u32::try_from(out.len() - begin - 4).ok()?;
-    out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());
-    Some(())
 }

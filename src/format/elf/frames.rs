@@ -6,7 +6,7 @@
 
 use super::search::Row;
 use crate::format::cfi::debug_frame::CIES_MAX;
-use crate::format::jitdump::raw::u32_at;
+use crate::format::get::u32_at;
 use crate::sys::reserve;
 
 /// Where in an FDE the size of its code is. With 0 there it describes nothing.

@@ -15,6 +15,7 @@ pub mod read;
 pub mod search;
 #[cfg(test)]
 mod tests;
+mod unit;
 use super::put::Put;
 
 /// Size of a symbol.

@@ -12,9 +12,8 @@
 //!
 //! The records of the frame load are the beginning of the group of its code, so that they stay together wherever that is copied.
 
-use super::raw::{u32_at, u64_at};
-use super::read::raw;
-use super::{id, put_at, put_prefix, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
+use super::record::{id, put_at, put_prefix, raw, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
+use crate::format::get::{u32_at, u64_at};
 use crate::format::put::Put;
 
 /// The name of all frame loads. Readers see it where no code ever runs.

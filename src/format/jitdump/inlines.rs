@@ -3,11 +3,11 @@
 //! It is the first one of a group, in chunks and in memory, where the code lies in a region. Whoever hands a group to a jitdump takes
 //! it off before.
 
-use super::raw::{c_string, u32_at, RawRecord};
-use super::read::raw;
-use super::{id, put_prefix, PREFIX_SIZE};
+use super::raw::{c_string, RawRecord};
+use super::record::{id, put_prefix, raw, PREFIX_SIZE};
 use crate::api::code::Inline;
 use crate::api::error::{Error, Result};
+use crate::format::get::u32_at;
 use crate::format::name;
 use crate::format::put::Put;
 use crate::sys::sort::sort;

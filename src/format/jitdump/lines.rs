@@ -1,6 +1,6 @@
 //! The line table of a group: rows in any order, and the DEBUG_INFO record with them.
 
-use super::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
+use super::record::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
 use crate::api::code::{Line, LineTable, Lines};
 use crate::api::error::{Error, Result};
 use crate::format::put::Put;

@@ -10,54 +10,21 @@ pub mod inlines;
 mod lines;
 pub mod raw;
 mod read;
+mod record;
 mod template;
 
 pub use lines::put_debug;
 use lines::{debug_size, put_debug_of_any};
 pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, Records};
+pub use record::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE, UNWINDING_FIXED_SIZE};
+use record::{put_at, raw, DEBUG_ENTRY_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, MAGIC, VERSION};
 pub use template::UnwindingTemplate;
 
+use super::get::u64_at;
 use super::put::Put;
 use crate::api::code::Lines;
 use crate::api::error::Result;
 use crate::format::cfi::Tables;
-
-/// Size of the file header. Readers take no other.
-pub const HEADER_SIZE: usize = 40;
-/// Size of what all records begin with: id, total size, time stamp.
-pub const PREFIX_SIZE: usize = 16;
-/// Size of a LOAD record before its name.
-pub const LOAD_FIXED_SIZE: usize = 56;
-/// Size of an UNWINDING_INFO record before its tables.
-pub const UNWINDING_FIXED_SIZE: usize = 40;
-/// Size of a DEBUG_INFO record before its entries.
-pub const DEBUG_FIXED_SIZE: usize = 32;
-/// Size of a DEBUG_INFO entry before its file name.
-const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
-/// Size of a MOVE record.
-pub const MOVE_SIZE: usize = 64;
-
-/// "JiTD" when read with the writer's byte order.
-const MAGIC: u32 = 0x4a69_5444;
-const VERSION: u32 = 1;
-/// Header flag: time stamps come from the processor's counter and not from CLOCK_MONOTONIC.
-const FLAG_ARCH_TIMESTAMP: u64 = 1;
-
-/// Record ids.
-pub mod id {
-    /// Code has been compiled.
-    pub const LOAD: u32 = 0;
-    /// Code has been moved.
-    pub const MOVE: u32 = 1;
-    /// Line table of the next LOAD.
-    pub const DEBUG_INFO: u32 = 2;
-    /// No more records.
-    pub const CLOSE: u32 = 3;
-    /// Unwind tables of the next LOAD.
-    pub const UNWINDING_INFO: u32 = 4;
-    /// Inlined functions of the next LOAD: a record of our own, which is in no file.
-    pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
-}
 
 /// What the file header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,13 +245,6 @@ struct LoadFixed {
 
 const _: () = assert!(size_of::<UnwindingFixed>() == UNWINDING_FIXED_SIZE && size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
 
-#[inline(always)]
-fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size: usize) {
-    put.u32(id);
-    put.u32(total_size as u32);
-    put.u64(timestamp);
-}
-
 /// What changes in a group when its code is registered again at another place.
 #[derive(Clone, Copy, Debug)]
 pub struct Relocation {
@@ -307,7 +267,7 @@ pub fn set_time(group: &mut [u8], timestamp: u64) {
 
 fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
     let (mut at, frame_load) = (0, frame_load::len(group));
-    while let Some(record) = read::raw(group, at) {
+    while let Some(record) = raw(group, at) {
         // The last one may be without its code bytes.
         let end = (at + record.total_size).min(group.len());
         change(record.id, &mut group[at..end]);
@@ -357,10 +317,10 @@ pub fn set_process(group: &mut [u8], pid: u32) {
 }
 
 fn relocate_debug(record: &mut [u8], addr: u64) {
-    let Some(old) = raw::u64_at(record, PREFIX_SIZE) else { return };
+    let Some(old) = u64_at(record, PREFIX_SIZE) else { return };
     put_at(record, PREFIX_SIZE, &addr.to_ne_bytes());
     let mut at = DEBUG_FIXED_SIZE;
-    while let Some(entry) = raw::u64_at(record, at) {
+    while let Some(entry) = u64_at(record, at) {
         put_at(record, at, &entry.wrapping_sub(old).wrapping_add(addr).to_ne_bytes());
         let name = record.get(at + DEBUG_ENTRY_FIXED_SIZE..).unwrap_or_default();
         let Some(name_len) = name.iter().position(|&byte| byte == 0) else { return };
@@ -373,12 +333,6 @@ pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();
     if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {
         put_at(record, 32, &0u64.to_ne_bytes());
-    }
-}
-
-fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(place) = bytes.get_mut(at..at + value.len()) {
-        place.copy_from_slice(value);
     }
 }
 

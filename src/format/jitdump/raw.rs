@@ -2,9 +2,11 @@
 
 use std::ffi::CStr;
 
-use super::id;
-use super::{DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MAGIC, MOVE_SIZE, PREFIX_SIZE};
-use super::{FLAG_ARCH_TIMESTAMP, UNWINDING_FIXED_SIZE};
+use super::record::{
+    id, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, HEADER_SIZE, LOAD_FIXED_SIZE, MAGIC, MOVE_SIZE,
+    PREFIX_SIZE, UNWINDING_FIXED_SIZE,
+};
+use crate::format::get::{u32_at, u64_at};
 
 /// Bytes with the byte order of their file.
 #[derive(Clone, Copy, Debug)]
@@ -24,16 +26,6 @@ impl Fields<'_> {
         let value = u64_at(self.bytes, at)?;
         Some(if self.swapped { value.swap_bytes() } else { value })
     }
-}
-
-#[inline(always)]
-pub(in crate::format) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-#[inline(always)]
-pub(in crate::format) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {

@@ -3,22 +3,10 @@
 use std::io;
 use std::ops::Range;
 
-use super::raw::{u32_at, u64_at, RawHeader, RawMove, RawRecord, RawRecords};
-use super::{frame_load, id, Header, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
-
-/// What matters of a record's prefix.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Raw {
-    pub id: u32,
-    pub total_size: usize,
-}
-
-/// The prefix at `at`; `None` at the end or if the size cannot be one. The record itself need not be there.
-pub(super) fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
-    let prefix = bytes.get(at..at.checked_add(PREFIX_SIZE)?)?;
-    let raw = Raw { id: u32_at(prefix, 0)?, total_size: u32_at(prefix, 4)? as usize };
-    (raw.total_size >= PREFIX_SIZE).then_some(raw)
-}
+use super::raw::{RawHeader, RawMove, RawRecord, RawRecords};
+use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use super::{frame_load, Header};
+use crate::format::get::u64_at;
 
 /// Checks that `head` is a whole group except for the code bytes at its end, for code of this size with a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {

@@ -17,11 +17,12 @@ use crate::queue::status::{LastError, Status};
 use crate::queue::thread_slot::ThreadSlot;
 use crate::registry::ids::Ids;
 use crate::registry::Registry;
-use crate::sys::clock::{self, Timekeeper};
+use crate::sys::clock;
 use crate::sys::park::Parker;
 use crate::sys::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sys::sync::channel::{self, Receiver, Sender};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex};
+use crate::sys::timekeeper::Timekeeper;
 use crate::sys::{reserve, thread};
 
 /// All code indices of this library are at least this.

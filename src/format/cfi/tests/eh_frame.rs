@@ -1,10 +1,13 @@
 //! Sections that compilers could have made.
 
 use gimli::constants::*;
-use gimli::write::{CallFrameInstruction, Expression};
+use gimli::write::{
+    Address, CallFrameInstruction, CommonInformationEntry, Expression, FrameDescriptionEntry, FrameTable,
+};
 use gimli::Register;
 
 use super::*;
+use crate::format::cfi::entries::ENCODING;
 
 /// Where such a section lies: above the code, within reach of 32 bits.
 pub(super) const SECTION: u64 = CODE + 0x10_0000;

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::HDR_SHARE;
+/// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
+pub(super) const HDR_SHARE: u64 = 4;
 
 /// Where the parts of a region lie in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,8 +44,8 @@ use crate::sys::mapping::page_size;
 
 use code::PendingCode;
 use disk::Disk;
-use layout::split;
 pub use layout::Layout;
+use layout::{split, HDR_SHARE};
 use part::{Parts, Space};
 use table::SearchTable;
 
@@ -55,8 +55,6 @@ const PAGE: u64 = 64 << 10;
 const EH_FRAME_MIN: u64 = 64 << 10;
 /// And the most, which is enough for some million functions: so that tables and a region of `SIZE_MAX` lie within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
-/// Each search table has this part of the room that `.eh_frame` has: an FDE has about 40 bytes, a row 8.
-const HDR_SHARE: u64 = 4;
 /// Bytes that wait for the next write: what is more is written before.
 const AT_ONCE: usize = 8 << 20;
 /// Bytes that wait for a file that cannot be written: what is more is left out.

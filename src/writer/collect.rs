@@ -1,25 +1,14 @@
-//! The registering threads as the writer sees them: which chunks there are to be read, and what comes back to the pool.
+//! What the writer looks at before each round, and what comes back to the pool after it: requests, threads, chunks, ids.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::source::Source;
 use super::{Notice, Writer};
 use crate::api::Id;
-use crate::queue::chunk::Chunk;
 use crate::queue::shared::Message;
 use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::{barrier, rights};
-
-/// A registering thread as the writer sees it.
-pub(super) struct Source {
-    pub(super) slot: Arc<ThreadSlot>,
-    /// Chunks that are full, oldest first.
-    full: VecDeque<Chunk>,
-    /// The chunk that the thread was filling when this round began.
-    current: Option<Chunk>,
-    /// The thread had ended when this round began.
-    ended: bool,
-}
 
 impl Writer {
     /// Finds out what was asked for.
@@ -167,18 +156,5 @@ impl Writer {
                 }
             }
         }
-    }
-}
-
-impl Source {
-    pub(super) fn has_unread(&self) -> bool {
-        self.readings().any(|chunk| chunk.consumed() < chunk.committed())
-    }
-
-    /// The chunks to read in this round, oldest first.
-    pub(super) fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
-        // If the thread has sent the chunk meanwhile, it is there twice.
-        let current = self.current.filter(|current| !self.full.contains(current));
-        self.full.iter().copied().chain(current)
     }
 }

@@ -1,0 +1,67 @@
+//! Frame entries before they are laid out, and the code that they refer to.
+
+use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
+use gimli::write::{Address, CallFrameInstruction, CommonInformationEntry, FrameDescriptionEntry, FrameTable};
+use gimli::{Encoding, Format};
+
+use super::handlers::Handler;
+use crate::api::error::{Error, Result};
+use crate::format::arch::Arch;
+use crate::sys::reserve;
+
+/// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
+pub(super) const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
+
+/// How the tables refer to the code.
+pub(super) struct Placement {
+    pub arch: Arch,
+    /// Address of the code when `.eh_frame` has address 0, modulo 2^64.
+    pub code: u64,
+    /// `DW_EH_PE_*` of the addresses in FDEs.
+    pub pointers: DwEhPe,
+}
+
+impl Placement {
+    /// `.eh_frame` at the first multiple of 8 after the code.
+    pub fn behind(arch: Arch, code_size: u64) -> Self {
+        Placement { arch, code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
+    }
+
+    /// A CIE whose FDEs are written with these pointers. Places in the code are not factored: it saves nothing, because
+    /// the steps between them are small, and it lets an FDE start at any byte.
+    pub fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
+        let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
+        cie.fde_address_encoding = self.pointers;
+        if let Some(register) = self.arch.abi().kept {
+            cie.add_instruction(CallFrameInstruction::SameValue(register));
+        }
+        cie
+    }
+
+    /// An FDE for `len` bytes from `start` bytes after the start of the code.
+    pub fn fde(&self, start: u64, len: u32) -> FrameDescriptionEntry {
+        FrameDescriptionEntry::new(Address::Constant(self.code.wrapping_add(start)), len)
+    }
+}
+
+/// Frame entries that are not laid out yet.
+pub(super) struct Entries {
+    pub table: FrameTable,
+    /// Where each FDE starts, in bytes from the start of the code, and its handler, in the order of the table.
+    pub fdes: Vec<(u64, Option<Handler>)>,
+}
+
+/// Whether there is memory to convert so many bytes of entries. No allocation of gimli can fail in good order.
+pub(super) fn check_memory(entries: usize) -> Result<()> {
+    /// An instruction of one byte takes so much in a list that doubles its room when it is full.
+    const FOR_EACH_BYTE: usize = 2 * size_of::<(u32, CallFrameInstruction)>();
+    match reserve::may_take(entries.saturating_mul(FOR_EACH_BYTE)) {
+        true => Ok(()),
+        false => Err(Error::NoMemory),
+    }
+}
+
+/// The first multiple of 8 that is not below `size`, modulo 2^64.
+pub(super) fn align8(size: u64) -> u64 {
+    size.wrapping_add(7) & !7
+}

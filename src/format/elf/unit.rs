@@ -1,0 +1,24 @@
+//! What units and their line programs are made of.
+
+use crate::format::jitdump::raw::RawEntry;
+
+/// A function.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<'a> {
+    /// Its name, without NUL.
+    pub name: &'a [u8],
+    /// Its address in the file.
+    pub addr: u64,
+    /// Its size.
+    pub size: u64,
+}
+
+/// A line, and where in the code it begins.
+pub type Row<'a> = (Option<u64>, RawEntry<'a>);
+
+/// Fills in the length of what begins with it and goes up to the end.
+pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
+    let len = u32::try_from(out.len() - begin - 4).ok()?;
+    out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());
+    Some(())
+}

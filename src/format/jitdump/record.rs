@@ -1,0 +1,68 @@
+//! What all records are made of: sizes, ids, the prefix, and numbers at their places.
+
+use crate::format::get::u32_at;
+use crate::format::put::Put;
+
+/// Size of the file header. Readers take no other.
+pub const HEADER_SIZE: usize = 40;
+/// Size of what all records begin with: id, total size, time stamp.
+pub const PREFIX_SIZE: usize = 16;
+/// Size of a LOAD record before its name.
+pub const LOAD_FIXED_SIZE: usize = 56;
+/// Size of an UNWINDING_INFO record before its tables.
+pub const UNWINDING_FIXED_SIZE: usize = 40;
+/// Size of a DEBUG_INFO record before its entries.
+pub const DEBUG_FIXED_SIZE: usize = 32;
+/// Size of a DEBUG_INFO entry before its file name.
+pub(super) const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
+/// Size of a MOVE record.
+pub const MOVE_SIZE: usize = 64;
+
+/// "JiTD" when read with the writer's byte order.
+pub(super) const MAGIC: u32 = 0x4a69_5444;
+pub(super) const VERSION: u32 = 1;
+/// Header flag: time stamps come from the processor's counter and not from CLOCK_MONOTONIC.
+pub(super) const FLAG_ARCH_TIMESTAMP: u64 = 1;
+
+/// Record ids.
+pub mod id {
+    /// Code has been compiled.
+    pub const LOAD: u32 = 0;
+    /// Code has been moved.
+    pub const MOVE: u32 = 1;
+    /// Line table of the next LOAD.
+    pub const DEBUG_INFO: u32 = 2;
+    /// No more records.
+    pub const CLOSE: u32 = 3;
+    /// Unwind tables of the next LOAD.
+    pub const UNWINDING_INFO: u32 = 4;
+    /// Inlined functions of the next LOAD: a record of our own, which is in no file.
+    pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
+}
+
+#[inline(always)]
+pub(super) fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size: usize) {
+    put.u32(id);
+    put.u32(total_size as u32);
+    put.u64(timestamp);
+}
+
+pub(super) fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(place) = bytes.get_mut(at..at + value.len()) {
+        place.copy_from_slice(value);
+    }
+}
+
+/// What matters of a record's prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw {
+    pub id: u32,
+    pub total_size: usize,
+}
+
+/// The prefix at `at`; `None` at the end or if the size cannot be one. The record itself need not be there.
+pub fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
+    let prefix = bytes.get(at..at.checked_add(PREFIX_SIZE)?)?;
+    let raw = Raw { id: u32_at(prefix, 0)?, total_size: u32_at(prefix, 4)? as usize };
+    (raw.total_size >= PREFIX_SIZE).then_some(raw)
+}

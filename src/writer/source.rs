@@ -1,0 +1,31 @@
+//! A registering thread as the writer sees it: which chunks there are to be read.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::queue::chunk::Chunk;
+use crate::queue::thread_slot::ThreadSlot;
+
+/// See the module's description.
+pub(super) struct Source {
+    pub(super) slot: Arc<ThreadSlot>,
+    /// Chunks that are full, oldest first.
+    pub(super) full: VecDeque<Chunk>,
+    /// The chunk that the thread was filling when this round began.
+    pub(super) current: Option<Chunk>,
+    /// The thread had ended when this round began.
+    pub(super) ended: bool,
+}
+
+impl Source {
+    pub(super) fn has_unread(&self) -> bool {
+        self.readings().any(|chunk| chunk.consumed() < chunk.committed())
+    }
+
+    /// The chunks to read in this round, oldest first.
+    pub(super) fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
+        // If the thread has sent the chunk meanwhile, it is there twice.
+        let current = self.current.filter(|current| !self.full.contains(current));
+        self.full.iter().copied().chain(current)
+    }
+}
