@@ -1,5 +1,5 @@
 /*
- * Code with the frames that docs/integration.md says LuaJIT and MoarVM have, described by its fragments, for perf to unwind.
+ * Code with the frames that docs/special-cases.md says LuaJIT and MoarVM have, described by its fragments, for perf to unwind.
  * All of it loops, so that perf finds it at work at its various instructions. Usage: frames SECONDS,
  * of processor time. x86-64.
  */
