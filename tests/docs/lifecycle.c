@@ -1,5 +1,6 @@
 /*
- * A runtime made of the fragments of docs/integration.md and docs/special-cases.md: does with them what their text says, and looks at the counters.
+ * A runtime made of the fragments of docs/integration.md and docs/special-cases.md: does with them what their text says, and looks
+ * at the counters.
  * Usage: lifecycle off | on. Prints "ok".
  */
 #include <jitsym.h>
