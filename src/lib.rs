@@ -65,7 +65,7 @@ pub use api::options::{Dialect, Fork, Options, Sinks, Wanted};
 pub use api::Id;
 pub use format::unwind::room_needed as unwind_size;
 #[doc(hidden)]
-pub use queue::spool::published::{read as read_spool, Said};
+pub use queue::spool::of_others::{read as read_spool, Said};
 pub use queue::status::{SpoolState, Stats};
 pub use session::{clean_dirs, flush_from_signal, last_error, spool_dir, Session};
 #[doc(hidden)]

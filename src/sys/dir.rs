@@ -1,18 +1,18 @@
 //! A directory that is held: files in it are found by name also after the process has changed its root, and never those of
 //! another directory that has taken the same path since.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use rustix::fs::{linkat, openat, renameat, unlinkat, AtFlags, Mode, OFlags, CWD};
-use rustix::io::retry_on_intr;
+use rustix::fs::{linkat, renameat, unlinkat, AtFlags, OFlags, CWD};
 
 use super::descriptors::DescriptorTable;
 use super::file::{look_at, Held, Identity};
+use super::listing;
+use super::open_at::{c_string, open_at};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -63,6 +63,11 @@ impl Dir {
         Ok(Dir(Held::new(self.open_file(name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?)?))
     }
 
+    /// All names in it, except those of itself and its parent.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        listing::names_in(self.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
+    }
+
     /// The metadata of the entry with this name, of a link and not of its target.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
@@ -111,17 +116,6 @@ impl Dir {
     }
 }
 
-/// Opens a file by its name in a directory.
-pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u32) -> io::Result<File> {
-    let (name, mode) = (c_string(name)?, Mode::from_raw_mode(mode));
-    Ok(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?.into())
-}
-
-/// rustix would convert names too, with one piece of code for short names and another for long ones.
-pub(super) fn c_string(name: &OsStr) -> io::Result<CString> {
-    Ok(CString::new(name.as_bytes())?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,7 +145,7 @@ mod tests {
         let below = dir.below(name("below")).unwrap();
         fs::write(new.join("below/c"), "c").unwrap();
         assert!(below.open_to_read(name("c")).is_ok() && dir.remove_dir(name("below")).is_err());
-        assert_eq!(crate::sys::listing::names_below(&below).unwrap(), ["c"]);
+        assert_eq!(below.names().unwrap(), ["c"]);
         below.remove(name("c")).unwrap();
         dir.remove_dir(name("below")).unwrap();
         std::os::unix::fs::symlink(&old, new.join("below")).unwrap();

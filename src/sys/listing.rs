@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, RawDir, CWD};
 
-use super::dir::{open_at, Dir};
+use super::open_at::open_at;
 
 /// All names in a directory, except those of itself and its parent.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
@@ -20,15 +20,11 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
 
 /// Those of them that are `wanted`: for a directory in which others may have any number.
 pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
-    read(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
+    names_in(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
 }
 
-/// All names in a directory that is held.
-pub fn names_below(dir: &Dir) -> io::Result<Vec<OsString>> {
-    read(dir.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
-}
-
-fn read(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
+/// The same for a directory that is open.
+pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
     let mut entries = RawDir::new(dir, &mut room);
     while let Some(entry) = entries.next() {

@@ -20,6 +20,7 @@ pub mod loader;
 pub mod mapping;
 pub mod maps;
 pub mod marker;
+mod open_at;
 pub mod other_writers;
 pub mod page_exchange;
 pub mod panic_guard;

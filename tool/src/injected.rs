@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use jitsym::sys::dir::Dir;
-use jitsym::sys::{listing, process};
+use jitsym::sys::process;
 use jitsym::Cleaned;
 
 use crate::region::Region;
@@ -246,7 +246,7 @@ impl Place {
 
     /// What is in it, in order.
     fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = listing::names_below(&self.dir)?;
+        let mut names = self.dir.names()?;
         names.sort();
         Ok(names)
     }

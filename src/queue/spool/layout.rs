@@ -19,6 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 use super::published::{self, Published};
+use super::text_cell::TextCell;
 use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
@@ -135,14 +136,6 @@ struct FileStateCell {
     len: AtomicU64,
 }
 
-/// Text of up to eight bytes a word, without zeros.
-#[derive(Debug)]
-#[repr(C)]
-pub struct TextCell<const WORDS: usize> {
-    len: AtomicU64,
-    words: [AtomicU64; WORDS],
-}
-
 /// Where in a spool the file is announced that is about to replace the map, and what is written there. `awaited`: see the field.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
@@ -187,25 +180,6 @@ impl FileStateCell {
     fn get(&self) -> Option<FileState> {
         let identity = self.file.get();
         (identity != NO_FILE).then(|| FileState { identity, len: self.len.load(Ordering::Relaxed) })
-    }
-}
-
-impl<const WORDS: usize> TextCell<WORDS> {
-    pub fn set(&self, text: &[u8]) {
-        self.len.store(text.len() as u64, Ordering::Relaxed);
-        for (word, bytes) in self.words.iter().zip(text.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
-        }
-    }
-
-    /// `None` if that makes no sense.
-    pub fn get(&self) -> Option<Vec<u8>> {
-        let len = usize::try_from(self.len.load(Ordering::Relaxed)).ok().filter(|&len| len <= 8 * WORDS)?;
-        let mut text: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-        text.truncate(len);
-        (!text.contains(&0)).then_some(text)
     }
 }
 

@@ -5,7 +5,9 @@
 //! and while nothing is written, it is private memory of the same shape at the same addresses.
 
 pub mod layout;
+pub mod of_others;
 pub mod published;
+mod text_cell;
 
 use std::io;
 use std::ops::Range;

@@ -3,13 +3,10 @@
 //! It lies in the header of the spool, at the same place in all versions, and names its values. So a program of another version reads
 //! it too. Each value is right by itself, as in `jitsym_stats`. The writer stores them after each round.
 
-use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::layout::{HeaderCopy, TextCell};
+use super::text_cell::TextCell;
 use crate::queue::status::{LastError, Stats};
-use crate::sys::spool::SpoolFile;
 
 /// Where it lies in the file.
 pub const PLACE: usize = 64;
@@ -20,9 +17,6 @@ const LAYOUT: u32 = 1;
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
-/// How often a text that changes meanwhile is read.
-const READINGS: usize = 10;
-
 /// A part of the header.
 #[derive(Debug)]
 #[repr(C)]
@@ -59,7 +53,7 @@ impl Published {
     }
 
     /// The values with their names, and the last failure. `None` if nothing is said, or not in this layout.
-    fn get(&self) -> Option<(Vec<(String, u64)>, String)> {
+    pub(super) fn get(&self) -> Option<(Vec<(String, u64)>, String)> {
         if self.layout.load(Ordering::Acquire) != LAYOUT {
             return None;
         }
@@ -70,43 +64,6 @@ impl Published {
         let values = values.map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed))).collect();
         Some((values, String::from_utf8_lossy(&self.failure.get()?).into_owned()))
     }
-}
-
-/// What the spool of a living process says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// The process, as it knows itself.
-    pub pid: u32,
-    /// Counters and others, by the names that they have in `jitsym_stats`.
-    pub values: Vec<(String, u64)>,
-    /// Text of the last failure; empty if there was none.
-    pub failure: String,
-}
-
-impl Said {
-    /// The value of this name; 0 if nothing is said of it.
-    pub fn value(&self, name: &str) -> u64 {
-        self.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
-    }
-}
-
-/// Reads what a spool says, and believes nothing in it.
-pub fn read(path: &Path) -> io::Result<Said> {
-    let file = SpoolFile::open_to_look(path)?;
-    let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");
-    let mut last = None;
-    for _ in 0..READINGS {
-        let header = HeaderCopy::read(&file, 0).ok_or_else(other)?;
-        let pid = header.pid_of_any_version(SINCE).ok_or_else(other)?;
-        let (values, failure) = header.published().get().ok_or_else(other)?;
-        let said = Said { pid, values, failure };
-        let is_same = |last: &Said| last.failure == said.failure;
-        if last.as_ref().is_some_and(is_same) {
-            return Ok(said);
-        }
-        last = Some(said);
-    }
-    last.ok_or_else(other)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{identity_and_len, look_at, refuse, Identity};
+use super::refuse::refuse;
+use super::{identity_and_len, look_at, Identity};
 use crate::sys::descriptors::DescriptorTable;
 
 /// The kind of error for a descriptor that is no longer that of the file.

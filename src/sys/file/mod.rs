@@ -5,6 +5,7 @@ mod claim;
 mod held;
 mod identity;
 mod names;
+mod refuse;
 mod reopen;
 mod space;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use rustix::fs::OFlags;
 
 use super::dir::Dir;
 use super::{other_writers, process, range_lock};
+use refuse::refuse;
 
 /// How a file is written to.
 pub type Access = OFlags;
@@ -77,8 +79,4 @@ pub fn check_ours(data: &Metadata) -> io::Result<()> {
 pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
     opened.is_ok_and(|file| range_lock::is_locked(&file, ALIVE))
-}
-
-fn refuse(kind: io::ErrorKind, why: &'static str) -> io::Error {
-    io::Error::new(kind, why)
 }

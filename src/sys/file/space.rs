@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 
-use crate::sys::dir::c_string;
+use crate::sys::open_at::c_string;
 
 /// Whether writing to room that was provided ahead pays: measured on ext4, down to a third of the time. On a file system in
 /// memory the pages would be cleared first, which costs as much as filling them.

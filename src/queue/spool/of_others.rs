@@ -1,0 +1,48 @@
+//! Reads what the spool of another process says, while that lives.
+
+use std::io;
+use std::path::Path;
+
+use super::layout::HeaderCopy;
+use super::published::SINCE;
+use crate::sys::spool::SpoolFile;
+
+/// How often a text that changes meanwhile is read.
+const READINGS: usize = 10;
+
+/// What the spool of a living process says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The process, as it knows itself.
+    pub pid: u32,
+    /// Counters and others, by the names that they have in `jitsym_stats`.
+    pub values: Vec<(String, u64)>,
+    /// Text of the last failure; empty if there was none.
+    pub failure: String,
+}
+
+impl Said {
+    /// The value of this name; 0 if nothing is said of it.
+    pub fn value(&self, name: &str) -> u64 {
+        self.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
+    }
+}
+
+/// Reads what a spool says, and believes nothing in it.
+pub fn read(path: &Path) -> io::Result<Said> {
+    let file = SpoolFile::open_to_look(path)?;
+    let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");
+    let mut last = None;
+    for _ in 0..READINGS {
+        let header = HeaderCopy::read(&file, 0).ok_or_else(other)?;
+        let pid = header.pid_of_any_version(SINCE).ok_or_else(other)?;
+        let (values, failure) = header.published().get().ok_or_else(other)?;
+        let said = Said { pid, values, failure };
+        let is_same = |last: &Said| last.failure == said.failure;
+        if last.as_ref().is_some_and(is_same) {
+            return Ok(said);
+        }
+        last = Some(said);
+    }
+    last.ok_or_else(other)
+}
