@@ -13,13 +13,13 @@ use crate::queue::spool::layout::{Files, Progress};
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
-use crate::sink::jitdump::live::forget_places;
-use crate::sink::jitdump::names::is_name_of;
+use crate::sink::jitdump::file_names::is_name_of;
+use crate::sink::jitdump::left::forget_places;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
-use crate::sink::region::{self, NewCode, RegionSink, Regions};
+use crate::sink::region::{self, RegionSink, Regions};
 use crate::sink::{
-    any_must_wait, describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, Round, Saved, Sink, KINDS,
+    any_must_wait, describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, NewCode, Round, Saved, Sink, KINDS,
 };
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;

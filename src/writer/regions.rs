@@ -8,7 +8,8 @@ use crate::format::jitdump::{frame_load, LOAD_FIXED_SIZE};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
-use crate::sink::region::{NewCode, Region};
+use crate::sink::region::Region;
+use crate::sink::NewCode;
 use crate::sink::Origin;
 use crate::sys::reserve;
 

@@ -17,7 +17,7 @@ use self::objects::{Code, Objects};
 use crate::api::options::{Config, Sinks};
 use crate::queue::status::Status;
 use crate::registry::Registry;
-use crate::sink::region::NewCode;
+use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::sys::{debugger, valgrind};
 

@@ -9,7 +9,7 @@ use super::backlog::Contents;
 use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::{inlines, is_group_of, relocate, set_process};
-use crate::format::jitdump::{Group, Relocation, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{Group, Relocation};
 use crate::registry::{Live, Registry, Stored};
 use crate::sys::process_memory;
 
@@ -17,30 +17,6 @@ use crate::sys::process_memory;
 const BATCH_BYTES: usize = 1 << 20;
 /// Groups that do: what is kept of them in the meantime is small enough to be had when memory is short.
 const BATCH_GROUPS: usize = 1024;
-
-/// Which code a jitdump has that is stopped, and where, by its index: code that moves gets another one. If it is started again and
-/// still is the same file, that code need not be written to it another time.
-#[derive(Debug, Default)]
-pub struct Reopened(Vec<(u64, Stored)>);
-
-impl Reopened {
-    fn find(&self, index: u64) -> Option<Stored> {
-        let at = self.0.binary_search_by_key(&index, |&(index, _)| index).ok()?;
-        Some(self.0[at].1)
-    }
-
-    /// Keeps code for which this is so.
-    pub(super) fn retain(&mut self, is_kept: impl Fn(Stored) -> bool) {
-        self.0.retain(|&(_, stored)| is_kept(stored));
-    }
-
-    fn note(&mut self, index: u64, stored: Stored) {
-        // Without memory it is written twice, which costs no more than room.
-        if self.0.try_reserve(1).is_ok() {
-            self.0.push((index, stored));
-        }
-    }
-}
 
 /// A group that is about to be written.
 struct Pending {
@@ -154,26 +130,6 @@ impl Jitdump {
         }
         Some((len, if info_records.is_empty() { 0 } else { live.tables_len }))
     }
-}
-
-/// Live code loses its place in the jitdump. If `keep` is set, its info records are kept as far as they can be read. Returns where
-/// the groups lay that could be read.
-pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
-    let mut left = Reopened::default();
-    for id in registry.live_by_place().into_iter().flatten() {
-        let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-        let Some(stored) = live.stored else { continue };
-        let head = read(stored).filter(|head| is_group_of(head, live.size, live.index, name));
-        let info_len = stored.len - LOAD_FIXED_SIZE - name.len() - 1;
-        if head.is_some() {
-            left.note(live.index, stored);
-        }
-        let mut info_records = head.filter(|_| keep).unwrap_or_default();
-        info_records.truncate(info_len);
-        registry.keep_info_records(id, &info_records);
-    }
-    left.0.sort_unstable_by_key(|&(index, _)| index);
-    left
 }
 
 /// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes, and that of its

@@ -5,12 +5,14 @@
 
 mod append;
 pub mod backlog;
+pub mod file_names;
 mod foreign_records;
 mod frame_load_space;
 mod groups;
-pub mod live;
+pub mod left;
+mod live;
 mod load;
-pub mod names;
+mod own_file;
 mod repair;
 mod rewrite;
 
@@ -34,9 +36,9 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::marker::Marker;
 use backlog::{Backlog, Contents, Places};
+use file_names::name_of;
 use groups::Groups;
-use live::{forget_places, Reopened};
-use names::name_of;
+use left::{forget_places, Reopened};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::queue::status::Status;
-    use crate::sink::jitdump::names::name_of;
+    use crate::sink::jitdump::file_names::name_of;
     use crate::sys::clock::Clock;
 
     /// Somebody opens the file as if it were new while the other one is written that is to replace it.

@@ -4,6 +4,7 @@
 //! renaming. A reader that has the old file open or mapped keeps it unchanged. When others in this process write to the same file
 //! it is `shared`, and only appended to.
 
+mod marks;
 mod shared;
 
 use std::ffi::OsStr;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::marks::{Marks, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::api::options::{Config, Dialect, Sinks};
 use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
 use crate::queue::spool::layout::FileState;
@@ -26,10 +28,6 @@ use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
 use crate::sys::other_writers;
 
-/// The least time between two rewrites, unless somebody asks for a flush.
-const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// Rewriting takes at most this part of the writer's time.
-const REWRITE_SHARE: u32 = 20;
 /// Lines that wait for a file that cannot be written. If there are more of them, the file is rewritten once it can be.
 const PENDING_MAX: usize = 1 << 20;
 
@@ -58,7 +56,7 @@ pub struct PerfMap {
     file: Option<Held>,
     identity: Option<Identity>,
     len: u64,
-    marks: shared::Marks,
+    marks: Marks,
     /// Of the file that was closed last.
     marker: Option<Marker>,
     /// Others in this process write to the file, so that lines in it cannot be changed.
@@ -94,7 +92,7 @@ impl PerfMap {
             file: None,
             identity: None,
             len: 0,
-            marks: shared::Marks::default(),
+            marks: Marks::default(),
             marker: None,
             shared: false,
             dead: false,
@@ -132,7 +130,7 @@ impl PerfMap {
                 self.stale |= self.identity.is_some();
                 let claimed = file::claim(dir, &name, self.mode, file::APPEND);
                 self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
-                self.marks = shared::Marks::default();
+                self.marks = Marks::default();
                 match claimed {
                     Err(_) if self.shared => file::join(dir, &name)?,
                     Err(error) if file::is_anothers(&error) => {

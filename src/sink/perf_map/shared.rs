@@ -4,58 +4,18 @@
 //! after those of the others. Lines that should change stay, so that two may claim the same address.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, IoSlice, Seek};
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use super::{PerfMap, REWRITE_INTERVAL, REWRITE_SHARE};
+use super::marks::{holds, Marks, REWRITE_INTERVAL, REWRITE_SHARE};
+use super::PerfMap;
 use crate::format::perf_map::push_line;
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sys::file;
 use crate::sys::other_writers;
 use crate::sys::sort::sort;
-
-/// How much is remembered.
-const MARK: usize = 64;
-
-/// The known contents of the file. With them the sink notices when another writer has opened the file as if it were new.
-#[derive(Debug, Default)]
-pub struct Marks {
-    /// The beginning, if that is ours.
-    head: Vec<u8>,
-    /// The end of what we have written last.
-    tail: Vec<u8>,
-    tail_end: u64,
-}
-
-impl Marks {
-    /// Text has been written that ends there.
-    pub fn note(&mut self, text: &[u8], end: u64) {
-        if end == text.len() as u64 {
-            self.head.clear();
-            self.head.extend_from_slice(&text[..text.len().min(MARK)]);
-        }
-        self.tail.clear();
-        self.tail.extend_from_slice(&text[text.len().saturating_sub(MARK)..]);
-        self.tail_end = end;
-    }
-
-    fn begin(&self, file: &File) -> bool {
-        holds(file, 0, &self.head)
-    }
-
-    fn end(&self, file: &File) -> bool {
-        holds(file, self.tail_end - self.tail.len() as u64, &self.tail)
-    }
-}
-
-fn holds(file: &File, offset: u64, bytes: &[u8]) -> bool {
-    let mut found = [0; MARK];
-    let found = &mut found[..bytes.len()];
-    file.read_exact_at(found, offset).is_ok() && found == bytes
-}
 
 impl PerfMap {
     /// Finds out whether others write to the file. Examines the whole process only when the file is to be rewritten or is not as it

@@ -50,7 +50,7 @@ use lookup::Places;
 use naming::Naming;
 use not_adopted::{Declined, Shown};
 use not_executable_yet::{Due, Waiting};
-pub use sink::{NewCode, RegionSink, KIND};
+pub use sink::{RegionSink, KIND};
 use state::Parts;
 pub use state::{Backing, Region};
 

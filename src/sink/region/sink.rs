@@ -11,7 +11,7 @@ use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
 use crate::registry::{Live, Registry};
 use crate::sink::retry::Retry;
-use crate::sink::{describe, Close, Kind, Sink};
+use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
 
 /// It has nothing to open.
@@ -37,20 +37,6 @@ pub struct RegionSink {
     again: Option<Instant>,
     /// What the end of the last epoch cost.
     pub(super) last_cost: u64,
-}
-
-/// Code that begins to live in a region.
-#[derive(Clone, Copy)]
-pub struct NewCode<'a> {
-    pub id: u64,
-    pub time: u64,
-    pub live: &'a Live,
-    pub name: &'a [u8],
-    pub info_records: &'a [u8],
-    /// Empty if they are to be read at its address.
-    pub bytes: &'a [u8],
-    /// perf knows that it is in the place of other code.
-    pub is_told: bool,
 }
 
 impl Sink for RegionSink {

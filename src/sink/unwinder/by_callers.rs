@@ -6,7 +6,7 @@
 //! with a region, for example.
 
 use super::tables::is_room;
-use super::{told, Told};
+use super::told::{told, Told};
 use crate::api::error::{Error, Result};
 use crate::api::Id;
 use crate::format::cfi::absolute::{self, Frame};

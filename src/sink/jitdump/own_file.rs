@@ -1,28 +1,15 @@
-//! The names of the jitdumps of a process: each library in it has a separate one, and names of other users are left to them.
+//! The file of the sink: it is made under the first free name, and looked at later, for others may cut it or write to it.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::file_names::{name_of, NAMES};
 use super::Jitdump;
 use crate::format::jitdump::HEADER_SIZE;
 use crate::sys::file;
 use crate::sys::other_writers;
-
-/// How many names there are for the dumps of a process.
-const NAMES: usize = 10;
-
-/// A name for a dump. perf accepts only names of this form, and reads the digits as a number. So leading zeros make another name
-/// for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
-pub fn name_of(pid: u32, zeros: usize) -> String {
-    format!("jit-{:0>zeros$}{pid}.dump", "")
-}
-
-/// Whether a name is one of those.
-pub fn is_name_of(name: &OsStr, pid: u32) -> bool {
-    (0..NAMES).any(|zeros| name == OsStr::new(&name_of(pid, zeros)))
-}
 
 impl Jitdump {
     /// Makes a file, under the first name that nobody else has.
