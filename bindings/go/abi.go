@@ -19,7 +19,6 @@ const (
 	ErrAddressRange    Status = C.JITSYM_ERR_ADDRESS_RANGE
 	ErrTooLarge        Status = C.JITSYM_ERR_TOO_LARGE
 	ErrLineOffset      Status = C.JITSYM_ERR_LINE_OFFSET
-	ErrLineOrder       Status = C.JITSYM_ERR_LINE_ORDER
 	ErrLineFile        Status = C.JITSYM_ERR_LINE_FILE
 	ErrUnwindOrder     Status = C.JITSYM_ERR_UNWIND_ORDER
 	ErrUnwindRegister  Status = C.JITSYM_ERR_UNWIND_REGISTER

@@ -92,7 +92,7 @@ local STAT_NAMES = {
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
 local CODE_PACKED = 2                               -- enum jitsym_code_flag
-local ERR_FORKED = 24                               -- enum jitsym_status
+local ERR_FORKED = 23                               -- enum jitsym_status
 local VERSION, VERSION_NUMBER = "0.1", 1            -- JITSYM_VERSION_NUMBER without the last three digits, the patch
 local AT_SECURE = 23                                -- <elf.h>
 

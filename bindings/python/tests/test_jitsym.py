@@ -355,7 +355,7 @@ class Errors(TestCase):
         classes = all_of(jitsym.JitsymError)
         self.assertEqual(len(classes), 10)
         for cls in classes:
-            arguments = (22, "JITSYM_ERR_NO_SINK", "text", "detail")
+            arguments = (21, "JITSYM_ERR_NO_SINK", "text", "detail")
             error = cls("detail") if cls is jitsym.LibraryNotFound else cls(*arguments)
             error.more = ["of the program"]
             ways = [copy.copy, copy.deepcopy]

@@ -204,8 +204,8 @@ impl Given for CodeInput<'_> {
     }
 
     #[inline(never)]
-    fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize> {
-        put_debug(Lines::Table(&self.lines()?), self.addr(), size, 0, out)
+    fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize> {
+        put_debug(Lines::Table(&self.lines().ok()?), self.addr(), size, 0, out).ok().flatten()
     }
 }
 

@@ -11,54 +11,65 @@ const RECORD_MAX: usize = u32::MAX as usize;
 
 /// As `put_debug`, for rows in any order.
 pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
-    match put_debug(lines, addr, size, timestamp, out) {
-        Err(Error::LineOrder) => put_debug(Lines::Table(&InOrder::new(lines, size)?), addr, size, timestamp, out),
-        result => result,
-    }
+    in_any_order(lines, size, |lines| put_debug(lines, addr, size, timestamp, out))
 }
 
-/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size. `LineOrder` if the rows are not in order
-/// of their offsets.
+/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size; `None` if the rows are not in order of
+/// their offsets.
 // Not a method, so that a group of which only the lines matter need not lie in memory.
 #[inline(never)]
-pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
+pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
-    let record_size = walk_lines(lines, addr, size, |at, addr, row| {
+    let written = walk_lines(lines, addr, size, |at, addr, row| {
         // Of rows with one offset the last one counts: it takes the place of the one before.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
         }
     })?;
-    if record_size <= out.len() {
+    if let Some(record_size) = written.filter(|&record_size| record_size <= out.len()) {
         let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
         put_prefix(&mut put, timestamp, id::DEBUG_INFO, record_size);
         put.u64(addr);
         put.u64(entries);
     }
-    Ok(record_size)
+    Ok(written)
 }
 
 /// Checks the rows, and returns the size of the record.
 pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
-    let walk = |lines| walk_lines(lines, addr, size, |_, _, _| {});
-    match walk(lines) {
-        Err(Error::LineOrder) => walk(Lines::Table(&InOrder::new(lines, size)?)),
-        result => result,
+    in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
+}
+
+/// Does it with the rows as they are, and if that comes to `None`, with the rows in order.
+fn in_any_order(
+    lines: Lines<'_>,
+    size: u64,
+    mut walk: impl FnMut(Lines<'_>) -> Result<Option<usize>>,
+) -> Result<usize> {
+    if let Some(record_size) = walk(lines)? {
+        return Ok(record_size);
     }
+    let changed = || Error::LineOffset.because("lines were changed while the call read them", []);
+    walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
 /// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
-/// once: those of C come with a string each. `LineOrder` if they are not in order of their offsets; `TooLarge` if no record can have
+/// once: those of C come with a string each. `None` if they are not in order of their offsets; `TooLarge` if no record can have
 /// them all.
-fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot, u64, &Line<'_>)) -> Result<usize> {
+fn walk_lines(
+    lines: Lines<'_>,
+    addr: u64,
+    size: u64,
+    mut entry: impl FnMut(Slot, u64, &Line<'_>),
+) -> Result<Option<usize>> {
     let mut end = DEBUG_FIXED_SIZE;
     let mut last: Option<(Line<'_>, usize)> = None;
     for index in 0..lines.len() {
         let row = lines.row(index)?;
         check_row(index, &row, size)?;
         let same_place = match last {
-            Some((before, _)) if row.offset < before.offset => return Err(Error::LineOrder),
+            Some((before, _)) if row.offset < before.offset => return Ok(None),
             Some((before, place)) if row.offset == before.offset => Some(place),
             _ => None,
         };
@@ -76,7 +87,7 @@ fn walk_lines(lines: Lines<'_>, addr: u64, size: u64, mut entry: impl FnMut(Slot
         entry(Slot { place: end, is_new: true }, addr + size, &row);
         end += entry_size(&row);
     }
-    Ok(end)
+    Ok(Some(end))
 }
 
 #[inline(always)]

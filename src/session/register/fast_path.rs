@@ -30,8 +30,9 @@ pub trait Given: Copy {
     /// The record of its unwind tables, to be copied for code of this size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     fn has_lines(&self) -> bool;
-    /// Writes as much of the record of its lines as there is room for, and returns its whole size. Its time is to be set later.
-    fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize, Error>;
+    /// Writes as much of the record of its lines as there is room for, and returns its whole size; `None` if they are not as usual.
+    /// Its time is to be set later.
+    fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
 }
 
 impl Local {
@@ -82,7 +83,7 @@ impl Local {
             let mut lines_len = 0;
             if code.has_lines() {
                 match code.put_lines(size, &mut room[..spare]) {
-                    Ok(len) if len <= spare => lines_len = len,
+                    Some(len) if len <= spare => lines_len = len,
                     _ => break 'registered None,
                 }
             }
@@ -184,7 +185,7 @@ impl Given for &Code<'_> {
         !self.lines.is_empty()
     }
 
-    fn put_lines(&self, size: u64, out: &mut [u8]) -> Result<usize, Error> {
-        put_debug(self.lines, self.addr, size, 0, out)
+    fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize> {
+        put_debug(self.lines, self.addr, size, 0, out).ok().flatten()
     }
 }
