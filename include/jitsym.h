@@ -529,17 +529,14 @@ typedef enum jitsym_code_flag {
  */
 typedef enum jitsym_spool_state {
   /**
-   * They are in private memory: SIGKILL loses those of the last 50 milliseconds at most, while the writer keeps up.
+   * They are in private memory: SIGKILL loses those of the last 50 milliseconds at most, while the writer keeps up. Where the file
+   * system of the spool is full, that holds for the records that had no room there.
    */
   JITSYM_SPOOL_NONE = 0,
   /**
    * They are in a spool, from which `jitsym recover` completes the files.
    */
   JITSYM_SPOOL_SHARED = 1,
-  /**
-   * The spool could not grow, because its file system is full; some are in private memory.
-   */
-  JITSYM_SPOOL_PARTLY = 2,
 } jitsym_spool_state;
 
 /**

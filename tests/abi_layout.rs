@@ -69,7 +69,6 @@ fn numbers() {
     assert_eq!(jitsym_region_flag::JITSYM_REGION_HUGE_PAGES as u32, 2);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32, 0);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32, 1);
-    assert_eq!(jitsym_spool_state::JITSYM_SPOOL_PARTLY as u32, 2);
     assert_eq!(jitsym_map_dialect::JITSYM_MAP_PERF as u32, 0);
     assert_eq!(jitsym_map_dialect::JITSYM_MAP_SIMPLEPERF as u32, 1);
     assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_NONE as u32, 0);

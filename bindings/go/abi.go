@@ -117,7 +117,6 @@ type SpoolState uint32
 const (
 	SpoolNone   SpoolState = C.JITSYM_SPOOL_NONE
 	SpoolShared SpoolState = C.JITSYM_SPOOL_SHARED
-	SpoolPartly SpoolState = C.JITSYM_SPOOL_PARTLY
 )
 
 // Stats are the counters of the process; the library's reference says what each counts.

@@ -80,7 +80,7 @@ const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
 const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2, MORE: 4 });
 const RegionFlag = Object.freeze({ ONE_VIEW: 1, HUGE_PAGES: 2 });
-const SpoolState = Object.freeze({ NONE: 0, SHARED: 1, PARTLY: 2 });
+const SpoolState = Object.freeze({ NONE: 0, SHARED: 1 });
 const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647 });
 
 // By the prefixes of the enumerators' names in C.

@@ -285,6 +285,6 @@ export declare const Init: Readonly<
   >
 >;
 export declare const MapDialect: Readonly<{ PERF: 0; SIMPLEPERF: 1 }>;
-export declare const SpoolState: Readonly<{ NONE: 0; SHARED: 1; PARTLY: 2 }>;
+export declare const SpoolState: Readonly<{ NONE: 0; SHARED: 1 }>;
 /** Statuses by their names in C, without JITSYM_. */
 export declare const Status: Readonly<Record<string, number>>;

@@ -316,13 +316,11 @@ with_counters!(counters);
 /// Whether records on their way to the writer outlive the process; `jitsym_spool_state` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpoolState {
-    /// They are in private memory, and go with a process that is killed.
+    /// They are in private memory, all of them or those that the spool had no room for, and go with a process that is killed.
     #[default]
     None = 0,
     /// They are in a spool, from which [`recover`](crate::recover) completes the files.
     Shared = 1,
-    /// The spool could not grow, because its file system is full; some are in private memory.
-    Partly = 2,
 }
 
 /// A counter. Exactness between counters is not promised, so relaxed order is enough.

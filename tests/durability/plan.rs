@@ -17,7 +17,6 @@ pub const RECOVER: u32 = 128;
 /// Values of `jitsym_stats.spool`.
 pub const SPOOL_NONE: u64 = 0;
 pub const SPOOL_SHARED: u64 = 1;
-pub const SPOOL_PARTLY: u64 = 2;
 
 /// Calls of a thread that there is room for in the notes.
 pub const CALLS_MAX: usize = 1 << 20;

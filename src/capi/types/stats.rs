@@ -4,12 +4,11 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_spool_state {
-    /// They are in private memory: SIGKILL loses those of the last 50 milliseconds at most, while the writer keeps up.
+    /// They are in private memory: SIGKILL loses those of the last 50 milliseconds at most, while the writer keeps up. Where the file
+    /// system of the spool is full, that holds for the records that had no room there.
     JITSYM_SPOOL_NONE = 0,
     /// They are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
-    /// The spool could not grow, because its file system is full; some are in private memory.
-    JITSYM_SPOOL_PARTLY = 2,
 }
 
 /// Counters of this process (a forked child begins with 0), over all sessions. All but the sinks, `live`, `map_entries`,
@@ -111,5 +110,4 @@ const _: () = {
     use crate::queue::status::SpoolState;
     assert!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32 == SpoolState::None as u32);
     assert!(jitsym_spool_state::JITSYM_SPOOL_SHARED as u32 == SpoolState::Shared as u32);
-    assert!(jitsym_spool_state::JITSYM_SPOOL_PARTLY as u32 == SpoolState::Partly as u32);
 };

@@ -30,9 +30,8 @@ pub struct Memory {
     start: usize,
     /// Locked for moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// Some units are private memory, because the file system had no more room: which ones, and whether there are any.
+    /// The units that are private memory, because the file system had no more room.
     private: Box<[AtomicBool]>,
-    partly: AtomicBool,
 }
 
 impl Memory {
@@ -41,7 +40,7 @@ impl Memory {
         let start = header_len(units);
         let region = private(start, units)?;
         let private = (0..units).map(|_| AtomicBool::new(false)).collect();
-        Ok(Memory { region, units, start, spool: Mutex::default(), private, partly: AtomicBool::new(false) })
+        Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
 
     /// Puts a spool in the place of it. There is no chunk in it.
@@ -114,7 +113,6 @@ impl Memory {
 
     fn set_private(&self, units: Range<usize>) {
         units.for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
-        self.partly.store(true, Ordering::Relaxed);
     }
 
     /// Gives everything back to the kernel, and removes the spool. There is no chunk in it.
@@ -124,7 +122,6 @@ impl Memory {
         let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
         spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
-        self.partly.store(false, Ordering::Relaxed);
     }
 
     fn spool(&self) -> MutexGuard<'_, Option<Arc<NamedSpool>>> {
@@ -150,13 +147,12 @@ impl Memory {
         self.units
     }
 
-    /// Whether, and how much of it, outlives the process.
+    /// Whether all of it outlives the process.
     pub fn state(&self) -> SpoolState {
-        let spool = self.known_spool().filter(|spool| !spool.is_lost());
-        match (spool, self.partly.load(Ordering::Relaxed)) {
-            (None, _) => SpoolState::None,
-            (Some(_), false) => SpoolState::Shared,
-            (Some(_), true) => SpoolState::Partly,
+        let is_kept = self.known_spool().is_some_and(|spool| !spool.is_lost());
+        match is_kept && (0..self.units).all(|unit| !self.is_private(unit)) {
+            true => SpoolState::Shared,
+            false => SpoolState::None,
         }
     }
 

@@ -123,7 +123,6 @@ class SpoolState(enum.IntEnum):
 
     NONE = 0
     SHARED = 1
-    PARTLY = 2
 
 
 class Limit(enum.IntEnum):
