@@ -1610,14 +1610,7 @@ JITSYM_API
 const char *jitsym_status_name(int32_t status);
 
 /**
- * The version of the library that is running, for instance "0.1.0". Static.
- *
- * Any thread, and from a signal handler.
- */
-JITSYM_API const char *jitsym_version(void);
-
-/**
- * The version of the library that is running as a number, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
+ * The version of the library that is running, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
  * program was compiled with: major * 1000000 + minor * 1000 + patch.
  *
  * Any thread, and from a signal handler.

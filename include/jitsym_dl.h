@@ -20,7 +20,7 @@
  *   - Calls that jitsym.h allows from a signal handler are allowed there if the library was loaded before. No others are.
  *
  * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library. Without it, jitsym_last_error with a
- * NULL session gives the reason why it could not be loaded, and jitsym_version returns "".
+ * NULL session gives the reason why it could not be loaded, and jitsym_version_number returns 0.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -69,7 +69,6 @@ extern "C" {
   FUNCTION(jitsym_free)                \
   FUNCTION(jitsym_status_text)         \
   FUNCTION(jitsym_status_name)         \
-  FUNCTION(jitsym_version)             \
   FUNCTION(jitsym_version_number)
 
 typedef struct jitsym_dl_functions {
@@ -327,10 +326,6 @@ static inline const char *jitsym_dl_status_name(int32_t status) {
   JITSYM_DL_CALL(jitsym_status_name, status == JITSYM_ERR_LIBRARY ? "JITSYM_ERR_LIBRARY" : "JITSYM_?", (status));
 }
 
-static inline const char *jitsym_dl_version(void) {
-  JITSYM_DL_CALL(jitsym_version, "", ());
-}
-
 static inline uint32_t jitsym_dl_version_number(void) {
   JITSYM_DL_CALL(jitsym_version_number, 0, ());
 }
@@ -367,7 +362,6 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_free jitsym_dl_free
 #define jitsym_status_text jitsym_dl_status_text
 #define jitsym_status_name jitsym_dl_status_name
-#define jitsym_version jitsym_dl_version
 #define jitsym_version_number jitsym_dl_version_number
 
 #endif /* JITSYM_DL_H */

@@ -254,7 +254,13 @@ func (s *Session) Path(sink Sink) (string, error) {
 func Available() bool { return C.go_load() == C.JITSYM_OK }
 
 // Version is the version of the library that is running; empty if there is none.
-func Version() string { return C.GoString(C.go_version()) }
+func Version() string {
+	number := uint32(C.go_version_number())
+	if number == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d.%d", number/1000000, number/1000%1000, number%1000)
+}
 
 func (s *Session) stats(out *C.jitsym_stats) error { return check(C.go_get_stats(s.c(), out)) }
 

@@ -126,7 +126,7 @@ static inline const char *go_status_name(int32_t status) {
     return jitsym_status_name(status);
 }
 
-static inline const char *go_version(void) {
+static inline uint32_t go_version_number(void) {
     go_load();
-    return jitsym_version();
+    return jitsym_version_number();
 }

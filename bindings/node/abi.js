@@ -277,7 +277,6 @@ const functions = {
   jitsym_unwind_size: ['int', [pointer(structs.jitsym_unwind), 'uint64_t', koffi.out(pointer('uint64_t'))]],
   jitsym_status_text: ['const char *', ['int32_t']],
   jitsym_status_name: ['const char *', ['int32_t']],
-  jitsym_version: ['const char *', []],
   jitsym_version_number: ['uint32_t', []],
 };
 

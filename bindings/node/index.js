@@ -265,7 +265,7 @@ function available() {
 }
 
 function version() {
-  return load().jitsym_version();
+  return versionText(load().jitsym_version_number());
 }
 
 module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, Want, available, unwindSize, version };

@@ -39,7 +39,7 @@ function load() {
       if (Math.floor(number / 1000000) === VERSION[0] && Math.floor(number / 1000) % 1000 === VERSION[1]) {
         return (loaded = bound);
       }
-      problems.push(`${name} is version ${bound.jitsym_version()}, not ${wanted}`);
+      problems.push(`${name} is version ${versionText(number)}, not ${wanted}`);
     } catch (error) {
       // koffi does not say of which file it speaks.
       problems.push(`${name}: ${error.message.replace('Failed to load shared library: ', '')}`);
@@ -47,6 +47,11 @@ function load() {
   }
   const hint = given ? '' : '; the variable JITSYM_LIB may name the file';
   throw new JitsymError(Status.ERR_LIBRARY, 'JITSYM_ERR_LIBRARY', 'no libjitsym', problems.join('; ') + hint);
+}
+
+/** The version that a number stands for. */
+function versionText(number) {
+  return [number / 1000000, (number / 1000) % 1000, number % 1000].map(Math.floor).join('.');
 }
 
 /** A text that a function of the library writes. */
@@ -68,4 +73,4 @@ function check(status) {
   throw new JitsymError(status, jitsym_status_name(status), jitsym_status_text(status), detail);
 }
 
-module.exports = { JitsymError, check, lastError, load, text };
+module.exports = { JitsymError, check, lastError, load, text, versionText };

@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   if (jitsym_version_number() != JITSYM_VERSION_NUMBER) {
-    fprintf(stderr, "compiled with another version than %s\n", jitsym_version());
+    fprintf(stderr, "compiled with another version than %u\n", (unsigned)jitsym_version_number());
     return 1;
   }
 

@@ -45,7 +45,7 @@ bool has_line(const std::string &path, const std::string &expected) {
 
 void run(const char *directory) {
   if (jitsym_version_number() != JITSYM_VERSION_NUMBER) {
-    fail(std::string("compiled with another version than ") + jitsym_version());
+    fail("compiled with another version than " + std::to_string(jitsym_version_number()));
   }
 
   jitsym_options options = {};

@@ -85,7 +85,7 @@ static void test_absent(void) {
   CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);
   CHECK(strstr(jitsym_status_text(JITSYM_ERR_LIBRARY), "not found") != NULL);
   CHECK(jitsym_status_name(JITSYM_ERR_NULL)[0] != 0 && jitsym_status_text(JITSYM_ERR_NULL)[0] != 0);
-  CHECK(jitsym_version()[0] == 0 && jitsym_version_number() == 0);
+  CHECK(jitsym_version_number() == 0);
   CHECK_STATUS(JITSYM_ERR_LIBRARY, other_file_registers(session, &code));
 }
 
@@ -172,7 +172,7 @@ static void test_present(void) {
   jitsym *session = NULL;
   jitsym_code code = some_code();
   CHECK_OK(jitsym_init(&options, &session));
-  CHECK(strcmp(jitsym_version(), "0.1.0") == 0 && jitsym_version_number() == JITSYM_VERSION_NUMBER);
+  CHECK(jitsym_version_number() == JITSYM_VERSION_NUMBER);
   CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);
   CHECK(strcmp(jitsym_status_name(JITSYM_ERR_NULL), "JITSYM_ERR_NULL") == 0);
   jitsym_id id = 0;

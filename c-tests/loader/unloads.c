@@ -48,7 +48,7 @@ static void unload(void *handle, const struct plugin *plugin) {
 static void texts(const struct plugin *plugin) {
   jitsym_stats stats = {.struct_size = sizeof stats};
   char text[256];
-  CHECK(strlen(plugin->jitsym_version()) > 0);
+  CHECK(plugin->jitsym_version_number() == JITSYM_VERSION_NUMBER);
   CHECK(plugin->jitsym_last_error(NULL, text, sizeof text) != JITSYM_ERR_NULL);
   CHECK(plugin->jitsym_get_stats(NULL, &stats) == JITSYM_ERR_SESSION);
   CHECK(plugin->jitsym_flush_from_signal(0) == JITSYM_ERR_NOT_RUNNING);

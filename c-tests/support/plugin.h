@@ -18,7 +18,7 @@
   FUNCTION(jitsym_get_stats)        \
   FUNCTION(jitsym_path)             \
   FUNCTION(jitsym_last_error)       \
-  FUNCTION(jitsym_version)
+  FUNCTION(jitsym_version_number)
 
 struct plugin {
 #define PLUGIN_MEMBER(name) __typeof__(name) *name;

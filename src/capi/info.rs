@@ -55,16 +55,7 @@ fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
     texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
 }
 
-/// The version of the library that is running, for instance "0.1.0". Static.
-///
-/// Any thread, and from a signal handler.
-#[no_mangle]
-pub extern "C" fn jitsym_version() -> *const c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-    VERSION.as_ptr().cast()
-}
-
-/// The version of the library that is running as a number, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
+/// The version of the library that is running, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
 /// program was compiled with: major * 1000000 + minor * 1000 + patch.
 ///
 /// Any thread, and from a signal handler.

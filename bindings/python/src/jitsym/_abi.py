@@ -372,6 +372,5 @@ FUNCTIONS = {
     "jitsym_unwind_size": (c_int, [POINTER(jitsym_unwind), c_uint64, POINTER(c_uint64)]),
     "jitsym_status_text": (c_char_p, [c_int32]),
     "jitsym_status_name": (c_char_p, [c_int32]),
-    "jitsym_version": (c_char_p, []),
     "jitsym_version_number": (c_uint32, []),
 }

@@ -40,7 +40,7 @@ def load() -> ctypes.CDLL:
         number: int = library.jitsym_version_number()
         if (number // 1000000, number // 1000 % 1000) == _abi.VERSION:
             return library
-        problems.append(f"{name} is version {library.jitsym_version().decode()}, not {wanted}")
+        problems.append(f"{name} is version {_version_text(number)}, not {wanted}")
     hint = "" if given else "; the variable JITSYM_LIB may name the file"
     raise LibraryNotFound("; ".join(problems) + hint)
 
@@ -56,5 +56,8 @@ def available() -> bool:
 
 def version() -> str:
     """The version of the library that is running."""
-    text: bytes = load().jitsym_version()
-    return text.decode()
+    return _version_text(load().jitsym_version_number())
+
+
+def _version_text(number: int) -> str:
+    return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
