@@ -525,6 +525,20 @@ typedef enum jitsym_code_flag {
 } jitsym_code_flag;
 
 /**
+ * Flags of a range of code. Bits, to be combined.
+ */
+typedef enum jitsym_range_flag {
+  /**
+   * The caller unmaps the memory next: for a runtime that maps each function by itself, or gives whole caches back. Call it in the
+   * place of `jitsym_unregister`, before `munmap`. The library keeps nothing of regions that the range covers, and has not to find
+   * out that they are gone, which takes a look at everything that is mapped. From the call until whole pages in the range are
+   * unmapped, nobody reads, writes or runs what is there. In memory of `jitsym_alloc`, and in regions with two views, the flag does
+   * nothing: the library unmaps them.
+   */
+  JITSYM_RANGE_UNMAP = 1,
+} jitsym_range_flag;
+
+/**
  * Whether records on their way to the writer outlive the process.
  */
 typedef enum jitsym_spool_state {
@@ -1306,29 +1320,18 @@ enum jitsym_status jitsym_unregister(struct jitsym *session,
  * The ids of that code are unknown from the next `jitsym_flush` on at the latest; until then `jitsym_unregister` may still
  * answer `JITSYM_OK` for them, without effect. Code of all sessions is meant. A range without code is no error.
  *
- * Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
+ * Parameters:
+ * - `flags`: 0, or `JITSYM_RANGE_UNMAP`.
+ *
+ * Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
  *
  * Any thread, concurrently; not from a signal handler.
  */
 JITSYM_API
 enum jitsym_status jitsym_unregister_range(struct jitsym *session,
                                            uint64_t addr,
-                                           uint64_t size);
-
-/**
- * As `jitsym_unregister_range`, for memory that the caller unmaps next: for a runtime that maps each function by itself, or gives
- * whole caches back. Call it in the place of `jitsym_unregister`, before `munmap`.
- *
- * The library keeps nothing of regions that the range covers, and has not to find out that they are gone, which takes a look at
- * everything that is mapped. From the call until whole pages in the range are unmapped, nobody reads, writes or runs what is there. In
- * memory of `jitsym_alloc`, and in regions with two views, the call is the same as `jitsym_unregister_range`: the library unmaps them.
- *
- * Returns as `jitsym_unregister_range`. Any thread, concurrently; not from a signal handler.
- */
-JITSYM_API
-enum jitsym_status jitsym_unregister_mapping(struct jitsym *session,
-                                             uint64_t addr,
-                                             uint64_t size);
+                                           uint64_t size,
+                                           uint32_t flags);
 
 /**
  * Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.

@@ -48,7 +48,6 @@ extern "C" {
   FUNCTION(jitsym_move)                \
   FUNCTION(jitsym_unregister)          \
   FUNCTION(jitsym_unregister_range)    \
-  FUNCTION(jitsym_unregister_mapping)  \
   FUNCTION(jitsym_flush)               \
   FUNCTION(jitsym_flush_from_signal)   \
   FUNCTION(jitsym_enable)              \
@@ -223,12 +222,8 @@ static inline jitsym_status jitsym_dl_unregister(jitsym *session, jitsym_id id) 
   JITSYM_DL_CALL(jitsym_unregister, JITSYM_ERR_LIBRARY, (session, id));
 }
 
-static inline jitsym_status jitsym_dl_unregister_range(jitsym *session, uint64_t addr, uint64_t size) {
-  JITSYM_DL_CALL(jitsym_unregister_range, JITSYM_ERR_LIBRARY, (session, addr, size));
-}
-
-static inline jitsym_status jitsym_dl_unregister_mapping(jitsym *session, uint64_t addr, uint64_t size) {
-  JITSYM_DL_CALL(jitsym_unregister_mapping, JITSYM_ERR_LIBRARY, (session, addr, size));
+static inline jitsym_status jitsym_dl_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags) {
+  JITSYM_DL_CALL(jitsym_unregister_range, JITSYM_ERR_LIBRARY, (session, addr, size, flags));
 }
 
 static inline jitsym_status jitsym_dl_flush(jitsym *session, uint32_t timeout_ms) {
@@ -341,7 +336,6 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_move jitsym_dl_move
 #define jitsym_unregister jitsym_dl_unregister
 #define jitsym_unregister_range jitsym_dl_unregister_range
-#define jitsym_unregister_mapping jitsym_dl_unregister_mapping
 #define jitsym_flush jitsym_dl_flush
 #define jitsym_flush_from_signal jitsym_dl_flush_from_signal
 #define jitsym_enable jitsym_dl_enable

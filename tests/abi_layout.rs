@@ -65,6 +65,7 @@ fn numbers() {
     assert_eq!(jitsym_init_flag::JITSYM_INIT_REMEMBER as u32, 2048);
     assert_eq!(jitsym_init_flag::JITSYM_INIT_ADOPT as u32, 4096);
     assert_eq!(jitsym_code_flag::JITSYM_CODE_STABLE as u32, 1);
+    assert_eq!(jitsym_range_flag::JITSYM_RANGE_UNMAP as u32, 1);
     assert_eq!(jitsym_region_flag::JITSYM_REGION_ONE_VIEW as u32, 1);
     assert_eq!(jitsym_region_flag::JITSYM_REGION_HUGE_PAGES as u32, 2);
     assert_eq!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32, 0);

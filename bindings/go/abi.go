@@ -110,6 +110,14 @@ const (
 	MapSimpleperf MapDialect = C.JITSYM_MAP_SIMPLEPERF
 )
 
+// RangeFlag are flags of a range of code: bits.
+type RangeFlag uint32
+
+// The flags.
+const (
+	RangeUnmap RangeFlag = C.JITSYM_RANGE_UNMAP
+)
+
 // SpoolState says whether records on their way to the writer outlive the process.
 type SpoolState uint32
 

@@ -207,14 +207,10 @@ func (c Code) Unregister() error {
 // ID is the library's name for the code; 0 if no sink runs and nothing is remembered.
 func (c Code) ID() uint64 { return uint64(c.id) }
 
-// UnregisterRange tells that all code that the range touches is gone, whoever has registered it.
-func (s *Session) UnregisterRange(addr uintptr, size uint64) error {
-	return check(C.go_unregister_range(s.c(), C.uint64_t(addr), C.uint64_t(size)))
-}
-
-// UnregisterMapping is as UnregisterRange, for memory that is unmapped next. Until then nobody reads, writes or runs what is there.
-func (s *Session) UnregisterMapping(addr uintptr, size uint64) error {
-	return check(C.go_unregister_mapping(s.c(), C.uint64_t(addr), C.uint64_t(size)))
+// UnregisterRange tells that all code that the range touches is gone, whoever has registered it. With RangeUnmap the memory is unmapped
+// next, and until then nobody reads, writes or runs what is there.
+func (s *Session) UnregisterRange(addr uintptr, size uint64, flags RangeFlag) error {
+	return check(C.go_unregister_range(s.c(), C.uint64_t(addr), C.uint64_t(size), C.uint32_t(flags)))
 }
 
 // Flush waits until all that was registered is in the files; 0 stands for the library's own limit.

@@ -37,7 +37,7 @@ type fixture struct {
 func begin(t *testing.T) *fixture {
 	f := &fixture{T: t, dir: t.TempDir()}
 	f.with(nil, func(s *jitsym.Session) { f.before = value(s.Stats())(f) })
-	t.Cleanup(func() { f.with(nil, func(s *jitsym.Session) { f.ok(s.UnregisterRange(addr, 1<<40)) }) })
+	t.Cleanup(func() { f.with(nil, func(s *jitsym.Session) { f.ok(s.UnregisterRange(addr, 1<<40, 0)) }) })
 	return f
 }
 
@@ -133,7 +133,7 @@ func TestLife(t *testing.T) {
 	f.ok(value(session.Register(info))(f).Unregister())
 	info.Name = "cut off here"[7:7]
 	value(session.Register(info))(f)
-	f.ok(session.UnregisterRange(addr, 4096))
+	f.ok(session.UnregisterRange(addr, 4096, 0))
 	stats := f.counted(session)
 	f.equal([5]uint64{stats.Registered, stats.Moved, stats.Unregistered, stats.NamesChanged, stats.Live}, [5]uint64{3, 1, 3, 2, 0})
 	f.equal(stats.Unreadable, uint64(0))
@@ -467,7 +467,7 @@ func TestRegions(t *testing.T) {
 		value(s.Register(jitsym.CodeInfo{Addr: start, Size: 16, Name: "by_itself", Bytes: memory}))(f)
 		f.ok(s.Flush(time.Minute))
 		f.equal(value(s.Stats())(f).RegionCode-f.before.RegionCode, uint64(4))
-		f.ok(s.UnregisterRange(start, 8192))
+		f.ok(s.UnregisterRange(start, 8192, jitsym.RangeUnmap))
 	})
 	f.ok(syscall.Munmap(memory))
 }

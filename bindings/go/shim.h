@@ -41,12 +41,8 @@ static inline jitsym_status go_unregister(handle session, jitsym_id id) {
     return jitsym_unregister((jitsym *)session, id);
 }
 
-static inline jitsym_status go_unregister_range(handle session, uint64_t addr, uint64_t size) {
-    return jitsym_unregister_range((jitsym *)session, addr, size);
-}
-
-static inline jitsym_status go_unregister_mapping(handle session, uint64_t addr, uint64_t size) {
-    return jitsym_unregister_mapping((jitsym *)session, addr, size);
+static inline jitsym_status go_unregister_range(handle session, uint64_t addr, uint64_t size, uint32_t flags) {
+    return jitsym_unregister_range((jitsym *)session, addr, size, flags);
 }
 
 static inline jitsym_status go_flush(handle session, uint32_t timeout_ms) {

@@ -79,6 +79,7 @@ const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8, REGION: 16 
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
 const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2, MORE: 4 });
+const RangeFlag = Object.freeze({ UNMAP: 1 });
 const RegionFlag = Object.freeze({ ONE_VIEW: 1, HUGE_PAGES: 2 });
 const SpoolState = Object.freeze({ NONE: 0, SHARED: 1 });
 const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647 });
@@ -92,6 +93,7 @@ const numbers = {
   JITSYM_MAP_: MapDialect,
   JITSYM_UNWIND_: UnwindKind,
   JITSYM_CODE_: CodeFlag,
+  JITSYM_RANGE_: RangeFlag,
   JITSYM_REGION_: RegionFlag,
   JITSYM_SPOOL_: SpoolState,
 };
@@ -256,8 +258,7 @@ const functions = {
   jitsym_register: ['int', [session, pointer(structs.jitsym_code), koffi.out(pointer(id))]],
   jitsym_move: ['int', [session, id, pointer(structs.jitsym_move_target)]],
   jitsym_unregister: ['int', [session, id]],
-  jitsym_unregister_range: ['int', [session, 'uint64_t', 'uint64_t']],
-  jitsym_unregister_mapping: ['int', [session, 'uint64_t', 'uint64_t']],
+  jitsym_unregister_range: ['int', [session, 'uint64_t', 'uint64_t', 'uint32_t']],
   jitsym_flush: ['int', [session, 'uint32_t']],
   jitsym_enable: ['int', [session, 'uint32_t']],
   jitsym_disable: ['int', [session, 'uint32_t']],
@@ -280,4 +281,4 @@ const functions = {
   jitsym_version_number: ['uint32_t', []],
 };
 
-module.exports = { VERSION, Status, Sink, Init, Want, MapDialect, UnwindKind, CodeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };
+module.exports = { VERSION, Status, Sink, Init, Want, MapDialect, UnwindKind, CodeFlag, RangeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };

@@ -214,10 +214,11 @@ export declare class Session {
   register(code: CodeInfo): Code;
   /** The code with this id is gone; for ids from other threads. */
   unregister(id: bigint): void;
-  /** All code that the range touches is gone, whoever has registered it. */
-  unregisterRange(addr: Word, size: Word): void;
-  /** The same, for memory that is unmapped next. Until then nobody reads, writes or runs what is there. */
-  unregisterMapping(addr: Word, size: Word): void;
+  /**
+   * All code that the range touches is gone, whoever has registered it. `unmap`: the memory is unmapped next. Until then nobody reads,
+   * writes or runs what is there.
+   */
+  unregisterRange(addr: Word, size: Word, options?: { unmap?: boolean }): void;
   /** Makes code memory that every profiler which reads ELF files finds names in, with no further step. */
   createRegion(options: RegionOptions): Region;
   /** Makes memory of the program a region, whole pages of it. During the call nobody may write to it or change its protection. */

@@ -1,7 +1,7 @@
 // JIT-compiled code made visible to perf and other profilers, through libjitsym.
 'use strict';
 
-const { CodeFlag, Init, Limit, MapDialect, RegionFlag, Sink, SpoolState, Status, Want, struct_size, structs } = require('./abi.js');
+const { CodeFlag, Init, Limit, MapDialect, RangeFlag, RegionFlag, Sink, SpoolState, Status, Want, struct_size, structs } = require('./abi.js');
 const { codeBytes, described, inlineTable, lineTable, path, u32, u64 } = require('./arguments.js');
 const { JitsymError, check, lastError, load, text } = require('./library.js');
 
@@ -149,12 +149,8 @@ class Session {
     this.#session.call('jitsym_unregister', u64(id, 'id'));
   }
 
-  unregisterRange(addr, size) {
-    this.#session.call('jitsym_unregister_range', u64(addr, 'addr'), u64(size, 'size'));
-  }
-
-  unregisterMapping(addr, size) {
-    this.#session.call('jitsym_unregister_mapping', u64(addr, 'addr'), u64(size, 'size'));
+  unregisterRange(addr, size, { unmap = false } = {}) {
+    this.#session.call('jitsym_unregister_range', u64(addr, 'addr'), u64(size, 'size'), unmap ? RangeFlag.UNMAP : 0);
   }
 
   createRegion({ size, maxSize = 0, alignment = 0, near = 0, oneView = false, hugePages = false }) {

@@ -689,11 +689,13 @@ static void moves(void) {
   REFUSED(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, id));
   CHECK_OK(jitsym_unregister(session, again));
 
-  REFUSED(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, ADDR, 0));
-  REFUSED(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, 0, 0));
-  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, UINT64_MAX, 2));
-  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, ADDR, UINT64_MAX));
-  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, 2, UINT64_MAX));
+  REFUSED(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, ADDR, 0, 0));
+  REFUSED(JITSYM_ERR_FLAGS, jitsym_unregister_range(session, ADDR, 64, JITSYM_RANGE_UNMAP << 1));
+  REFUSED(JITSYM_ERR_FLAGS, jitsym_unregister_range(session, ADDR, 64, UINT32_C(1) << 31 | JITSYM_RANGE_UNMAP));
+  REFUSED(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, 0, 0, 0));
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, UINT64_MAX, 2, 0));
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, ADDR, UINT64_MAX, 0));
+  REFUSED(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, 2, UINT64_MAX, 0));
   end();
 }
 
@@ -741,7 +743,7 @@ static void session_refused(jitsym *handle, jitsym_status status) {
   jitsym_move_target target = test_target(ADDR + 0x1000);
   CHECK_STATUS(status, jitsym_move(handle, keeper, &target));
   CHECK_STATUS(status, jitsym_unregister(handle, keeper));
-  CHECK_STATUS(status, jitsym_unregister_range(handle, KEEPER, 64));
+  CHECK_STATUS(status, jitsym_unregister_range(handle, KEEPER, 64, 0));
   CHECK_STATUS(status, jitsym_flush(handle, 10));
   jitsym_stats stats;
   memset(&stats, 0x55, sizeof stats);

@@ -35,7 +35,7 @@ static int forks_are_over;
 
 static void *calls(void *nothing) {
   while (!__atomic_load_n(&forks_are_over, __ATOMIC_SEQ_CST)) {
-    (void)jitsym_unregister_range(session, 1 << 20, 1);
+    (void)jitsym_unregister_range(session, 1 << 20, 1, 0);
   }
   return nothing;
 }
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
   at[0] ^= 1;
   end(good);
   end(wrong);
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)at, 2 * CODE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)at, 2 * CODE, 0));
   /* Other code in the place of code that has ended. */
   end(named(at, at, "good_again"));
 

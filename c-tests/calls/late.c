@@ -161,7 +161,7 @@ static void from_off(void) {
     CHECK(id == 0);
     jitsym_move_target target = test_target(ADDR + 0x2000);
     CHECK_OK(jitsym_move(session, other, &target));
-    CHECK_OK(jitsym_unregister_range(session, ADDR, 4096));
+    CHECK_OK(jitsym_unregister_range(session, ADDR, 4096, 0));
     CHECK_OK(jitsym_flush(session, 1000));
   }
   struct map map = own_map();
@@ -236,7 +236,7 @@ static void remembered(void) {
   register_all(session, memory + 6 * PLACE, SIZE, "in a range");
   CHECK(whole != 0 && bare != 0 && newest != 0);
   CHECK_OK(jitsym_unregister(session, gone));
-  CHECK_OK(jitsym_unregister_range(session, address(memory + 6 * PLACE), PLACE));
+  CHECK_OK(jitsym_unregister_range(session, address(memory + 6 * PLACE), PLACE, 0));
   jitsym_move_target target = test_target(address(memory + 7 * PLACE));
   target.bytes = memory + 7 * PLACE;
   target.free_after = 200;
@@ -349,7 +349,7 @@ static void one_after_the_other(void) {
   jitsym *session = test_open_flags(JITSYM_SINK_MAP, 0);
   jitsym_id first = register_all(session, memory, 64, "first");
   register_all(session, memory + 2048, 64, "dead");
-  CHECK_OK(jitsym_unregister_range(session, address(memory + 2048), 1));
+  CHECK_OK(jitsym_unregister_range(session, address(memory + 2048), 1, 0));
   CHECK_OK(jitsym_enable(session, JITSYM_SINK_JITDUMP));
   struct dump dump = own_dump();
   const struct dump_record *load = dump_load(&dump, "first", 0);
@@ -1139,7 +1139,7 @@ static jitsym_status any_call(uint32_t *random, unsigned thread, void *region, j
       return jitsym_unregister(overtaken.session, *id);
     case 3:
       *what = "jitsym_unregister_range";
-      return jitsym_unregister_range(overtaken.session, addr, 64);
+      return jitsym_unregister_range(overtaken.session, addr, 64, 0);
     case 4:
       *what = "jitsym_get_stats";
       return jitsym_get_stats(overtaken.session, &stats);

@@ -396,18 +396,18 @@ static void ranges(void) {
   jitsym_id starts_in = test_register(session, ADDR + 0x4ff, 0x101, "starts in it");
   jitsym_id right = test_register(session, ADDR + 0x600, 0x100, "right");
   jitsym_id covers = test_register(session, ADDR + 0x10000, 0x1000, "covers");
-  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x200, 0x300));
+  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x200, 0x300, 0));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.unregistered == 3 && stats.live == 3 && stats.overwritten == 0);
   CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, ends_in));
   CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, inside));
   CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, starts_in));
-  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x10800, 1));
+  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x10800, 1, 0));
   CHECK(test_stats(session).unregistered == 4);
   CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, covers));
   /* Nothing is there: no error, and nothing happens. */
-  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x200, 0x300));
-  CHECK_OK(jitsym_unregister_range(session, 1, 1));
+  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x200, 0x300, 0));
+  CHECK_OK(jitsym_unregister_range(session, 1, 1, 0));
   CHECK(test_stats(session).unregistered == 4);
   /* Names stay until the bytes are used again. */
   name_is(session, ADDR + 0x300, "inside");
@@ -418,15 +418,15 @@ static void ranges(void) {
   jitsym_id mover = test_register(session, ADDR + 0x20000, 0x100, "mover");
   jitsym_move_target target = test_target(ADDR + 0x30000);
   CHECK_OK(jitsym_move(session, mover, &target));
-  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x20000, 0x100));
+  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x20000, 0x100, 0));
   CHECK(test_stats(session).live == 1);
-  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x30000, 0x100));
+  CHECK_OK(jitsym_unregister_range(session, ADDR + 0x30000, 0x100, 0));
   CHECK(test_stats(session).live == 0);
   /* All that there is. */
   for (unsigned i = 0; i < 100; i++) {
     test_register(session, ADDR + 0x100 * i, 0x100, "cache");
   }
-  CHECK_OK(jitsym_unregister_range(session, 0, UINT64_MAX));
+  CHECK_OK(jitsym_unregister_range(session, 0, UINT64_MAX, 0));
   stats = test_stats(session);
   CHECK(stats.live == 0 && stats.unregistered == 107);
   CHECK_OK(jitsym_close(session));
@@ -483,7 +483,7 @@ static void runs(jitsym_options *options, uint32_t sinks, const char *map_dir, c
     jitsym_move_target target = test_target(ADDR + 0x1000);
     CHECK_OK(jitsym_move(session, id, &target));
     CHECK_OK(jitsym_unregister(session, id));
-    CHECK_OK(jitsym_unregister_range(session, ADDR, 0x40));
+    CHECK_OK(jitsym_unregister_range(session, ADDR, 0x40, 0));
   }
   CHECK_OK(jitsym_close(session));
   CHECK_STATUS(JITSYM_ERR_CLOSED, jitsym_flush(session, 0));

@@ -78,7 +78,7 @@ static void unregister_frees(void) {
     if (i % 2 == 0) {
       CHECK_OK(jitsym_unregister(session, id));
     } else {
-      CHECK_OK(jitsym_unregister_range(session, addr, size));
+      CHECK_OK(jitsym_unregister_range(session, addr, size, 0));
     }
     /* Written over, or gone. */
     memset(bytes, 0xee, size);

@@ -74,7 +74,7 @@ static void *chaos_thread(void *argument) {
         break;
       }
       case 5:
-        allowed(jitsym_unregister_range(session, addr, 0x400), JITSYM_ERR_DROPPED);
+        allowed(jitsym_unregister_range(session, addr, 0x400, 0), JITSYM_ERR_DROPPED);
         break;
       case 6:
         allowed(jitsym_flush(session, next_random(&random) % 20), JITSYM_ERR_TIMEOUT);

@@ -91,7 +91,7 @@ static void round_of_calls(uint64_t addr, int warm_up) {
   for (int i = 0; i < LIVE; i++) {
     CHECK_OK(jitsym_unregister(session, ids[i]));
   }
-  CHECK_OK(jitsym_unregister_range(session, addr, LIVE * SIZE));
+  CHECK_OK(jitsym_unregister_range(session, addr, LIVE * SIZE, 0));
 }
 
 static void *thread(void *sum) {

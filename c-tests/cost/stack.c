@@ -102,7 +102,7 @@ static void unregister(void) {
 }
 
 static void unregister_range(void) {
-  CHECK_OK(jitsym_unregister_range(session, 0x7000000000, 1 << 20));
+  CHECK_OK(jitsym_unregister_range(session, 0x7000000000, 1 << 20, 0));
 }
 
 static void flush(void) {

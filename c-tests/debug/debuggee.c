@@ -162,7 +162,7 @@ int main(int argc, char **argv) {
     register_many(number);
     start_sink();
     for (unsigned i = 0; i < number; i += 2) {
-      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory + 4096 + (uint64_t)PIECE_ROOM * i, PIECE_ROOM));
+      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory + 4096 + (uint64_t)PIECE_ROOM * i, PIECE_ROOM, 0));
     }
   } else if (strcmp(what, "on-and-off") == 0) {
     for (unsigned i = 0; i < number && i < 20; i++) {

@@ -188,7 +188,7 @@ static jitsym_status call_number(uint64_t thread, uint64_t call, jitsym_id *ids)
   if (round % 2 == 0) {
     return jitsym_unregister(session, ids[4]);
   }
-  return jitsym_unregister_range(session, addr_of(thread, 6 * round + 4), size_of(hash));
+  return jitsym_unregister_range(session, addr_of(thread, 6 * round + 4), size_of(hash), 0);
 }
 
 /* How long the calls took, by number of bits of their nanoseconds and the two bits below the first. */

@@ -138,7 +138,7 @@ static void use(void) {
       TRY(jitsym_flush(session, 0));
     }
   }
-  TRY(jitsym_unregister_range(session, ADDR, 0x1000 * 100));
+  TRY(jitsym_unregister_range(session, ADDR, 0x1000 * 100, 0));
 }
 
 static void *use_on_thread(void *unused) {
@@ -221,7 +221,7 @@ static void fails_with_regions(void) {
   TRY(jitsym_region_adopt(session, adopted, PIECES * page));
   register_in(adopted);
   CHECK(munmap(adopted + PIECES * page / 2, page) == 0);
-  TRY(jitsym_unregister_range(session, (uintptr_t)adopted, PIECES * page));
+  TRY(jitsym_unregister_range(session, (uintptr_t)adopted, PIECES * page, 0));
   register_in(adopted);
   TRY(jitsym_region_release(session, adopted));
   TRY(jitsym_region_release(session, by_itself));

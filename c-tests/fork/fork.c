@@ -26,7 +26,7 @@ static void check_forked(jitsym *handle) {
   jitsym_move_target target = test_target(CHILD);
   CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_move(handle, inherited, &target));
   CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_unregister(handle, inherited));
-  CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_unregister_range(handle, PARENT, 64));
+  CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_unregister_range(handle, PARENT, 64, 0));
   CHECK_STATUS(JITSYM_ERR_FORKED, jitsym_flush(handle, 0));
   jitsym_stats stats;
   memset(&stats, 0x55, sizeof stats);

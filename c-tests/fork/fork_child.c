@@ -79,7 +79,7 @@ static void fill(void) {
     CHECK_OK(jitsym_unregister(session, codes[i].id));
     codes[i].live = 0;
   }
-  CHECK_OK(jitsym_unregister_range(session, codes[2].addr, 1));
+  CHECK_OK(jitsym_unregister_range(session, codes[2].addr, 1, 0));
   codes[2].live = 0;
   codes[3].live = 0;
   register_code(3);
@@ -295,7 +295,7 @@ static void first_unregister(void) {
 }
 
 static void first_range(void) {
-  CHECK_OK(jitsym_unregister_range(session, PARENT, UINT64_C(1) << 32));
+  CHECK_OK(jitsym_unregister_range(session, PARENT, UINT64_C(1) << 32, 0));
   CHECK(test_stats(session).live == 0);
   check_files(getppid(), 0);
 }

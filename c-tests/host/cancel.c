@@ -23,7 +23,7 @@ static void every_call(jitsym *session) {
   jitsym_move_target target = test_target(ADDR + 0x1000);
   CHECK_OK(jitsym_move(session, id, &target));
   CHECK_OK(jitsym_unregister(session, id));
-  CHECK_OK(jitsym_unregister_range(session, ADDR, 0x1000));
+  CHECK_OK(jitsym_unregister_range(session, ADDR, 0x1000, 0));
   CHECK_OK(test_flush(session));
   CHECK_OK(jitsym_flush_from_signal(60000));
   CHECK_OK(jitsym_disable(session, 0));

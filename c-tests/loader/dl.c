@@ -52,8 +52,8 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_register(session, &code, &id));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_move(session, id, NULL));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister(session, id));
-  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_range(session, code.addr, code.size));
-  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_mapping(session, code.addr, code.size));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_range(session, code.addr, code.size, 0));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_range(session, code.addr, code.size, JITSYM_RANGE_UNMAP));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush_from_signal(0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_enable(session, 0));

@@ -92,7 +92,7 @@ static void use(jitsym *session, uint64_t addr) {
   OK(lib.jitsym_move(session, id, &target));
   OK(lib.jitsym_flush(session, 60000));
   OK(lib.jitsym_unregister(session, id));
-  OK(lib.jitsym_unregister_range(session, addr, 0x1000));
+  OK(lib.jitsym_unregister_range(session, addr, 0x1000, 0));
   OK(lib.jitsym_flush(session, 60000));
   jitsym_stats stats;
   stats.struct_size = sizeof stats;

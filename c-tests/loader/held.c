@@ -33,8 +33,8 @@ static void code(jitsym *session, uint64_t addr) {
   jitsym_move_target target = test_target(addr + 128);
   OK(jitsym_move(session, id, &target));
   OK(jitsym_unregister(session, id));
-  OK(jitsym_unregister_range(session, addr, 128));
-  OK(jitsym_unregister_mapping(session, addr, 4096));
+  OK(jitsym_unregister_range(session, addr, 128, 0));
+  OK(jitsym_unregister_range(session, addr, 4096, JITSYM_RANGE_UNMAP));
 }
 
 static void regions(jitsym *session) {

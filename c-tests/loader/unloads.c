@@ -72,7 +72,7 @@ static void use(const struct plugin *plugin, jitsym *session) {
   CHECK(id == 0);
   OK(plugin->jitsym_move(session, id, &target));
   OK(plugin->jitsym_unregister(session, id));
-  OK(plugin->jitsym_unregister_range(session, code.addr, code.size));
+  OK(plugin->jitsym_unregister_range(session, code.addr, code.size, 0));
   OK(plugin->jitsym_flush(session, 0));
   OK(plugin->jitsym_get_stats(session, &stats));
   OK(plugin->jitsym_last_error(session, text, sizeof text));

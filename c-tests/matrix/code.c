@@ -273,7 +273,7 @@ void remove_all(struct code *codes, unsigned count, const struct region *region)
   for (unsigned i = 0; i < count; i++) {
     truth_code_ends(codes[i].number, to);
   }
-  check(jitsym_unregister_range(session, (uint64_t)(uintptr_t)region->run, region->size), "jitsym_unregister_range");
+  check(jitsym_unregister_range(session, (uint64_t)(uintptr_t)region->run, region->size, 0), "jitsym_unregister_range");
 }
 
 const char *name_of(const char *prefix, unsigned number) {

@@ -547,7 +547,8 @@ static void put_mapping(struct code *code, unsigned number, const char *name, co
 /* A function ends, and with it its mapping. Another one comes, with other code. */
 static void exchange_mapping(struct code *code, unsigned number, const char *name, const struct region *region) {
   truth_code_ends(code->number, now());
-  check(jitsym_unregister_mapping(session, (uintptr_t)region->run, region->size), "jitsym_unregister_mapping");
+  check(jitsym_unregister_range(session, (uintptr_t)region->run, region->size, JITSYM_RANGE_UNMAP),
+        "jitsym_unregister_range");
   if (munmap(region->run, region->size) != 0) {
     fail("munmap");
   }

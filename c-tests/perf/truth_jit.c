@@ -373,7 +373,7 @@ static void remove_range(const uint8_t *from, uint64_t size) {
       p->to = time;
     }
   }
-  check(jitsym_unregister_range(session, addr, size), "jitsym_unregister_range");
+  check(jitsym_unregister_range(session, addr, size, 0), "jitsym_unregister_range");
 }
 
 /* ------------------------------------------------------------------------------------------------- stacks and time */

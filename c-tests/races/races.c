@@ -51,7 +51,7 @@ static void *registers(void *argument) {
         allowed(jitsym_move(session, id, &target));
         break;
       case 7:
-        allowed(jitsym_unregister_range(session, code.addr, 0x100));
+        allowed(jitsym_unregister_range(session, code.addr, 0x100, 0));
         break;
       default:
         break;
@@ -181,7 +181,7 @@ static void storm(void) {
     register_at_once(STORM_THREADS, test_light ? 300 : 3000, i == 0 ? nothing : starts_and_stops);
     jitsym_stats stats = test_stats(session);
     CHECK(stats.sinks_failed == 0 && stats.write_errors == 0 && stats.live > 0 && listed() > ENDS);
-    CHECK_OK(jitsym_unregister_range(session, 0, UINT64_MAX));
+    CHECK_OK(jitsym_unregister_range(session, 0, UINT64_MAX, 0));
     CHECK_OK(test_flush(session));
     CHECK_OK(jitsym_disable(session, JITSYM_SINK_GDB));
     CHECK(listed() == ENDS);

@@ -151,17 +151,17 @@ static void unmapped_next(void) {
   announce(session, memory, "first_there");
   CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, first.text, sizeof first.text));
   /* The control: as long as nothing is said of its memory, the region stays. */
-  CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE));
+  CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE, 0));
   CHECK_OK(test_flush(session));
   CHECK(test_stats(session).regions == 1 && test_stats(session).live == 0);
   announce(session, memory, "first_there");
   /* A part of it goes. Less than a page stays. */
-  CHECK_OK(jitsym_unregister_mapping(session, address(memory) + SIZE / 2, SIZE / 2));
+  CHECK_OK(jitsym_unregister_range(session, address(memory) + SIZE / 2, SIZE / 2, JITSYM_RANGE_UNMAP));
   unmap_there(memory + SIZE / 2, SIZE / 2);
-  CHECK_OK(jitsym_unregister_mapping(session, address(memory) + 64, PAGE));
+  CHECK_OK(jitsym_unregister_range(session, address(memory) + 64, PAGE, JITSYM_RANGE_UNMAP));
   CHECK_OK(test_flush(session));
   CHECK(test_stats(session).regions == 1 && test_stats(session).live == 1 && run_code(memory) == 1);
-  CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE / 2));
+  CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE / 2, JITSYM_RANGE_UNMAP));
   CHECK_OK(test_flush(session));
   CHECK(test_stats(session).regions == 0 && test_stats(session).live == 0);
   unmap_there(memory, SIZE / 2);
@@ -176,14 +176,14 @@ static void unmapped_next(void) {
     CHECK(is_in_file(memory) && run_code(memory + PAGE) == i);
     CHECK_OK(test_flush(session));
     CHECK(file_has(session, "second_there") && test_stats(session).regions == 1);
-    CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE));
+    CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE, JITSYM_RANGE_UNMAP));
     unmap_there(memory, SIZE);
   }
   CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.regions == 0 && stats.live == 0 && stats.region_code == 22 && stats.region_refused == 0);
-  CHECK_STATUS(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_mapping(session, address(memory), 0));
-  CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_mapping(session, UINT64_MAX, 2));
+  CHECK_STATUS(JITSYM_ERR_SIZE_ZERO, jitsym_unregister_range(session, address(memory), 0, JITSYM_RANGE_UNMAP));
+  CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_unregister_range(session, UINT64_MAX, 2, JITSYM_RANGE_UNMAP));
   CHECK_OK(jitsym_close(session));
 }
 
@@ -196,7 +196,7 @@ static void other_memory_there(void) {
     announce(session, memory, "shared");
     CHECK(!is_in_file(memory));
     if (told) {
-      CHECK_OK(jitsym_unregister_mapping(session, address(memory), SIZE));
+      CHECK_OK(jitsym_unregister_range(session, address(memory), SIZE, JITSYM_RANGE_UNMAP));
     }
     unmap_there(memory, SIZE);
     map_there(memory, SIZE, MAP_PRIVATE);
@@ -209,7 +209,7 @@ static void other_memory_there(void) {
   unsigned char *waiting = apart_from_neighbours(SIZE, PROT_READ | PROT_WRITE);
   announce(session, waiting, "never_executable");
   CHECK(test_stats(session).region_put_off > 0);
-  CHECK_OK(jitsym_unregister_mapping(session, address(waiting), SIZE));
+  CHECK_OK(jitsym_unregister_range(session, address(waiting), SIZE, JITSYM_RANGE_UNMAP));
   CHECK(munmap(waiting, SIZE) == 0);
   usleep(1200000);
   CHECK(test_stats(session).region_refused == 0);

@@ -144,7 +144,7 @@ static void while_joined(void) {
   CHECK(caught.mapped == 2 && is_of_file(third, "/jit-") && !is_in_same_file(first, third) && has_code(third, 312));
   CHECK(test_stats(session).regions == 2);
   /* Nor does the file of the child get what is mapped there later. */
-  CHECK_OK(jitsym_unregister_mapping(session, (uintptr_t)third, PAGE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)third, PAGE, JITSYM_RANGE_UNMAP));
   map_function(third, 313);
   announce(session, third, "fourth");
   CHECK(is_of_file(third, "/jit-") && !is_in_same_file(first, third) && has_code(third, 313));

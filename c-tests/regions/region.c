@@ -972,7 +972,7 @@ static void threads(void) {
     CHECK(stats.regions == 1 && strstr(mapping.path, "/jit-") != NULL);
     /* Tables that lie right below are one mapping with it for the kernel. */
     CHECK(mapping.start <= (uintptr_t)common && mapping.end == (uintptr_t)common + COUNT * page);
-    CHECK_OK(jitsym_unregister_range(common_session, (uint64_t)(uintptr_t)common, COUNT * page));
+    CHECK_OK(jitsym_unregister_range(common_session, (uint64_t)(uintptr_t)common, COUNT * page, 0));
     CHECK_OK(jitsym_region_release(common_session, common));
     CHECK(munmap(common, COUNT * page) == 0);
   }

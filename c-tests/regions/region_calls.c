@@ -337,7 +337,7 @@ static void many_regions(void) {
     CHECK(count == 768);
     for (int i = 0; i < count; i++) {
       CHECK(run_code(regions[i]) == (uint32_t)i);
-      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)regions[i], PAGE));
+      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)regions[i], PAGE, 0));
       CHECK_OK(jitsym_region_release(session, regions[i]));
     }
     CHECK(test_stats(session).regions == 0);
@@ -562,7 +562,7 @@ static int adopted_goes_once(void) {
   CHECK_OK(test_flush(session));
 
   /* It is adopted anew. */
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE, 0));
   CHECK(memory[0] == 0 && !is_in_file(memory));
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   put_code(memory, 72);
@@ -570,7 +570,7 @@ static int adopted_goes_once(void) {
   CHECK(run_code(memory) == 72 && is_in_file(memory));
 
   CHECK(munmap(memory, SIZE) == 0);
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE, 0));
   CHECK_OK(test_flush(session));
   jitsym_stats stats = test_stats(session);
   CHECK(stats.write_errors == 0 && stats.sinks_failed == 0);
@@ -615,7 +615,7 @@ static void adopted_while_it_runs(void) {
     CHECK_OK(jitsym_region_adopt(session, runner.memory, SIZE));
     CHECK(is_in_file(runner.memory));
     announce(session, runner.memory, "runs on");
-    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)runner.memory, SIZE));
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)runner.memory, SIZE, 0));
     CHECK_OK(jitsym_region_release(session, runner.memory));
     CHECK(!is_in_file(runner.memory));
     TEST_AWAIT(__atomic_load_n(&runner.calls, __ATOMIC_RELAXED) != calls);
@@ -677,7 +677,7 @@ static void forks(uint32_t flags, int is_slow) {
     }
     CHECK(run_code(exec) == 100);
     put_code(write, 101);
-    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)exec, PAGE));
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)exec, PAGE, 0));
     announce(session, exec, "of the child");
     CHECK(run_code(exec) == 101);
     check_protection(exec, "r-xs");
@@ -731,7 +731,7 @@ static void splits_slowly(void) {
   struct mapping old = mapping_at(memory);
   struct stat before, after;
   CHECK(stat(old.path, &before) == 0);
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, PAGE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, PAGE, 0));
   disk_is_slow("/jit");
   announce(session, memory, "new");
   int has_flushed = 0;
@@ -763,7 +763,7 @@ int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags
 }
 
 static void *unregisters(void *exec) {
-  CHECK_OK(jitsym_unregister_range(session_of_thread, (uintptr_t)exec, PAGE));
+  CHECK_OK(jitsym_unregister_range(session_of_thread, (uintptr_t)exec, PAGE, 0));
   return NULL;
 }
 

@@ -443,7 +443,7 @@ static void many_holes(void) {
   for (int i = 0; i < HOLES; i++) {
     unsigned char *goes = memory + (2 * i + 1) * PAGE, *stays = goes - PAGE;
     announce_bytes(session, goes, memory, "in a page that goes");
-    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)goes, PAGE));
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)goes, PAGE, 0));
     CHECK(munmap(goes, PAGE) == 0);
     char name[32];
     snprintf(name, sizeof name, "beside %d holes", i + 1);
@@ -474,7 +474,7 @@ static void little_is_left(void) {
     unsigned char *memory = memory_of(SIZE, RWX);
     CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
     announce(session, memory, "one of many");
-    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE));
+    CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, SIZE, 0));
     CHECK_OK(jitsym_region_release(session, memory));
     CHECK(munmap(memory, SIZE) == 0);
   }
@@ -618,7 +618,7 @@ static void nothing_lives_there(void) {
       CHECK_OK(test_flush(session));
       CHECK_OK(jitsym_unregister(session, id));
     } else if (ended == 2) {
-      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, HALF));
+      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, HALF, 0));
     } else if (ended == 3) {
       jitsym_move_target target = test_target((uintptr_t)memory + 64);
       target.free_after = UINT64_MAX;

@@ -64,12 +64,12 @@ static void tame(jitsym *session) {
     return;
   }
   for (int i = 0; world.live == 0 && world.idle_count == 0 && i < ARENAS; i++) {
-    CHECK_OK(jitsym_unregister_range(session, arenas[i].start, arenas[i].size));
+    CHECK_OK(jitsym_unregister_range(session, arenas[i].start, arenas[i].size, 0));
   }
   for (unsigned i = 0; i < BLOCKS; i++) {
     struct block *block = &world.blocks[i];
     if (block->state == BUSY) {
-      CHECK_OK(jitsym_unregister_range(session, block->start, block->size));
+      CHECK_OK(jitsym_unregister_range(session, block->start, block->size, 0));
       block->state = UNUSED;
       room_give(&world.room, block->start, block->size);
       world.unused[world.unused_count++] = block;

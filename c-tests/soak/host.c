@@ -247,7 +247,7 @@ static void do_unregister(struct worker *worker, jitsym *session, struct block *
 }
 
 static void do_range(struct worker *worker, jitsym *session, struct block *block, uint64_t addr, uint64_t size) {
-  if (took_effect(jitsym_unregister_range(session, addr, size))) {
+  if (took_effect(jitsym_unregister_range(session, addr, size, 0))) {
     atomic_fetch_add(&world.unregistered, end_overlapped(worker, block, addr, size));
   }
 }

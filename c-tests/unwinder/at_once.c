@@ -165,7 +165,7 @@ static void held(void) {
   for (unsigned i = 9; i < 12; i++) {
     announce(i);
   }
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)place(10), 2 * ROOM));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)place(10), 2 * ROOM, 0));
   CHECK(is_known(9) && !is_known(10) && !is_known(11));
   for (unsigned i = 12; i < 15; i++) {
     CHECK_OK(announce_at(place(i), JITSYM_CODE_MORE, &id));
@@ -239,7 +239,7 @@ static void full(void) {
   check_passes(1);
   jitsym_move_target target = test_target((uintptr_t)place(i + 1));
   CHECK_STATUS(JITSYM_ERR_DROPPED, jitsym_move(session, first, &target));
-  CHECK_STATUS(JITSYM_ERR_DROPPED, jitsym_unregister_range(session, (uintptr_t)memory, ROOM * PLACES));
+  CHECK_STATUS(JITSYM_ERR_DROPPED, jitsym_unregister_range(session, (uintptr_t)memory, ROOM * PLACES, 0));
   check_passes(1);
   CHECK(!is_known(i + 1));
   let_go();

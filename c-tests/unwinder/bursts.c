@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
     CHECK_KNOWN(session, jitsym_unregister(session, id));
     CHECK(!is_known(at));
   }
-  CHECK_KNOWN(session, jitsym_unregister_range(session, (uintptr_t)memory, ROOM * count));
+  CHECK_KNOWN(session, jitsym_unregister_range(session, (uintptr_t)memory, ROOM * count, 0));
   for (size_t i = 0; i < count; i++) {
     CHECK(!is_known(memory + ROOM * i));
   }

@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
   jitsym_move_target target = test_target((uintptr_t)memory + 4 * ROOM);
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_move(session, second, &target));
   CHECK(is_known(2) && !is_known(4));
-  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_unregister_range(session, (uintptr_t)memory + ROOM, ROOM));
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_unregister_range(session, (uintptr_t)memory + ROOM, ROOM, 0));
   CHECK(is_known(1));
   let_go();
   CHECK(is_known(4) && !is_known(2) && !is_known(1));

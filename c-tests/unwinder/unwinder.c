@@ -348,7 +348,8 @@ static void cost(unsigned count) {
            (unsigned long long)with_many, (double)with_many / (double)few, (unsigned long long)first,
            (unsigned long long)(begin / count));
     fflush(stdout);
-    CHECK_KNOWN(session, jitsym_unregister_range(session, (uintptr_t)memory + CHAIN_ROOM, (uint64_t)PIECE_ROOM * (count + 1)));
+    uint64_t size = (uint64_t)PIECE_ROOM * (count + 1);
+    CHECK_KNOWN(session, jitsym_unregister_range(session, (uintptr_t)memory + CHAIN_ROOM, size, 0));
     /* LLVM libunwind takes its time for that. */
     CHECK_OK(jitsym_flush(session, PATIENCE_MS));
   }

@@ -188,7 +188,7 @@ static void run_moves(void) {
   /* Nobody says of this one that it ends. */
   announce_at(here, emit_loop(here), "jit_fourth", 40, 0);
   call_often(here, 5);
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, PAGE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, PAGE, 0));
 }
 
 static void run_invalid(void) {
@@ -267,7 +267,7 @@ static void run_memory(void) {
     CHECK_OK(jitsym_register(session, &code, NULL));
   }
   CHECK(munmap(gone, PAGE) == 0);
-  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)gone, PAGE));
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)gone, PAGE, 0));
   free(in_heap);
 }
 
@@ -286,7 +286,7 @@ static void run_unmapped(void) {
     if (way == 0) {
       CHECK_OK(jitsym_unregister(session, id));
     } else if (way == 1) {
-      CHECK_OK(jitsym_unregister_mapping(session, (uintptr_t)at, size));
+      CHECK_OK(jitsym_unregister_range(session, (uintptr_t)at, size, JITSYM_RANGE_UNMAP));
     }
     CHECK(munmap(at, size) == 0);
     usleep(100000);

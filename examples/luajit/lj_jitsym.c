@@ -382,7 +382,7 @@ int lj_jitsym_keeparea(void *area, size_t size)
       kept = 1;
     }
   }
-  if (kept) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  if (kept) jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size, 0);
   jitsym_leave();
   return kept;
 }
@@ -421,7 +421,7 @@ int lj_jitsym_munmap(void *area, size_t size)
   int done;
   if (jitsym_session == NULL) return munmap(area, size);
   jitsym_enter();
-  jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)area, size);
+  jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)area, size, JITSYM_RANGE_UNMAP);
   done = munmap(area, size);
   jitsym_leave();
   return done;

@@ -93,7 +93,7 @@ int MVM_jitsym_free_pages(void *memory, size_t size, int is_region) {
     if (is_region || memory == jitsym_memory.exec)
         return jitsym_free(jitsym_session, memory) == JITSYM_OK;
     pthread_mutex_lock(&jitsym_lock);
-    jitsym_unregister_mapping(jitsym_session, (uint64_t)(uintptr_t)memory, mapped);
+    jitsym_unregister_range(jitsym_session, (uint64_t)(uintptr_t)memory, mapped, JITSYM_RANGE_UNMAP);
     done = MVM_platform_free_pages(memory, size);
     pthread_mutex_unlock(&jitsym_lock);
     return done;

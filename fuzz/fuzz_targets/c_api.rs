@@ -138,7 +138,7 @@ impl Run<'_> {
                 Call::Move(session, id, target) => self.move_code(session, id, target, &mut memory),
                 Call::Unregister(session, id) => drop(good(jitsym_unregister(self.session(session), self.id(id)))),
                 Call::Range(session, addr, size) => {
-                    good(jitsym_unregister_range(self.session(session), addr.of(self.place), size.of()));
+                    good(jitsym_unregister_range(self.session(session), addr.of(self.place), size.of(), 0));
                 }
                 Call::Flush(session, timeout) => drop(good(jitsym_flush(self.session(session), (*timeout).into()))),
                 Call::Close(session) => drop(good(jitsym_close(self.session(session)))),

@@ -240,31 +240,18 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// The ids of that code are unknown from the next `jitsym_flush` on at the latest; until then `jitsym_unregister` may still
 /// answer `JITSYM_OK` for them, without effect. Code of all sessions is meant. A range without code is no error.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
+/// Parameters:
+/// - `flags`: 0, or `JITSYM_RANGE_UNMAP`.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
-pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size: u64) -> jitsym_status {
+pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size: u64, flags: u32) -> jitsym_status {
     if session::is_off(session as usize as u64) {
         return jitsym_status::JITSYM_OK;
     }
-    boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size))
-}
-
-/// As `jitsym_unregister_range`, for memory that the caller unmaps next: for a runtime that maps each function by itself, or gives
-/// whole caches back. Call it in the place of `jitsym_unregister`, before `munmap`.
-///
-/// The library keeps nothing of regions that the range covers, and has not to find out that they are gone, which takes a look at
-/// everything that is mapped. From the call until whole pages in the range are unmapped, nobody reads, writes or runs what is there. In
-/// memory of `jitsym_alloc`, and in regions with two views, the call is the same as `jitsym_unregister_range`: the library unmaps them.
-///
-/// Returns as `jitsym_unregister_range`. Any thread, concurrently; not from a signal handler.
-#[no_mangle]
-pub extern "C" fn jitsym_unregister_mapping(session: *mut jitsym, addr: u64, size: u64) -> jitsym_status {
-    if session::is_off(session as usize as u64) {
-        return jitsym_status::JITSYM_OK;
-    }
-    boundary(|| session::find(session as usize as u64)?.unregister_mapping(addr, size))
+    boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
 }
 
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.

@@ -234,7 +234,17 @@ impl Ref {
         self.outcome(ended).and(self.known())
     }
 
-    pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
+    /// `unmap`: the caller unmaps the memory next.
+    pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
+        self.end_range(addr, size)?;
+        if unmap && self.process.regions.are_watching() {
+            // After the record of the end: the writer ends a region when it has seen all that was recorded before.
+            self.process.regions.before_unmapping(&self.shared.status, addr, size);
+        }
+        Ok(())
+    }
+
+    fn end_range(&self, addr: u64, size: u64) -> Result<()> {
         let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
             return self.still_open(());
@@ -247,16 +257,6 @@ impl Ref {
         let lay_down = || register::unregister_range(self.process, self.shared, addr, size);
         let ended = self.end(wanted, lay_down, || by_callers::remove_in(addr, addr + size));
         self.outcome(ended).and(self.known())
-    }
-
-    /// As `unregister_range`, for memory that the caller unmaps next.
-    pub fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
-        self.unregister_range(addr, size)?;
-        if self.process.regions.are_watching() {
-            // After the record of the end: the writer ends a region when it has seen all that was recorded before.
-            self.process.regions.before_unmapping(&self.shared.status, addr, size);
-        }
-        Ok(())
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {

@@ -97,16 +97,16 @@ impl Session {
 
     /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
-        told(|| find(self.0)?.unregister_range(addr, size))
+        told(|| find(self.0)?.unregister_range(addr, size, false))
     }
 
-    /// As [`unregister_range`](Session::unregister_range), and the memory is unmapped next; `jitsym_unregister_mapping` in C.
+    /// As [`unregister_range`](Session::unregister_range), and the memory is unmapped next; with `JITSYM_RANGE_UNMAP` in C.
     ///
     /// # Safety
     /// Whole pages of the range are not read, written or run any more until they are unmapped, and they are unmapped before anything
     /// else is mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
-        told(|| find(self.0)?.unregister_mapping(addr, size))
+        told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
     /// What is wanted at present; `jitsym_wanted` in C. For a host that would make names and tables only to have them thrown away.

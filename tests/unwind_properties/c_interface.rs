@@ -258,7 +258,7 @@ impl Session {
             }
         }
         // What is gone is not looked at any more.
-        prop_assert_eq!(jitsym_unregister_range(self.handle, CODE, self.next + DISTANCE - CODE) as u32, 0);
+        prop_assert_eq!(jitsym_unregister_range(self.handle, CODE, self.next + DISTANCE - CODE, 0) as u32, 0);
         Ok(())
     }
 

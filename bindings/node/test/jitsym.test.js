@@ -185,7 +185,7 @@ test('memory is adopted', () => {
   within({ adopt: true }, (session) => {
     session.register({ addr: memory, size: 16, name: 'by_itself', bytes: memory });
     assert.deepEqual(counted(session, 'regions', 'regionCode'), [1, 1]);
-    session.unregisterRange(memory, 8192);
+    session.unregisterRange(memory, 8192, { unmap: true });
   });
 });
 

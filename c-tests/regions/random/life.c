@@ -149,7 +149,7 @@ static void die(struct worker *worker) {
     /* Nobody tells the library, until other code is registered there. */
   } else if (one_in(&worker->rng, 3)) {
     uint64_t addr = (uint64_t)(uintptr_t)function.arena->exec + function.at;
-    check(jitsym_unregister_range(session, addr, function.size), "jitsym_unregister_range");
+    check(jitsym_unregister_range(session, addr, function.size, 0), "jitsym_unregister_range");
   } else {
     for (uint32_t i = 0; i < function.part_count; i++) {
       check(jitsym_unregister(session, function.parts[i].id), "jitsym_unregister");

@@ -209,6 +209,13 @@ impl Given for CodeInput<'_> {
     }
 }
 
+/// Whether the caller unmaps the range next.
+pub fn range_flags(flags: u32) -> Result<bool> {
+    let unmap = jitsym_range_flag::JITSYM_RANGE_UNMAP as u32;
+    check_flags(flags, unmap)?;
+    Ok(flags & unmap != 0)
+}
+
 /// The inlined functions of a `jitsym_code`.
 ///
 /// # Safety

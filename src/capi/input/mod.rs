@@ -8,7 +8,7 @@ mod options;
 mod region;
 mod unwind;
 
-pub use code::{code, move_target, CodeInput};
+pub use code::{code, move_target, range_flags, CodeInput};
 pub use options::{options, sink, sinks};
 pub use region::{region, region_size};
 pub use unwind::unwind;

@@ -26,6 +26,18 @@ pub enum jitsym_code_flag {
     JITSYM_CODE_MORE = 4,
 }
 
+/// Flags of a range of code. Bits, to be combined.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_range_flag {
+    /// The caller unmaps the memory next: for a runtime that maps each function by itself, or gives whole caches back. Call it in the
+    /// place of `jitsym_unregister`, before `munmap`. The library keeps nothing of regions that the range covers, and has not to find
+    /// out that they are gone, which takes a look at everything that is mapped. From the call until whole pages in the range are
+    /// unmapped, nobody reads, writes or runs what is there. In memory of `jitsym_alloc`, and in regions with two views, the flag does
+    /// nothing: the library unmaps them.
+    JITSYM_RANGE_UNMAP = 1,
+}
+
 /// One row of a line table: from `offset` on, up to the next row, the code belongs to this place in the source.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

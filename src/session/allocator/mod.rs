@@ -235,7 +235,7 @@ impl Source for Ref {
 
     fn unregister(&self, exec: u64, size: u64) {
         // A record that is dropped is counted. The code ends all the same: other code is registered in its place.
-        let _ = self.unregister_range(exec, size);
+        let _ = self.unregister_range(exec, size, false);
     }
 }
 

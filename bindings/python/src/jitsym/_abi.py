@@ -113,6 +113,10 @@ class CodeFlag(enum.IntFlag):
     MORE = 4
 
 
+class RangeFlag(enum.IntFlag):
+    UNMAP = 1
+
+
 class RegionFlag(enum.IntFlag):
     ONE_VIEW = 1
     HUGE_PAGES = 2
@@ -338,6 +342,7 @@ NUMBERS = {
     "JITSYM_MAP_": (MapDialect,),
     "JITSYM_UNWIND_": (UnwindKind,),
     "JITSYM_CODE_": (CodeFlag,),
+    "JITSYM_RANGE_": (RangeFlag,),
     "JITSYM_REGION_": (RegionFlag,),
     "JITSYM_SPOOL_": (SpoolState,),
 }
@@ -351,8 +356,7 @@ FUNCTIONS = {
     "jitsym_register": (c_int, [_session, POINTER(jitsym_code), POINTER(_id)]),
     "jitsym_move": (c_int, [_session, _id, POINTER(jitsym_move_target)]),
     "jitsym_unregister": (c_int, [_session, _id]),
-    "jitsym_unregister_range": (c_int, [_session, c_uint64, c_uint64]),
-    "jitsym_unregister_mapping": (c_int, [_session, c_uint64, c_uint64]),
+    "jitsym_unregister_range": (c_int, [_session, c_uint64, c_uint64, c_uint32]),
     "jitsym_flush": (c_int, [_session, c_uint32]),
     "jitsym_enable": (c_int, [_session, c_uint32]),
     "jitsym_disable": (c_int, [_session, c_uint32]),

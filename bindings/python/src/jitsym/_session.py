@@ -295,13 +295,13 @@ class Session:
         self._call("jitsym_register", code, id)
         return Code(self, id.value, code.size)
 
-    def unregister_range(self, addr: int, size: int) -> None:
-        """All code that the range touches is gone, whoever has registered it."""
-        self._call("jitsym_unregister_range", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"))
+    def unregister_range(self, addr: int, size: int, *, unmap: bool = False) -> None:
+        """All code that the range touches is gone, whoever has registered it.
 
-    def unregister_mapping(self, addr: int, size: int) -> None:
-        """The same, for memory that is unmapped next. Until then nobody reads, writes or runs what is there."""
-        self._call("jitsym_unregister_mapping", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"))
+        `unmap`: the memory is unmapped next. Until then nobody reads, writes or runs what is there.
+        """
+        flags = _abi.RangeFlag.UNMAP * bool(unmap)
+        self._call("jitsym_unregister_range", unsigned(addr, 64, "addr"), unsigned(size, 64, "size"), flags)
 
     def create_region(
         self,
