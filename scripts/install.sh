@@ -101,7 +101,7 @@ follow() {
   line "$from/${way#./}"
 }
 
-# Where shells look for what they complete.
+# Where shells look for what they complete, and what valgrind is told to read lies.
 datadir=$prefix/share
 destdir=${DESTDIR:-}
 case $destdir in "" | /*) ;; *) destdir=$PWD/$destdir ;; esac
@@ -290,6 +290,7 @@ install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug
 install_file 644 include/jitsym.h "$includedir" jitsym.h
 install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
 install_file 644 include/jitsym.hpp "$includedir" jitsym.hpp
+install_file 644 valgrind/jitsym.supp "$datadir/jitsym" jitsym.supp
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template pkgconfig/jitsym-static.pc.in "$pkgconfigdir" jitsym-static.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake

@@ -6,7 +6,6 @@ use super::types::{jitsym, jitsym_want};
 use crate::api::error::Error;
 use crate::api::options::Wanted;
 use crate::session;
-use crate::sys::valgrind;
 
 /// Tells what the library wants to be told at present, for all sessions: for a runtime that would make names and tables only to have
 /// them thrown away. Ask before each registration, because `jitsym_enable` and `jitsym_disable` change the answer.
@@ -19,8 +18,7 @@ use crate::sys::valgrind;
 /// a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
-    let Wanted { code, lines, unwind, adopt, region } =
-        valgrind::without_races_in_handler(|| session::wanted(session as usize as u64));
+    let Wanted { code, lines, unwind, adopt, region } = session::wanted(session as usize as u64);
     let bit = |is_wanted: bool, bit: jitsym_want| if is_wanted { bit as u32 } else { 0 };
     bit(code, jitsym_want::JITSYM_WANT_CODE)
         | bit(lines, jitsym_want::JITSYM_WANT_LINES)
