@@ -151,9 +151,9 @@ fn with_each_proc(scene: &str) {
     });
 }
 
-/// A process ends with its last thread, whichever that is and whatever `/proc` shows, and not before.
+/// A process ends with its last thread, whichever that is, where `/proc` shows its threads, and not before. Elsewhere it stays.
 #[test]
-fn the_last_thread_is_known_without_proc() {
+fn the_last_thread_by_proc() {
     with_each_proc("last-thread");
 }
 

@@ -160,7 +160,7 @@ static void says_exit(void) {
 
 static void *outlives(void *uses) {
   CHECK(pthread_join(first, NULL) == 0);
-  /* The library's thread goes to sleep, and looks around more than once, for all thread numbers if it has to. */
+  /* The library's thread goes to sleep, and looks around more than once. */
   test_sleep_ms(uses != NULL ? 4000 : 12000);
   if (uses != NULL) {
     static unsigned char code_bytes[64] = {0xab};
@@ -206,8 +206,7 @@ static void only_outlives(void) {
   opens_and_ends_first(outlives, NULL);
 }
 
-/* No thread lives long, and each is another one. They are so few that their numbers do not begin anew: without /proc the library looks
- * for them one after the other. */
+/* No thread lives long, and each is another one. */
 static void hand_over(void) {
   opens_and_ends_first(hands_over, (void *)3000);
 }
@@ -231,23 +230,36 @@ static void stay_without_use(void) {
   pthread_exit(NULL);
 }
 
-/* The process ends with its last thread, not before, and not as if it had been killed. `all`: of every way, which takes processor time. */
-static void last_thread(int all) {
+/* Where threads are not shown, the process does not end with its last one. */
+static void stays(void) {
+  char seen;
+  CHECK(pipe2(events, O_CLOEXEC) == 0);
+  pid_t child = test_start(uses_and_outlives);
+  close(events[1]);
+  CHECK(read(events[0], &seen, 1) == 1 && seen == 't');
+  test_sleep_ms(3000);
+  CHECK(waitpid(child, NULL, WNOHANG) == 0);
+  CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child && read(events[0], &seen, 1) == 0);
+  close(events[0]);
+  check_files(child, 101);
+}
+
+/* The process ends with its last thread, not before, and not as if it had been killed. */
+static void last_thread(void) {
   enum { WAYS = 4 };
   static const struct {
     void (*run)(void);
     unsigned count;
   } ways[WAYS] = {{uses_and_outlives, 101}, {only_outlives, 100}, {hand_over, 100}, {stay_without_use, 100}};
-  int count = all ? WAYS : 1;
   pid_t children[WAYS];
   int from[WAYS];
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < WAYS; i++) {
     CHECK(pipe2(events, O_CLOEXEC) == 0);
     children[i] = test_start(ways[i].run);
     close(events[1]);
     from[i] = events[0];
   }
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < WAYS; i++) {
     char seen[3] = "";
     test_wait_ok(children[i]);
     CHECK(read(from[i], seen, sizeof seen) == 2 && memcmp(seen, "tx", 2) == 0);
@@ -405,7 +417,7 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   have_proc(argv[2]);
   if (strcmp(argv[3], "last-thread") == 0) {
-    last_thread(kind_is(argv[2], "shown") || kind_is(argv[2], "none") || kind_is(argv[2], "outer"));
+    (access("/proc/self/stat", R_OK) == 0 && !kind_is(argv[2], "unlisted") ? last_thread : stays)();
   } else if (strcmp(argv[3], "files") == 0) {
     other_files();
   } else {

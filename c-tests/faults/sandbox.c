@@ -67,7 +67,6 @@ static const struct call calls[] = {
     CALL(sched_getaffinity, 0, 0),
     CALL(sched_yield, 0, 0),
     CALL(statx, 0, 0),
-    CALL(tgkill, 0, 0),
     CALL(close_range, 0, 0),
     CALL(munlock, 0, 0),
     CALL(statfs, 0, 0),

@@ -70,13 +70,6 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     }
 }
 
-/// Whether the process's first thread, by way of which the kernel reads its memory, has lost that: it does when it ends.
-pub fn is_lost_to_first_thread() -> bool {
-    let byte = 0_u8;
-    let read = readv(std::process::id(), &raw const byte as u64, &mut [0]);
-    read.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
-}
-
 /// process_vm_readv(2), by way of this thread of the process.
 fn readv(thread: u32, addr: u64, out: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };

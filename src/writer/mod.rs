@@ -34,7 +34,6 @@ use crate::queue::status::Stats;
 use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sink::Round;
-use crate::sys::last_thread::LastThread;
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, reserve, rights};
 pub use applier::{Applier, Notice};
@@ -99,7 +98,6 @@ pub struct Writer {
     spool_seen: Option<Instant>,
     /// Somebody has removed the spool, and the last attempt to make another one has failed.
     spool_retry: Option<Retry>,
-    last_thread: LastThread,
 }
 
 impl Writer {
@@ -126,7 +124,6 @@ impl Writer {
             no_debugger: false,
             spool_seen: None,
             spool_retry: None,
-            last_thread: LastThread::default(),
         }
     }
 

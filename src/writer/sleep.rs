@@ -58,7 +58,7 @@ impl Writer {
 
     /// The C library ends a process with its last thread, and ours is the last as long as nobody closes the session.
     fn end_with_the_last_thread(&mut self) {
-        if last_thread::first_has_ended() && self.last_thread.is_this_one(|| !self.shared.is_asleep()) {
+        if last_thread::first_has_ended() && last_thread::is_this_one() {
             host_fds::end_process();
         }
     }

@@ -27,7 +27,7 @@ use crate::session::call::Ref;
 use crate::session::process::{current_engine, current_or_inherited, guarded};
 use crate::session::{find, fork, Session};
 use crate::sys::debugger_lists::{Change, Listed, Lists, NewModules};
-use crate::sys::last_thread::{first_has_ended, LastThread};
+use crate::sys::last_thread;
 use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
@@ -110,7 +110,7 @@ pub fn in_child() {
 /// The thread.
 fn run() {
     panic_guard::enter_for_good();
-    let (mut last_change, mut last_thread) = (Instant::now(), LastThread::default());
+    let mut last_change = Instant::now();
     let mut cost = Duration::ZERO;
     for turn in 1_u32.. {
         let wait = (last_change.elapsed() / 32).clamp(OFTEN, SELDOM).max(cost * SHARE);
@@ -119,7 +119,7 @@ fn run() {
             return;
         }
         // Without a writer, which looks for that, the process would not end with the host's last thread.
-        if turn % 128 == 0 && !has_writer() && first_has_ended() && last_thread.is_this_one(|| false) {
+        if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
         let before = thread::cpu_time();
