@@ -73,7 +73,7 @@ class Session {
     return jitsym_get_stats(handle_, &out);
   }
 
-  /* For all calls of jitsym.h. */
+  /* For all calls in C. */
   jitsym *get() const noexcept { return handle_; }
   /* The caller closes it. */
   jitsym *release() noexcept {

@@ -1,8 +1,8 @@
 /*
  * libjitsym for programs that are shipped to machines that may not have it.
  *
- * Include this file instead of jitsym.h, in C or C++, and do not link with the library. All functions can be called as they
- * are described there. The first jitsym_init looks for libjitsym.so; until it is found, every function does nothing and
+ * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++, and do not link with the library.
+ * All functions can be called as they are described there. The first jitsym_init looks for libjitsym.so; until it is found, every function does nothing and
  * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Where it is not found, later calls of jitsym_init do not look
  * again (threads that call it first at the same time may each look). jitsym_dl_load does. Nothing else is needed: no source file, no option (glibc
  * before 2.34: -ldl).
@@ -17,7 +17,7 @@
  *   - All files of a program, or of a shared library, share one state. Another shared library with this file in it has its
  *     own state, and the same libjitsym. Before it uses a session that it was given, it has to call jitsym_dl_load.
  *   - Any thread may be the first, also several at once.
- *   - Calls that jitsym.h allows from a signal handler are allowed there if the library was loaded before. No others are.
+ *   - Calls that those headers allow from a signal handler are allowed there if the library was loaded before. No others are.
  *
  * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library. Without it, jitsym_last_error with a
  * NULL session gives the reason why it could not be loaded, and jitsym_version_number returns 0.
@@ -28,6 +28,8 @@
 #define JITSYM_DL_H
 
 #include "jitsym.h"
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 
 #include <dlfcn.h>
 #include <sched.h>
@@ -41,7 +43,7 @@
 extern "C" {
 #endif
 
-/* Every function of jitsym.h. */
+/* Every function of the three headers. */
 #define JITSYM_DL_FUNCTIONS(FUNCTION)  \
   FUNCTION(jitsym_init)                \
   FUNCTION(jitsym_register)            \
@@ -196,7 +198,7 @@ other:
   return JITSYM_ERR_LIBRARY;
 }
 
-/* The functions that are called in the place of those of jitsym.h. */
+/* The functions that are called in the place of those of the three headers. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \
   const jitsym_dl_functions *functions = jitsym_dl_get();  \
   return functions == NULL ? (otherwise) : functions->name##_ arguments

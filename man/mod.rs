@@ -1,14 +1,15 @@
-//! The manual pages. `jitsym(1)` is made from jitsym.1.in by a test of the program. Those of section 3 are generated from the header: one for each function and
-//! type, and `libjitsym(3)` for all of it. The build script of the C libraries writes them.
+//! The manual pages. `jitsym(1)` is made from jitsym.1.in by a test of the program. Those of section 3 are generated
+//! from docs/reference.md and docs/conventions.md: a page for each function and type, and `libjitsym(3)` for all of them. The build script of the C libraries writes them.
 
-pub mod header;
+mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use header::{Entry, Kind};
+use reference::{Entry, Kind};
 
 const HEADER: &str = include_str!("../include/jitsym.h");
+const REFERENCE: &str = include_str!("../docs/reference.md");
 const CONVENTIONS: &str = include_str!("../docs/conventions.md");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -17,7 +18,7 @@ const DATE: &str = "2026-11-22";
 
 /// All pages by file name.
 pub fn pages() -> BTreeMap<String, String> {
-    let entries = header::parse(HEADER);
+    let entries = reference::parse(REFERENCE);
     let names: BTreeSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
     let mut pages: BTreeMap<String, String> =
         entries.iter().map(|entry| (format!("{}.3", entry.name), page(entry, &names))).collect();
@@ -28,7 +29,7 @@ pub fn pages() -> BTreeMap<String, String> {
 
 fn head(name: &str, about: &str) -> String {
     format!(
-        ".\\\" Made from include/jitsym.h.\n\
+        ".\\\" Made from docs/reference.md.\n\
          .TH {name} 3 {DATE} \"libjitsym {VERSION}\" \"libjitsym\"\n\
          .SH NAME\n{name} \\- {}\n",
         spans(about)
@@ -37,7 +38,7 @@ fn head(name: &str, about: &str) -> String {
 
 /// What the page is about: the first sentence, as a phrase.
 fn about(entry: &Entry) -> String {
-    let text = entry.comment.join(" ");
+    let text = &entry.paragraphs[0];
     let sentence = text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first);
     let sentence = sentence.split(": ").next().unwrap_or(sentence);
     let mut letters = sentence.chars();
@@ -46,21 +47,21 @@ fn about(entry: &Entry) -> String {
 
 fn page(entry: &Entry, names: &BTreeSet<&str>) -> String {
     let mut out = head(&entry.name, &about(entry));
-    out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
+    out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n";
+    let _ = writeln!(out, ".B #include <{}>", entry.header);
     let declaration = match entry.kind {
-        Kind::Function => entry.declaration.clone(),
+        Kind::Function | Kind::Other => entry.declaration.clone(),
         Kind::Struct => format!("typedef struct {0} {{ ... }} {0};", entry.name),
         Kind::Enum => format!("typedef enum {0} {{ ... }} {0};", entry.name),
-        Kind::Other => entry.first.clone(),
     };
     let _ = writeln!(out, "\n{}\n.fi\n.SH DESCRIPTION", verbatim(&declaration));
-    let (text, returns) = parts(&entry.comment);
+    let (text, returns) = parts(&entry.paragraphs);
     out += &text;
     for (index, (member, comment)) in entry.members.iter().enumerate() {
         if index == 0 {
             out += if entry.kind == Kind::Enum { ".SS Values\n" } else { ".SS Fields\n" };
         }
-        let _ = write!(out, ".TP\n.B {}\n{}\n", verbatim(member), line(&comment.join(" ")));
+        let _ = write!(out, ".TP\n.B {}\n{}\n", verbatim(member), line(comment));
     }
     if !returns.is_empty() {
         let _ = writeln!(out, ".SH RETURN VALUE\n{}", line(&returns));
@@ -77,51 +78,38 @@ fn page(entry: &Entry, names: &BTreeSet<&str>) -> String {
 
 /// All words in code of an entry, declaration included.
 fn named(entry: &Entry) -> impl Iterator<Item = &str> {
-    let comments = entry.members.iter().flat_map(|(member, comment)| comment.iter().chain([member]));
-    let texts = entry.comment.iter().chain(comments).chain([&entry.declaration]);
+    let comments = entry.members.iter().flat_map(|(member, comment)| [member, comment]);
+    let texts = entry.paragraphs.iter().chain(comments).chain([&entry.declaration]);
     texts.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
 }
 
-/// The comment of an entry in two parts: the paragraph about the result is the second.
-fn parts(comment: &[String]) -> (String, String) {
+/// The text of an entry in two parts: the paragraph about the result is the second.
+fn parts(paragraphs: &[String]) -> (String, String) {
     let (mut text, mut returns) = (String::new(), String::new());
-    for paragraph in comment.split(String::is_empty) {
-        let mut lines = paragraph.iter().map(String::as_str).peekable();
-        match lines.peek() {
-            Some(first) if first.starts_with("Returns ") && !text.is_empty() => {
-                returns = lines.collect::<Vec<_>>().join(" ");
-                continue;
-            }
-            Some(&"# Safety") => {
-                lines.next();
-                text += ".SS Pointers\n";
-            }
-            Some(&"Parameters:") => {
-                lines.next();
-                text += ".SS Parameters\n";
-            }
-            Some(first) if first.contains("Any thread") => text += ".SS Threads\n",
-            _ if !text.is_empty() => text += ".PP\n",
-            _ => {}
+    for paragraph in paragraphs {
+        if paragraph.starts_with("Returns ") {
+            returns.clone_from(paragraph);
+            continue;
         }
-        while let Some(first) = lines.next() {
-            let mut joined = first.to_owned();
-            while let Some(next) = lines.next_if(|next| !next.starts_with("- ")) {
-                joined = joined + " " + next;
-            }
-            text += &match joined.strip_prefix("- ").and_then(|item| item.split_once(": ")) {
-                Some((name, what)) => format!(".TP\n.I {}\n{}\n", verbatim(name.trim_matches('`')), line(what)),
-                None => line(&joined) + "\n",
-            };
-        }
+        text += match paragraph.starts_with("Any thread") {
+            true => ".SS Threads\n",
+            false if text.is_empty() => "",
+            false => ".PP\n",
+        };
+        text = text + &line(paragraph) + "\n";
     }
     (text, returns)
 }
 
 fn overview(entries: &[Entry]) -> String {
     let mut out = head("libjitsym", "JIT-compiled code made visible to perf and other profilers");
-    out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n.B #include <jitsym.h>\n";
+    out += ".SH LIBRARY\nlibjitsym (\\-ljitsym)\n.SH SYNOPSIS\n.nf\n";
+    let mut header = "";
     for entry in entries.iter().filter(|entry| entry.kind == Kind::Function) {
+        if entry.header != header {
+            header = &entry.header;
+            let _ = writeln!(out, ".B #include <{header}>");
+        }
         let _ = writeln!(out, "\n{}", verbatim(&entry.declaration));
     }
     out += ".fi\n.SH DESCRIPTION\n";
@@ -132,19 +120,15 @@ fn overview(entries: &[Entry]) -> String {
     let lines = comment.lines().map(|line| line.strip_prefix(" *   ")).skip_while(Option::is_none);
     let example: Vec<&str> = lines.map_while(|line| line).collect();
     let _ = writeln!(out, ".PP\n.nf\n{}\n.fi", verbatim(&example.join("\n")));
-    for paragraph in header::conventions(HEADER).split("\n\n") {
-        // "Threads. Every function ...": the first word is a heading. That of a paragraph without one is a sentence.
-        let text = match paragraph.split_once(". ") {
-            Some((title, text)) if title.split(' ').count() <= 2 => {
-                let _ = writeln!(out, ".SS {title}");
-                text
-            }
-            _ => {
-                out += ".PP\n";
-                paragraph
-            }
-        };
-        let _ = writeln!(out, "{}", line(&text.replace('\n', " ")));
+    for title in ["Errors", "Pointers", "Threads and signals", "Memory", "Durability and process end", "Fork"] {
+        let _ = writeln!(out, ".SS {title}");
+        let (_, section) = CONVENTIONS.split_once(&format!("\n## {title}\n")).expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let section = reference::unlinked(section).replace("\n- ", "\n\n").replace("**", "");
+        for (index, paragraph) in section.trim().split("\n\n").enumerate() {
+            let start = if index == 0 { "" } else { ".PP\n" };
+            let _ = writeln!(out, "{start}{}", line(&paragraph.replace('\n', " ")));
+        }
     }
     for (kind, title) in [(Kind::Function, "Functions"), (Kind::Struct, "Structs"), (Kind::Enum, "Enumerations")] {
         let _ = writeln!(out, ".SS {title}");

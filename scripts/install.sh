@@ -10,7 +10,7 @@ usage: install.sh [OPTION]...
 Builds libjitsym and the program jitsym, and installs them.
   --prefix=DIR      where everything goes (/usr/local)
   --libdir=DIR      libraries, pkg-config file and CMake package (PREFIX/lib)
-  --includedir=DIR  header (PREFIX/include)
+  --includedir=DIR  headers (PREFIX/include)
   --bindir=DIR      program (PREFIX/bin)
   --mandir=DIR      manual pages (PREFIX/share/man)
   --small           builds Rust's standard library too, and all for the least size:
@@ -287,9 +287,9 @@ install_stripped 755 "$libraries/libjitsym.so" "$libdir" "$shared" --strip-unnee
 install_link "$shared" "$libdir" "$soname"
 install_link "$soname" "$libdir" libjitsym.so
 install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug
-install_file 644 include/jitsym.h "$includedir" jitsym.h
-install_file 644 include/jitsym_dl.h "$includedir" jitsym_dl.h
-install_file 644 include/jitsym.hpp "$includedir" jitsym.hpp
+for header in jitsym.h jitsym_region.h jitsym_control.h jitsym_dl.h jitsym.hpp; do
+  install_file 644 "include/$header" "$includedir" "$header"
+done
 install_file 644 valgrind/jitsym.supp "$datadir/jitsym" jitsym.supp
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template pkgconfig/jitsym-static.pc.in "$pkgconfigdir" jitsym-static.pc

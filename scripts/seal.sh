@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes of the archive that rustc has written one that shows the functions of jitsym.h and nothing else but what debuggers look
+# Makes of the archive that rustc has written one that shows the functions of the headers and nothing else but what debuggers look
 # for. As it comes, it has
 # symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same program
 # defines them again. Here everything becomes one object, in which those names are local.
@@ -9,7 +9,7 @@ usage() {
     cat <<'END'
 usage: seal.sh ARCHIVE OUT
 Makes of the static library ARCHIVE, as rustc has written it, the library OUT,
-which shows the functions of jitsym.h and what debuggers look for. Environment:
+which shows the functions of the headers and what debuggers look for. Environment:
   LD, OBJCOPY, AR  the programs to use, for another architecture
 END
 }

@@ -2,7 +2,7 @@
 //!
 //! A runtime reports where it has put code, the code's name, how to unwind it and which source lines it came from. A background
 //! thread writes that to a perf map, a jitdump, and the ELF files of code regions, and tells gdb, lldb, the unwinder and valgrind. The C
-//! interface is `include/jitsym.h`; this crate's Rust interface is the same thing with slices:
+//! interface is `include/jitsym.h` and its two companions; this crate's Rust interface is the same thing with slices:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};

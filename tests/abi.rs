@@ -1,14 +1,12 @@
-//! The header of today against the ABI of the last release: see tests/abi/README.md.
+//! The headers of today against the ABI of the last release: see tests/abi/README.md.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::pages::header::{self, Kind};
+use crate::headers::TEXT as HEADERS;
 use crate::support::{describe, root, run, scratch_dir, try_run};
-
-const HEADER: &str = include_str!("../include/jitsym.h");
 
 /// The dump of the release whose ABI this one has to have.
 fn released() -> PathBuf {
@@ -16,19 +14,21 @@ fn released() -> PathBuf {
     root().join(format!("tests/abi/jitsym-{}.{}.xml", version[0], version[1]))
 }
 
-/// A library in C with the functions of a header, which do nothing, and a variable of each enumeration, because functions take
+/// A library in C with the functions of all headers, which do nothing, and a variable of each enumeration, because functions take
 /// integers in their place. From the one in Rust libabigail would learn types of Rust's as well, another lot with each compiler;
-/// that it has the same functions and structs as the header is for tests/exports.rs, tests/header.rs and tests/abi_layout.rs.
+/// that it has the same functions and structs as the headers is for tests/exports.rs, tests/header.rs and tests/abi_layout.rs.
 fn library(header: &str, dir: &Path) -> PathBuf {
     fs::create_dir_all(dir).expect("directory");
-    fs::write(dir.join("jitsym.h"), header).expect("header");
-    let mut source = String::from("#include \"jitsym.h\"\n");
-    for entry in header::parse(header) {
-        let _ = match entry.kind {
-            Kind::Function => writeln!(source, "{} {{ __builtin_trap(); }}", entry.declaration.trim_end_matches(';')),
-            Kind::Enum => writeln!(source, "{0} variable_of_{0};", entry.name),
-            Kind::Struct | Kind::Other => Ok(()),
-        };
+    // One after the other: what they include of each other is there.
+    let text = header.replace("#include \"jitsym.h\"\n", "");
+    fs::write(dir.join("all.h"), text).expect("header");
+    let mut source = String::from("#include \"all.h\"\n");
+    for function in header.split("\nJITSYM_API ").skip(1) {
+        let declaration = function.split(';').next().unwrap_or_default();
+        let _ = writeln!(source, "{declaration} {{ __builtin_trap(); }}");
+    }
+    for name in header.split("typedef enum ").skip(1).filter_map(|text| text.split(' ').next()) {
+        let _ = writeln!(source, "{name} variable_of_{name};");
     }
     fs::write(dir.join("library.c"), source).expect("source");
     let library = dir.join("library.so");
@@ -60,9 +60,9 @@ fn as_far_as_released(header: &str) -> String {
         let end = header.find(&format!("}} {name};")).expect("end of the struct");
         let start = header[..end].rfind(&format!("struct {name} {{")).expect("start of the struct");
         // A field that is gone stays so, for abidiff to find.
-        let known = [" ", "*"].map(|before| format!("{before}{last};\n"));
+        let known = [" ", "*"].map(|before| format!("{before}{last}; "));
         if let Some(at) = known.iter().find_map(|field| header[start..end].find(field)) {
-            header.replace_range(start + at + last.len() + 3..end, "");
+            header.replace_range(start + at + last.len() + 2..end, "\n");
         }
     }
     header
@@ -79,9 +79,9 @@ fn compare(header: &str, dir: &Path) -> Output {
 fn header_has_the_abi_of_the_last_release() {
     let dir = scratch_dir("today");
     if std::env::var_os("JITSYM_UPDATE_ABI").is_some() {
-        dump(&library(HEADER, &dir), &released());
+        dump(&library(HEADERS, &dir), &released());
     }
-    let output = compare(HEADER, &dir);
+    let output = compare(HEADERS, &dir);
     assert!(
         output.status.success(),
         "programs that were compiled with the last release would not run with this one; see tests/abi/README.md\n{}",
@@ -92,38 +92,30 @@ fn header_has_the_abi_of_the_last_release() {
 /// What breaks programs is noticed, and what does not is let be.
 #[test]
 fn changes_are_told_apart() {
-    let function = HEADER.find("JITSYM_API\nenum jitsym_status jitsym_move(").expect("jitsym_move");
-    let end = function + HEADER[function..].find(");\n").expect("its end") + 3;
-    let without_move = format!("{}{}", &HEADER[..function], &HEADER[end..]);
-    let one_more = format!(
-        "{}/**\n * One more.\n */\n{}",
-        &HEADER[..end],
-        HEADER[function..].replacen("jitsym_move(", "jitsym_new(", 1)
-    );
+    let function = HEADERS.find("JITSYM_API jitsym_status jitsym_move(").expect("jitsym_move");
+    let end = function + HEADERS[function..].find(");\n").expect("its end") + 3;
+    let without_move = format!("{}{}", &HEADERS[..function], &HEADERS[end..]);
+    let one_more = format!("{}{}", &HEADERS[..end], HEADERS[function..].replacen("jitsym_move(", "jitsym_new(", 1));
     let longer = |name: &str, member: &str| {
         let end = format!("}} {name};");
-        HEADER.replacen(&end, &format!("  /**\n   * New.\n   */\n  {member}\n{end}"), 1)
+        HEADERS.replacen(&end, &format!("  {member} /* New. */\n{end}"), 1)
     };
     let cases = [
         ("function removed", without_move, false),
         ("function added", one_more, true),
-        ("argument", HEADER.replacen("uint32_t timeout_ms);", "uint64_t timeout_ms);", 1), false),
-        ("field type", HEADER.replacen("uint32_t max_wait_ms;", "uint16_t max_wait_ms;", 1), false),
-        (
-            "field moved",
-            HEADER.replacen("uint64_t addr;\n", "uint32_t gap;\n  /**\n   * Address.\n   */\n  uint64_t addr;\n", 1),
-            false,
-        ),
+        ("argument", HEADERS.replacen("uint32_t timeout_ms);", "uint64_t timeout_ms);", 1), false),
+        ("field type", HEADERS.replacen("uint32_t max_wait_ms;", "uint16_t max_wait_ms;", 1), false),
+        ("field moved", HEADERS.replacen("uint64_t addr;", "uint32_t gap;\n  uint64_t addr;", 1), false),
         ("field at the end", longer("jitsym_code", "uint64_t fresh;"), true),
         ("struct without a size", longer("jitsym_saved_register", "uint64_t fresh;"), false),
-        ("enumerator changed", HEADER.replacen("JITSYM_SINK_MAP = 1,", "JITSYM_SINK_MAP = 8,", 1), false),
-        ("enumerator removed", HEADER.replacen("  JITSYM_SINK_MAP = 1,\n", "", 1), false),
+        ("enumerator changed", HEADERS.replacen("JITSYM_SINK_MAP = 1,", "JITSYM_SINK_MAP = 8,", 1), false),
+        ("enumerator removed", HEADERS.replacen("  JITSYM_SINK_MAP = 1,", "", 1), false),
         ("enumerator added", longer("jitsym_sink", "JITSYM_SINK_NEW = 8,"), true),
         ("status added", longer("jitsym_status", "JITSYM_ERR_NEW = 99,"), true),
     ];
     let dir = scratch_dir("changes");
     for (what, header, harmless) in cases {
-        assert_ne!(header, HEADER, "{what}: the header is as it was");
+        assert_ne!(header, HEADERS, "{what}: the headers are as they were");
         let output = compare(&header, &dir);
         assert_eq!(output.status.success(), harmless, "{what}\n{}", describe(&Command::new("abidiff"), &output));
     }

@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::headers;
 use crate::instrumented::{ADDRESS, SANITIZE};
 use crate::support::{
     artifacts, checker, compile, describe, fresh_dir, root, run, scratch_dir, spaceless, stdout, thorough, try_run,
@@ -269,20 +270,28 @@ fn double_include() {
 const STRICT_CXX: &[&str] =
     &["-Wold-style-cast", "-Wzero-as-null-pointer-constant", "-Wconversion", "-Wsign-conversion"];
 
+/// Each header by itself, and all together, in both orders.
 #[test]
-fn header_compiles_alone() {
+fn headers_compile_alone_and_together() {
     let dir = scratch_dir("header");
-    let source = dir.join("header.c");
-    let text = "#include \"jitsym.h\"\n#ifdef __cplusplus\n#include \"jitsym.hpp\"\n#endif\n";
-    std::fs::write(&source, text).expect("write the source");
+    let [host, region, control] = headers::NAMES;
+    let orders: [&[&str]; 6] =
+        [&[host], &[region], &[control], &[host, region, control], &[control, region, host], &["jitsym.hpp"]];
+    let sources = orders.map(|names| {
+        let source = dir.join(format!("{}.c", names.join("+")));
+        let text: String = names.iter().map(|name| format!("#include \"{name}\"\n")).collect();
+        std::fs::write(&source, text).expect("write the source");
+        source
+    });
     let compiles = |compiler: &str, language: &str, version: &str, extra: &[&str]| {
         let mut command = Command::new(compiler);
         command.current_dir(root()).args(["-x", language, &format!("-std={version}"), "-Iinclude"]);
         command.args(["-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wundef", "-Wconversion"]);
-        run(command.args(extra).arg(&source));
+        let in_c = sources.len() - usize::from(language == "c");
+        run(command.args(extra).args(&sources[..in_c]));
     };
     for compiler in ["gcc", "clang"] {
-        for version in ["c99", "c11", "c17"] {
+        for version in ["c99", "c11", "c17", "c2x", "gnu2x"] {
             compiles(compiler, "c", version, &["-Wstrict-prototypes", "-Wmissing-prototypes"]);
             // As a program that has its own attribute for imported functions.
             compiles(compiler, "c", version, &["-DJITSYM_API=extern __attribute__((visibility(\"default\")))"]);

@@ -47,6 +47,10 @@ fn every_block_is_tested_or_says_why_not() {
     assert!(uses.iter().any(|used| matches!(used, Use::Program(_))));
 }
 
+/// All headers in C.
+const HEADERS: [&str; 4] =
+    ["include/jitsym.h", "include/jitsym_region.h", "include/jitsym_control.h", "include/jitsym_dl.h"];
+
 /// What the strictest of readers compile with, and what most do.
 const STANDARDS: [&[&str]; 3] = [&["-std=c99"], &["-std=c11"], &[]];
 
@@ -80,7 +84,7 @@ fn compile_statements(place: &str, text: &str) {
     // A part that opens no session goes on with one.
     let given = if text.contains("jitsym *session;") { "" } else { "jitsym *session = given;\n" };
     let unused = "(void)given, (void)entry, (void)length;\n";
-    compile_part(place, &format!("#include <jitsym.h>\n{function};\n{function} {{\n{unused}{given}{text}}}\n"));
+    compile_part(place, &format!("#include <jitsym_control.h>\n#include <jitsym_region.h>\n{function};\n{function} {{\n{unused}{given}{text}}}\n"));
 }
 
 /// Compiles a program in a directory of its own. What compilers say of it does not depend on the library.
@@ -142,7 +146,10 @@ fn fragments_compile_as_they_stand() {
         all.iter().filter_map(|block| if let Use::Fragment(name) = block.used() { Some(name) } else { None }).collect();
     for name in fragments {
         let mut text = String::new();
-        for header in ["jitsym.h", "stdlib.h", "string.h", "sys/mman.h"].iter().filter(|_| name != "loader") {
+        for header in ["jitsym_control.h", "jitsym_region.h", "stdlib.h", "string.h", "sys/mman.h"]
+            .iter()
+            .filter(|_| name != "loader")
+        {
             let _ = writeln!(text, "#include <{header}>");
         }
         for block in all.iter().filter(|block| block.used() == Use::Fragment(name)) {
@@ -160,7 +167,7 @@ fn fragments_compile_as_they_stand() {
 #[test]
 fn examples_in_comments_and_pages_compile() {
     let mut examples = Vec::new();
-    for header in ["include/jitsym.h", "include/jitsym_dl.h"] {
+    for header in HEADERS {
         let text = read(header);
         let comments = text.lines().map(|line| line.strip_prefix(" *").unwrap_or_default());
         let comments: Vec<&str> = comments.collect();
@@ -413,7 +420,7 @@ fn every_sink_is_named_where_the_library_is_introduced() {
             assert!(text.to_lowercase().contains(sink.as_str()), "{file} does not name {sink}: {text}");
         }
     }
-    for file in documents().into_iter().chain(["include/jitsym.h", "include/jitsym_dl.h"].map(str::to_owned)) {
+    for file in documents().into_iter().chain(HEADERS.map(str::to_owned)) {
         let text = read(&file).replace("\n * ", " ").split_whitespace().collect::<Vec<_>>().join(" ");
         for stale in ["both sinks", "two sinks", "the other sink ", "the other sink."] {
             assert!(!text.contains(stale), "{file}: {stale}");

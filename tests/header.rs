@@ -1,24 +1,20 @@
-//! The checked-in header is what cbindgen makes of the sources, and the reference what the header says.
-//! Parsers of FFI libraries take it (cffi: tests/python.rs).
+//! The checked-in headers and the reference are what the sources say. Parsers of FFI libraries take the headers (cffi:
+//! tests/python.rs).
 
-use crate::reference;
+use crate::support::plain_headers;
+use crate::{declarations, headers, reference};
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn header_is_up_to_date() {
+fn headers_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
-    let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in ["src/capi/status.rs", "src/capi/types/mod.rs", "src/capi/mod.rs"] {
-        builder = builder.with_src(root.join(source));
-    }
-    let mut fresh = Vec::new();
-    builder.generate().expect("cbindgen").write(&mut fresh);
-
-    let fresh = String::from_utf8(fresh).expect("UTF-8");
-    for (file, text) in [("docs/reference.md", reference::from_header(&fresh)), ("include/jitsym.h", fresh)] {
-        let path = root.join(file);
+    let entries = declarations::entries(root);
+    let made = headers::make(root, &entries);
+    let mut files = vec![("docs/reference.md".to_owned(), reference::of_headers(&made))];
+    files.extend(made.into_iter().map(|header| (format!("include/{}", header.name), header.text)));
+    for (file, text) in files {
+        let path = root.join(&file);
         if std::env::var_os("JITSYM_UPDATE_HEADER").is_some() {
             std::fs::write(&path, &text).expect("write the file");
             continue;
@@ -30,10 +26,28 @@ fn header_is_up_to_date() {
     }
 }
 
-/// A program in LuaJIT that has nothing but the header.
+/// Whoever opens the header that every host needs reads it to its end.
 #[test]
-fn the_header_loads_in_luajit() {
-    let dir = crate::support::fresh_dir("luajit");
+fn headers_are_short_and_plain() {
+    let lines = include_str!("../include/jitsym.h").lines().count();
+    assert!(lines <= 450, "{lines} lines");
+    for line in headers::TEXT.lines() {
+        assert!(line.len() <= 120, "{line}");
+        let text = line.trim_start_matches(['/', '*', ' ']);
+        assert!(!text.trim_start_matches('#').starts_with(' ') || !text.starts_with('#'), "a heading of Rust: {line}");
+    }
+}
+
+/// A program in LuaJIT that has nothing but the header, or all of them.
+#[test]
+fn the_headers_load_in_luajit() {
+    for (what, names) in [("one", &headers::NAMES[..1]), ("all", &headers::NAMES)] {
+        load_in_luajit(what, names);
+    }
+}
+
+fn load_in_luajit(what: &str, names: &[&str]) {
+    let dir = crate::support::fresh_dir(format!("luajit-{what}"));
     let script = r#"
         local ffi = require "ffi"
         ffi.cdef(io.read "*a")
@@ -47,7 +61,7 @@ fn the_header_loads_in_luajit() {
         assert(lib.jitsym_close(out[0]) == lib.JITSYM_OK)
     "#;
     let mut luajit = Command::new("luajit");
-    luajit.args(["-e", script]).stdin(std::fs::File::open(crate::support::plain_header()).expect("header"));
+    luajit.args(["-e", script]).stdin(std::fs::File::open(plain_headers(names)).expect("header"));
     let lib = crate::support::artifacts().shared_dir.join("libjitsym.so");
     crate::support::run(luajit.env("JITSYM_LIB", lib).env("JITSYM_DIR", &dir));
     assert_eq!(crate::support::checker::assert_all_sound(&dir, &[]), 2);

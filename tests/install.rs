@@ -51,6 +51,8 @@ fn installed_files() {
             (tree.lib("cmake/jitsym/jitsymConfigVersion.cmake"), 0o644),
             (tree.lib("cmake/jitsym/manifest.txt"), 0o644),
             (tree.path(tree.includedir).join("jitsym.h"), 0o644),
+            (tree.path(tree.includedir).join("jitsym_region.h"), 0o644),
+            (tree.path(tree.includedir).join("jitsym_control.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym.hpp"), 0o644),
             (tree.path(tree.prefix).join("share/jitsym/jitsym.supp"), 0o644),

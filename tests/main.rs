@@ -54,8 +54,12 @@ mod valgrind;
 mod bindings;
 #[path = "support/cfi.rs"]
 mod cfi;
+#[path = "support/declarations.rs"]
+mod declarations;
 #[path = "support/guests.rs"]
 mod guests;
+#[path = "support/headers.rs"]
+mod headers;
 #[path = "support/installed.rs"]
 mod installed;
 #[path = "support/instrumented.rs"]

@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::bindings::{check_guest, package, python_env, readme_commands, run_readme, with_library};
+use crate::headers;
 use crate::perf;
-use crate::support::{is_root, plain_header, run, run_privileged, scratch_dir, stdout};
+use crate::support::{is_root, plain_headers, run, run_privileged, scratch_dir, stdout};
 
 /// A Python that has the package as it stands.
 fn python() -> Command {
@@ -87,7 +88,7 @@ fn a_privileged_program_chooses_its_library_itself() {
 #[test]
 fn the_package_has_the_c_interface_right() {
     let mut command = python();
-    command.arg(script("header.py")).arg(plain_header()).env("JITSYM_DIR", scratch_dir("cffi"));
+    command.arg(script("header.py")).arg(plain_headers(&headers::NAMES)).env("JITSYM_DIR", scratch_dir("cffi"));
     println!("{}", stdout(&run(with_library(&mut command))));
 }
 

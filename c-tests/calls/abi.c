@@ -1,4 +1,6 @@
 /* The binary interface: sizes, offsets and numbers that compiled programs carry in them and that may never change. */
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 #define SIZE(type, size) _Static_assert(sizeof(type) == (size), "sizeof(" #type ")")

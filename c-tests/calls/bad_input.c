@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 #if defined(__x86_64__)

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "gdb_list.h"
+#include "jitsym_control.h"
 #include "testing.h"
 
 enum { MAP = JITSYM_SINK_MAP, DUMP = JITSYM_SINK_JITDUMP };

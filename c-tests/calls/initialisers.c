@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "jitsym.h"
+#include "jitsym_region.h"
 
 #ifdef __cplusplus
 #define ADDRESS(pointer) reinterpret_cast<uintptr_t>(pointer)

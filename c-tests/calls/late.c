@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum { BOTH = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, OFF = JITSYM_INIT_OFF_BY_DEFAULT };

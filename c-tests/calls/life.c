@@ -7,6 +7,7 @@
 #include <x86intrin.h>
 #endif
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

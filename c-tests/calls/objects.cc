@@ -1,5 +1,6 @@
 // jitsym.hpp: what lives and ends with objects, and what the map says of it.
 #include "jitsym.hpp"
+#include "jitsym_control.h"
 
 #include <cstdio>
 #include <string>

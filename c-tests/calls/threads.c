@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 enum { CODE = JITSYM_WANT_CODE, TABLES = JITSYM_WANT_LINES | JITSYM_WANT_UNWIND };

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <jitsym.h>
+#include <jitsym_control.h>
 #include <stdio.h>
 #include <string.h>
 

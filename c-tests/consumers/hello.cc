@@ -2,6 +2,7 @@
 //
 //   hello DIRECTORY     an absolute one, for the map
 #include <jitsym.h>
+#include <jitsym_control.h>
 
 #include <cstdint>
 #include <cstdlib>

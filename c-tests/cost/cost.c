@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum { LINES_MAX = 64 };

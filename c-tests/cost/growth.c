@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <valgrind/callgrind.h>
 
+#include "jitsym_region.h"
 #include "../sources/runtime.h"
 #include "gdb_list.h"
 #include "testing.h"

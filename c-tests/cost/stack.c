@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum {

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 
 #include "chain.h"
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum { LINES = 60, PIECES = 3, PIECE_ROOM = 64, MEMORY = 1 << 24, SINK_GDB = JITSYM_SINK_GDB };

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "../sources/runtime.h"
 #include "testing.h"
 

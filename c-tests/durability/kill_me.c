@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 enum { THREADS_MAX = 32, CALLS_MAX = 1 << 20, LARGE = 300 * 1024, START_MAX = 4096, RELAY_SLOTS = 50 };

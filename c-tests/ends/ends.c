@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 #ifdef ENDS_CXX

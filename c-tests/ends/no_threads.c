@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "jitsym_region.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

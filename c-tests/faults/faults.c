@@ -6,6 +6,7 @@
  * faults DIR hold             the same with all sinks, and stays until its input ends
  */
 #define _GNU_SOURCE
+#include "jitsym_region.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

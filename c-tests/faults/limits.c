@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "jitsym_region.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

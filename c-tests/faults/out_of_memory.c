@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "jitsym_region.h"
 #include "testing.h"
 
 void *__libc_malloc(size_t size);

@@ -9,6 +9,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7100000000;

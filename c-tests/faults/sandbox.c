@@ -16,6 +16,8 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

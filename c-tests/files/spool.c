@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7100000000;

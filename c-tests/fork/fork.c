@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "jitsym_control.h"
 #include "testing.h"
 
 static const uint64_t PARENT = 0x7000000000, CHILD = 0x7100000000;

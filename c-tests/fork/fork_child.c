@@ -10,6 +10,7 @@
 #include <sys/time.h>
 
 #include "failing_disk.h"
+#include "jitsym_control.h"
 #include "testing.h"
 
 enum { CODES = 400, SLOT = 0x400, SINKS = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP };

@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 static const uint64_t ADDR = 0x7000000000;

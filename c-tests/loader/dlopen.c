@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 
 #include "check.h"
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 
 /* The declarations are used for their types alone: the program is not linked with the library. */
 #define FUNCTIONS(FUNCTION)          \

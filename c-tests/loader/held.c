@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "../sources/runtime.h"
 #include "holder.h"
 #include "../regions/region_code.h"

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "holder.h"
+#include "jitsym_control.h"
 #include "plugin.h"
 
 #define OK(call) CHECK((call) == JITSYM_OK)

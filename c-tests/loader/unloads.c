@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "jitsym_control.h"
 #include "maps.h"
 #include "plugin.h"
 #include "testing.h"

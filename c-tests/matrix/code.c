@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "guest_eh.h"
+#include "jitsym_region.h"
 #include "matrix.h"
 
 static uint8_t *mapped(size_t size, int protection, int flags, int file) {

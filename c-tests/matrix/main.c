@@ -36,6 +36,7 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
+#include "jitsym_control.h"
 #include "pace.h"
 #include "matrix.h"
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "jitsym_region.h"
 #include "matrix.h"
 
 enum { CALLERS = 16, LEAVES = 200 };

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "jitsym_region.h"
 #include "matrix.h"
 
 enum { PAGE = 4096, REGION_SIZE = 1 << 16, CODES = 16 };

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #define _GNU_SOURCE
+#include "jitsym_control.h"
 #include "matrix.h"
 
 #include <pthread.h>

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include "jitsym_control.h"
 #include "pace.h"
 #include "testing.h"
 

@@ -40,6 +40,7 @@
 #include <unistd.h>
 
 #include "guest_eh.h"
+#include "jitsym_control.h"
 #include "pace.h"
 
 #define NOINLINE __attribute__((noinline))

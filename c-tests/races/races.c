@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "gdb_list.h"
+#include "jitsym_control.h"
 #include "testing.h"
 
 enum { THREADS = 3, STORM_THREADS = 8 };

@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "maps.h"
 #include "region_code.h"
 

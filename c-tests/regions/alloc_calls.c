@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "maps.h"
 #include "region_code.h"
 

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/syscall.h>
 
+#include "jitsym_region.h"
 #include "maps.h"
 #include "region_code.h"
 

@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "maps.h"
 #include "testing.h"
 

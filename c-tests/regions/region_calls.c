@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 
 #include "failing_disk.h"
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "maps.h"
 #include "region_code.h"
 

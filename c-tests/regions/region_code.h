@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum { PAGE = 4096, SIZE = 16 * PAGE, RWX = PROT_READ | PROT_WRITE | PROT_EXEC };

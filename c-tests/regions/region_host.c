@@ -15,6 +15,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "maps.h"
 #include "region_code.h"
 

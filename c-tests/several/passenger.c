@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "jitsym_control.h"
 #include "pace.h"
 #include "testing.h"
 

@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "jitsym_control.h"
 #include "pace.h"
 #include "plugin.h"
 #include "testing.h"

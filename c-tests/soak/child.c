@@ -1,4 +1,5 @@
 /* Forks, what the children do, and the ways in which a process ends. */
+#include "jitsym_control.h"
 #include "soak.h"
 
 enum kind { LEAVES_AT_ONCE, EXECUTES, CLOSES, GOES_ON };

@@ -9,6 +9,7 @@
 #include <limits.h>
 
 #include "jitsym.h"
+#include "jitsym_region.h"
 #include "x86_emit.h"
 
 #if !defined(__x86_64__)

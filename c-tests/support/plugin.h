@@ -3,6 +3,7 @@
 #define PLUGIN_H
 
 #include "jitsym.h"
+#include "jitsym_control.h"
 
 #define PLUGIN_FUNCTIONS(FUNCTION)  \
   FUNCTION(jitsym_init)             \

@@ -15,6 +15,8 @@
 
 #include "files.h"
 #include "jitdump_read.h"
+#include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "wait.h"
 
 static const char *test_dir;

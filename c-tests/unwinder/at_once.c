@@ -13,6 +13,7 @@
 #include "chain.h"
 #include "exceptions.h"
 #include "failing_disk.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum { ROOM = 64, PLACES = 4096 };

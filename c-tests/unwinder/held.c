@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "failing_disk.h"
+#include "jitsym_control.h"
 #include "testing.h"
 
 enum { ROOM = 64 };

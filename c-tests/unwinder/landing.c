@@ -10,6 +10,7 @@
 #include <unwind.h>
 
 #include "exceptions.h"
+#include "jitsym_control.h"
 #include "testing.h"
 #include "known.h"
 

@@ -11,6 +11,7 @@
 
 #include "chain.h"
 #include "exceptions.h"
+#include "jitsym_control.h"
 #include "testing.h"
 #include "known.h"
 

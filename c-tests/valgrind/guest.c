@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "chain.h"
+#include "jitsym_region.h"
 #include "testing.h"
 
 enum { LINES = 60, PIECES = 3, ROOM = 64, MEMORY = 16 << 20, PAGE = 4096, ROUNDS = 50 };

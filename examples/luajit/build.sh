@@ -28,7 +28,7 @@ fi
 
 . "$here/../insert.sh"
 
-add src "$here/lj_jitsym.c" "$here/lj_jitsym.h" "$include/jitsym.h" "$include/jitsym_dl.h"
+add src "$here/lj_jitsym.c" "$here/lj_jitsym.h" "$include"/jitsym*.h
 
 begin src/lj_trace.c
 after '#include "lj_trace.h"' '#include "lj_jitsym.h"'

@@ -29,7 +29,7 @@ fi
 
 . "$here/../insert.sh"
 
-add src/jit "$here/jitsym_moarvm.c" "$here/jitsym_moarvm.h" "$include/jitsym.h" "$include/jitsym_dl.h"
+add src/jit "$here/jitsym_moarvm.c" "$here/jitsym_moarvm.h" "$include"/jitsym*.h
 
 begin src/jit/compile.h
 after '    AO_t ref_cnt;' '    MVMuint8 jitsym_memory;'

@@ -8,35 +8,34 @@ use super::status::jitsym_status;
 use super::types::*;
 use crate::session;
 
-/// Hands out memory for one piece of code, as `malloc` does for data: a piece of a region that the library makes, grows and gives
-/// back (see `jitsym_region_create`). Code in it has its name and stacks in every profiler that reads ELF files. Write it at
-/// `out->write`, register it with `out->exec`, run it there. No memory is ever writable and executable at the same address, and no
-/// protection changes.
+/// Hands out memory for one piece of code, as `malloc` does for data. Write it at `out->write`, register it with
+/// `out->exec`, run it there. It is the caller's until `jitsym_free`, also after the session is closed. `size`: in bytes,
+/// at most 1 GiB. `alignment`: a power of two up to 4096; at least 64, also if it is 0. `near_addr`: an address that is
+/// within 32 bits of all of the memory; 0: anywhere. `out`: its `struct_size` is set by the caller; the size is rounded
+/// up to 64.
 ///
-/// The memory is the caller's until `jitsym_free`, also after the session is closed. It may have the bytes of other code. Memory of
-/// dead code is used again, as late as little is wasted: `jitsym_stats.region_generations` counts how often that cost a generation.
-/// Code may fill all of it, and needs no room after it (`jitsym_code.free_after`).
+/// The memory is a piece of a region that the library makes, grows and gives back (see `jitsym_region_create`). Code in
+/// it has its name and stacks in every profiler that reads ELF files. No memory is ever writable and executable at the
+/// same address, and no protection changes. All of the memory can be reached from `near_addr` by a displacement of 32
+/// bits with sign, and back: for code that calls other pieces directly, pass the address of one of them.
 ///
-/// If there can be no file, the memory is there all the same, as with `jitsym_region_create`. A sink for regions that starts later
-/// names code in memory that is handed out after that. Without a session there is no memory: open one that writes nothing
-/// (`JITSYM_INIT_OFF_BY_DEFAULT`), or map memory yourself if `jitsym_init` fails. When `fork` returns, the child has a copy of all
-/// memory; what was handed out in the parent is the child's too.
+/// The memory may have the bytes of other code. Memory of dead code is used again, as late as little is wasted:
+/// `jitsym_stats.region_generations` counts how often that cost a generation. Code may fill all of it, and needs no room
+/// after it (`jitsym_code.free_after`).
 ///
-/// Parameters:
-/// - `size`: bytes that are needed, at most 1 GiB.
-/// - `alignment`: a power of two up to 4096, of which the address is a multiple. At least 64, also if it is 0.
-/// - `near_addr`: an address from which all of the memory can be reached by a displacement of 32 bits with sign, and back. 0:
-///   anywhere. For code that calls other pieces directly, pass the address of one of them.
-/// - `out`: receives the addresses and the size, which is rounded up to 64; `out->struct_size` is set by the caller.
+/// If there can be no file, the memory is there all the same, as with `jitsym_region_create`. A sink for regions that
+/// starts later names code in memory that is handed out after that. Without a session there is no memory: open one that
+/// writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`), or map memory yourself if `jitsym_init` fails. When `fork` returns, the
+/// child has a copy of all memory; what was handed out in the parent is the child's too.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`; `JITSYM_ERR_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
-/// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions. Also `JITSYM_ERR_SESSION`,
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
+/// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions; `JITSYM_ERR_SESSION`,
 /// `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///
 /// # Safety
-/// `out` is NULL or points to `out->struct_size` writable bytes.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_alloc(
     session: *mut jitsym,
@@ -52,15 +51,14 @@ pub unsafe extern "C" fn jitsym_alloc(
     })
 }
 
-/// Takes back the end of memory from `jitsym_alloc`: for code whose size is known only when it is made. To be called before the
-/// code is registered; no code may be registered in the part that is taken back, which other code may get at once.
+/// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only when it is made. `exec`: where the
+/// memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call it before the code
+/// is registered.
 ///
-/// Parameters:
-/// - `exec`: where the memory begins, in the executable view.
-/// - `size`: bytes that are still needed, rounded up to 64.
+/// No code may be registered in the part that is taken back, which other code may get at once.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if that is more than there is; `JITSYM_ERR_REGION` if no
-/// such memory begins there. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if that is more than there is; `JITSYM_ERR_REGION`
+/// if no such memory begins there; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -68,16 +66,14 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Takes back memory from `jitsym_alloc`, when no thread runs code there any more. Code that is registered there is unregistered
-/// first, as by `jitsym_unregister_range`. So one call is enough for the end of code and its memory.
+/// Takes back memory from `jitsym_alloc`, when no thread runs code there any more. Code that is registered there is
+/// unregistered first. `exec`: where the memory begins, in the executable view. Any session will do.
 ///
-/// Any session will do, not only the one that the memory is from. Pages without code go back to the system, and so do regions
+/// The code is unregistered as by `jitsym_unregister_range`, so one call is enough for the end of code and its memory.
+/// The session need not be the one that the memory is from. Pages without code go back to the system, and so do regions
 /// without code but one.
 ///
-/// Parameters:
-/// - `exec`: where the memory begins, in the executable view.
-///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed. Also
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed;
 /// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.

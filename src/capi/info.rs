@@ -7,15 +7,15 @@ use crate::api::error::Error;
 use crate::api::options::Wanted;
 use crate::session;
 
-/// Tells what the library wants to be told at present, for all sessions: for a runtime that would make names and tables only to have
-/// them thrown away. Ask before each registration, because `jitsym_enable` and `jitsym_disable` change the answer.
+/// Tells what the library wants to be told at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration is of
+/// no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
-/// Returns `JITSYM_WANT_*` bits; 0 if a registration would be of no use. 0 also for a session that is NULL, closed or was never
-/// opened, and in a forked child that cannot continue it. In other forked children the answer is the parent's at the time of the
-/// fork, until the child makes another call; the child takes nothing over for this one.
+/// It is for a runtime that would make names and tables only to have them thrown away. The answer is 0 also for a session
+/// that is NULL, closed or was never opened, and in a forked child that cannot continue it. In other forked children the
+/// answer is the parent's at the time of the fork, until the child makes another call; the child takes nothing over for
+/// this one. The call leaves `errno` and `jitsym_last_error` as they were.
 ///
-/// Takes no lock, makes no system call, and leaves `errno` and `jitsym_last_error` as they were. Any thread, concurrently, and from
-/// a signal handler.
+/// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
 #[no_mangle]
 pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
     let Wanted { code, lines, unwind, adopt, region } = session::wanted(session as usize as u64);
@@ -27,17 +27,17 @@ pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
         | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
-/// A sentence in English for a status; for an unknown number a text that says so. Static, never NULL.
+/// A sentence in English for a status, also for an unknown one. Static, never NULL.
 ///
-/// Any thread, and from a signal handler.
+/// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
     status_texts(status).1.as_ptr()
 }
 
-/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown number. Static, never NULL.
+/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown one. Static, never NULL.
 ///
-/// Any thread, and from a signal handler.
+/// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_status_name(status: i32) -> *const c_char {
     status_texts(status).0.as_ptr()

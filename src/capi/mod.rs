@@ -30,27 +30,26 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session, and with the first one starts the sinks and the background thread that writes them.
+/// Opens a session, and with the first one starts the sinks and the background thread that writes them. `options` may be
+/// NULL: the defaults and the environment decide. It succeeds if one sink starts: `jitsym_get_stats` and
+/// `jitsym_last_error` report those that did not.
 ///
-/// Sinks that cannot start are reported by `jitsym_get_stats` and `jitsym_last_error`; the call fails only if none could.
-/// Sessions of one process share files and writer: a second session joins the first, whose options count. After the last one was
-/// closed, a new session may have new options; if its directories are the same it continues the same files. If this is the first
-/// call in a forked child, the child continues its parent's sessions too, all of them with these options.
+/// Sessions of one process share files and writer. A second session joins the first, whose options count: with other
+/// directories, another dialect, or a sink that the first lacks, the call returns `JITSYM_ERR_CONFLICT`. After the last
+/// session was closed, a new one may have new options. If its directories are the same, it continues the same files. If
+/// this is the first call in a forked child, the child continues its parent's sessions too, all of them with these
+/// options.
 ///
-/// Parameters:
-/// - `options`: NULL for the defaults and the environment.
-/// - `out`: receives the session.
+/// `JITSYM_ERR_TIMEOUT`: files cannot be opened because a disk hangs, or another thread's call to open, close or enable
+/// waits for that, or an earlier close does.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options.
-/// `JITSYM_ERR_CONFLICT` if an open session has other directories, another dialect, or lacks a sink that this one asks for.
-/// `JITSYM_ERR_TIMEOUT` after 10 seconds, if files cannot be opened because a disk hangs, or if another thread's call to open, close or
-/// enable waits for that, or an earlier close. Also `JITSYM_ERR_NO_SINK`, `JITSYM_ERR_NO_MEMORY`,
-/// `JITSYM_ERR_THREAD`, `JITSYM_ERR_TOO_MANY_SESSIONS`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
+/// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
 ///
-/// Any thread; not from a signal handler. Does file I/O. Does not keep `options`.
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
 /// # Safety
-/// `options` is NULL or points to `struct_size` readable bytes; `out` is NULL or points to a writable pointer.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *mut jitsym) -> jitsym_status {
     blocking_boundary(|| {
@@ -67,30 +66,29 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
     })
 }
 
-/// Registers code: from this moment on samples in `[addr, addr + size)` belong to `name`.
+/// Registers code: from now on samples in [addr, addr + size) belong to `name`. Call it when the bytes are final and
+/// before the code runs. Nothing that `code` points to is needed afterwards. Code that is registered over live code ends
+/// that code. `out_id` may be NULL; it receives 0 if no sink runs and code is not remembered for one.
 ///
-/// Call it when the bytes are final and before the code runs: the name holds from the time of the call. Everything is copied;
-/// nothing that `code` points to is needed afterwards. Code that is registered over live code retires that code: the newest wins.
+/// The name holds from the time of the call. With id 0 the call returns `JITSYM_OK` without a look at `code`.
 ///
-/// Parameters:
-/// - `code`: what to register.
-/// - `out_id`: receives the id for `jitsym_move` and `jitsym_unregister`; may be NULL. 0 if no sink is running and code is not
-///   remembered for one.
+/// With the sinks for the unwinder and for valgrind, `JITSYM_ERR_TIMEOUT` says that the library's thread has told no sink
+/// of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` that valgrind could not be told of
+/// some code. In both cases the code is registered and `out_id` is written, and `jitsym_flush` waits until the sinks know
+/// of it.
 ///
-/// Returns `JITSYM_OK`, also without a look at `code` if the id is 0; a status that names what is wrong with `code`;
-/// `JITSYM_ERR_DROPPED` or `JITSYM_ERR_NO_MEMORY` if there was no room; `JITSYM_ERR_SESSION`, `JITSYM_ERR_CLOSED`,
-/// `JITSYM_ERR_FORKED`, `JITSYM_ERR_BUSY`. With the sinks for the unwinder and for valgrind also `JITSYM_ERR_TIMEOUT`, if the library's
-/// thread has told no sink of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` if valgrind could not be
-/// told of some code. The code is registered then and `out_id` is written, and `jitsym_flush` waits until they know of it. Where calls
-/// tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst of that for 10 seconds.
-/// Then nothing is registered. Nor is it with `JITSYM_ERR_SINK_FAILED` in a forked child whose sinks could not start yet ("Processes"
-/// above).
+/// Where calls tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst
+/// of that for 10 seconds. Then nothing is registered. Nothing is registered either with `JITSYM_ERR_SINK_FAILED` in a
+/// forked child whose sinks could not start yet (docs/conventions.md, "Fork").
 ///
-/// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call in
-/// the steady state.
+/// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there was
+/// no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and `_SINK_FAILED`.
+///
+/// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call
+/// in the steady state.
 ///
 /// # Safety
-/// `code` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 #[link_section = ".text.hot.jitsym"]
 pub unsafe extern "C" fn jitsym_register(
@@ -186,17 +184,17 @@ fn register_otherwise<'a>(
     session.known()
 }
 
-/// Tells that registered code now runs at another address: it keeps its id, name, lines and unwind description.
+/// Tells that code now runs at another address. It keeps its id, name, lines and unwind description. Call it after the
+/// bytes were copied and before they run there.
 ///
-/// Call it after the bytes were copied and before they run there. The old place keeps its name for samples taken before.
+/// The old place keeps its name for samples taken before. `target->bytes` has as many readable bytes as the code has.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; and as `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or as `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// `target` is NULL or points to `struct_size` readable bytes, and `target->bytes` is NULL or points to as many readable
-/// bytes as the code has.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_move(
     session: *mut jitsym,
@@ -221,7 +219,7 @@ pub unsafe extern "C" fn jitsym_move(
 ///
 /// The perf map goes on naming the bytes until they are used again, because profiles are read after the fact.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; and as `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; or as `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -232,15 +230,15 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
-/// Tells that all code that starts or ends in, or covers, `[addr, addr + size)` is gone: one call for a whole code cache.
+/// Tells that all code that starts or ends in, or covers, [addr, addr + size) is gone: one call for a whole code cache. A
+/// range without code is no error.
 ///
-/// The ids of that code are unknown from the next `jitsym_flush` on at the latest; until then `jitsym_unregister` may still
-/// answer `JITSYM_OK` for them, without effect. Code of all sessions is meant. A range without code is no error.
+/// Code of all sessions is meant. The ids of that code are unknown from the next `jitsym_flush` on at the latest. Until
+/// then `jitsym_unregister` may still answer `JITSYM_OK` for them, without effect.
 ///
-/// Parameters:
-/// - `flags`: 0, or `JITSYM_RANGE_UNMAP`.
+/// `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; and as `jitsym_register`.
+/// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or as `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -252,10 +250,12 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 }
 
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
+/// `timeout_ms` is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0 waits for one pass of the writer, 10 seconds at
-/// most). `JITSYM_ERR_SINK_FAILED` if a sink could not start or cannot write, even now; the others are up to date.
-/// `JITSYM_ERR_NO_MEMORY` if the writer has none. Also `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_SINK_FAILED` is also for a sink that could not start, and cannot even now.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (the others are up to
+/// date); `JITSYM_ERR_NO_MEMORY` if the writer has none; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -266,20 +266,23 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
-/// Writes everything that was registered before, from a signal handler: for a host's crash handler, before it lets the process
-/// end.
+/// Writes everything that was registered before: for a host's crash handler. `timeout_ms` is in milliseconds; 0: one
+/// second. Needs no session.
 ///
-/// The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates nothing
-/// and leaves `errno` as it was; it asks the background thread and waits for its answer. If that needs something that the
-/// interrupted thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK`, registered code may be in
-/// the spool, if there is one, and not in the files: `jitsym recover` completes the files when the process has ended.
+/// The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates
+/// nothing and leaves `errno` as it was. It asks the background thread and waits for its answer. If that needs something
+/// that the interrupted thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK`,
+/// registered code may be in the spool, if there is one, and not in the files: `jitsym recover` completes the files when
+/// the process has ended.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after `timeout_ms` milliseconds (0: one second), or at once if the process exits by
-/// another thread. `JITSYM_ERR_NOT_RUNNING` if no sink is running, with nothing to be written. `JITSYM_ERR_WRITER` at once on the
-/// background thread itself, where no descriptor of the host is open. `JITSYM_ERR_FORKED` in a child that has not used its
-/// parent's sessions, with nothing to be written. Also `JITSYM_ERR_SINK_FAILED`, `JITSYM_ERR_INTERNAL`.
+/// `JITSYM_ERR_TIMEOUT` comes at once if the process exits by another thread. `JITSYM_ERR_NOT_RUNNING`: no sink is
+/// running. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` comes at once on the
+/// background thread itself, where no descriptor of the host is open.
 ///
-/// Needs no session. Any thread, concurrently, and from a signal handler, on an alternate stack too.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` with nothing to be written;
+/// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
+///
+/// Any thread, concurrently, and from a signal handler, on an alternate stack too.
 #[no_mangle]
 pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
@@ -291,26 +294,26 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     }
 }
 
-/// Starts sinks in a running process, for all sessions: they belong to the process.
+/// Starts sinks in a running process, for all sessions: they belong to the process. When it has returned `JITSYM_OK`, all
+/// live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: those that this session would have started
+/// when it was opened, or all if there were none.
 ///
-/// When this has returned `JITSYM_OK`, all code that is live and known is in the files, and everything that is registered from
-/// then on, each piece once. Code is known if it was registered while a sink ran or with `JITSYM_INIT_REMEMBER`. Other code that
-/// was registered before has to be registered again (its registration returned id 0). Code that was registered while only the
-/// perf map ran, without `JITSYM_INIT_REMEMBER`, comes without lines and unwind tables. The bytes are those that lie at the
-/// address of the code now.
+/// Everything that is registered from then on is in the files too, each piece once. Code is known if it was registered
+/// while a sink ran or with `JITSYM_INIT_REMEMBER`. Other code that was registered before has to be registered again (its
+/// registration returned id 0). Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`,
+/// comes without lines and unwind tables. The bytes are those that lie at the address of the code now.
 ///
-/// A sink that runs already is left as it is. Directories, bounds and so on are those that this session was opened with, where no
-/// running sink has others. A file that was written before and is still there is continued.
+/// A sink that runs already is left as it is. Directories, bounds and so on are those that this session was opened with,
+/// where no running sink has others. A file that was written before and is still there is continued.
 ///
-/// Parameters:
-/// - `sinks`: `JITSYM_SINK_*` bits. 0: those that this session would have started when it was opened, or if that were none,
-///   all.
+/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK`: none of them
+/// could be started. `JITSYM_ERR_SINK_FAILED`: one could not start, or cannot write at present, and another runs;
+/// `jitsym_get_stats` and `jitsym_last_error` say more. `JITSYM_ERR_TIMEOUT`: the work continues in the background, or
+/// the process exits.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`.
-/// `JITSYM_ERR_CONFLICT` if one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK` if none of them could
-/// be started. `JITSYM_ERR_SINK_FAILED` if one could not, or cannot write at present, and another runs (`jitsym_get_stats` and
-/// `jitsym_last_error` say more). `JITSYM_ERR_TIMEOUT` after 10 seconds, while the work continues in the background, or if the
-/// process exits. Also `JITSYM_ERR_NO_MEMORY`, `JITSYM_ERR_THREAD`, `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
+/// `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`, `_SESSION`,
+/// `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -321,18 +324,17 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was registered before
-/// is written first. The files stay (but see `JITSYM_INIT_REMOVE_FILES`), and `jitsym_enable` continues them.
+/// Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was
+/// registered before is written first. The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits;
+/// 0: all.
 ///
-/// Stopping the last sink ends everything that costs the process anything. The background thread, the memory for records and the
-/// spool are given back, and calls return at once as in a session that has no sink. All ids end (`jitsym_enable` makes later
-/// calls answer `JITSYM_ERR_UNKNOWN_ID` for them). With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
+/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Stopping the last sink ends everything that costs the process
+/// anything. The background thread, the memory for records and the spool are given back, and calls return at once as in a
+/// session that has no sink. All ids end (`jitsym_enable` makes later calls answer `JITSYM_ERR_UNKNOWN_ID` for them).
+/// With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
 ///
-/// Parameters:
-/// - `sinks`: `JITSYM_SINK_*` bits. 0: all.
-///
-/// Returns `JITSYM_OK`, also if they do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if one could not
-/// write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as `jitsym_enable`;
+/// Returns `JITSYM_OK`, also if they do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if one could
+/// not write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as `jitsym_enable`;
 /// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
@@ -344,33 +346,32 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
     })
 }
 
-/// Closes a session: everything registered is written, and with the last session the background thread ends.
+/// Closes a session: everything registered is written, and with the last session the background thread ends. The files
+/// stay, because they are read after the recording. Code stays registered as long as another session is open.
 ///
-/// The files stay, because they are read after the recording (but see `JITSYM_INIT_REMOVE_FILES`). Code registered through this
-/// session stays registered as long as another session is open. Calls on other threads that race with this one finish, or
-/// return `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy, and makes no files for
-/// that.
+/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Calls on other threads that race with this one finish, or
+/// return `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy, and makes no files
+/// for that.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` if the writer did not finish within 10 seconds (the session is closed all the
-/// same); `JITSYM_ERR_SINK_FAILED`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`. NULL is no session: `JITSYM_ERR_SESSION`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
+/// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
 ///
-/// Any thread; not from a signal handler.
+/// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
 }
 
-/// Reads the counters.
+/// Reads the counters into `out`, at most `out->struct_size` bytes. Call `jitsym_flush` before for exact numbers.
 ///
-/// At most `out->struct_size` bytes are written. Registrations still on their way are not counted yet: call `jitsym_flush` first
-/// for exact numbers.
+/// Registrations still on their way are not counted yet.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `JITSYM_ERR_STRUCT_SIZE`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// `out` is NULL or points to `out->struct_size` writable bytes.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym_stats) -> jitsym_status {
     blocking_boundary(|| {
@@ -380,19 +381,21 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     })
 }
 
-/// Copies the text of the last failure to `buf`, of whichever came later. One is that of a sink, or of opening a session: what was
-/// tried, on which file, and what the system said. The other one is the last call of this thread that was refused because of what
-/// the caller gave: the status, and the field, index and value that are wrong. An empty text if there was none. The text is cut to
-/// fit and always NUL-terminated.
+/// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
+/// arguments. Cut to fit, NUL-terminated; empty if nothing failed. `session` may be NULL, as after a failed
+/// `jitsym_init`.
 ///
-/// `session` may be NULL, and is how to ask why `jitsym_init` failed.
+/// Of two failures the text is that of the later one. For a sink, or for opening a session, it says what was tried, on
+/// which file, and what the system said. For a refused call it says the status, and the field, index and value that are
+/// wrong.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
+/// `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// `buf` is NULL or points to `size` writable bytes.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_char, size: usize) -> jitsym_status {
     blocking_boundary(|| {
@@ -404,16 +407,17 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
     })
 }
 
-/// Copies the path of the file that a sink writes to `buf`, NUL-terminated.
+/// Copies the path of the file that a sink writes to `buf`, NUL-terminated: `JITSYM_DIR_MAX` + 64 bytes are always
+/// enough.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, and for a sink
-/// without a file too; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit (`JITSYM_DIR_MAX` + 64 bytes always do);
-/// `JITSYM_ERR_TIMEOUT` if the path of a region is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also for a
+/// sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit; `JITSYM_ERR_TIMEOUT` if the path of a
+/// region is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// `buf` is NULL or points to `size` writable bytes.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut c_char, size: usize) -> jitsym_status {
     blocking_boundary(|| {
@@ -424,21 +428,20 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
     })
 }
 
-/// Tells how many bytes after code of `code_size` bytes must be free for perf builds with the libunwind unwinder to unwind
-/// through it: leave them free, and declare them in `jitsym_code.free_after`.
+/// Tells how many bytes after code of `code_size` bytes must be free for perf builds with libunwind to unwind through it.
+/// Leave them free, and declare them in `jitsym_code.free_after`. Needs no session.
 ///
 /// It is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Ask with the
 /// `code_size` that will be registered, or with 0 for a number that is enough for any size. Of an `.eh_frame` section all
-/// entries are counted, because which ones are for the code depends on its address.
+/// entries are counted, because which ones are for the code depends on its address. For `JITSYM_UNWIND_NONE` and a NULL
+/// description it is 0.
 ///
-/// Returns `JITSYM_OK` (with 0 in `out` for `JITSYM_UNWIND_NONE` or a NULL description); a status that names what is wrong
-/// with `unwind`; `JITSYM_ERR_NULL`, `JITSYM_ERR_TOO_LARGE`.
+/// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///
-/// Needs no session. Any thread, concurrently; not from a signal handler.
+/// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// `unwind` is NULL or points to `struct_size` readable bytes, and every pointer in it is valid for what it says; `out` is
-/// NULL or writable.
+/// Each pointer is NULL or valid, as docs/conventions.md has it.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_unwind_size(
     unwind: *const jitsym_unwind,

@@ -1,5 +1,6 @@
-/* The declarations in docs/reference.md are those of the header: a compiler refuses two that differ. */
-#include <jitsym.h>
+/* The declarations in docs/reference.md are those of the headers: a compiler refuses two that differ. */
+#include <jitsym_control.h>
+#include <jitsym_region.h>
 
 #include "fragments.c"
 

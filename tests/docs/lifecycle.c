@@ -4,6 +4,7 @@
  * Usage: lifecycle off | on. Prints "ok".
  */
 #include <jitsym.h>
+#include <jitsym_region.h>
 
 #include <dirent.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Code memory from the library, and the program's own. */
-#include <jitsym.h>
+#include <jitsym_region.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -202,7 +202,7 @@ fn areas_at_one_address_are_told_apart() {
         ok(lib.jitsym_get_stats(session[0], stats))
         io.write(tonumber(stats.region_code), " ", tonumber(stats.region_late), " ", tonumber(stats.regions))
     "#;
-    let header = std::fs::read_to_string(crate::support::plain_header()).expect("header");
+    let header = std::fs::read_to_string(crate::support::plain_headers(&["jitsym.h"])).expect("header");
     let mut luajit = command("luajit");
     luajit.envs(ADOPT).arg("-e").arg(format!("AREAS = {AREAS} HEADER = [==[{header}]==]\n{script}"));
     let (output, files) = finish(luajit);

@@ -90,9 +90,9 @@ pub fn check_guest(name: &str, complete: impl Fn(&mut Command, &Path)) {
 }
 
 /// What a package claims of the C interface (`struct NAME SIZE`, `field STRUCT NAME OFFSET SIZE`, `number NAME VALUE`), the C
-/// compiler finds in the header; and there is no struct or enumerator that it does not know.
+/// compiler finds in the headers; and there is no struct or enumerator that it does not know.
 pub fn check_claims(claims: &str) {
-    let mut asserts = String::from("#include <jitsym.h>\n");
+    let mut asserts = String::from("#include <jitsym_control.h>\n#include <jitsym_region.h>\n");
     let mut known = BTreeSet::new();
     for line in claims.lines() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -111,7 +111,7 @@ pub fn check_claims(claims: &str) {
     std::fs::write(&source, asserts).expect("write the claims");
     run(Command::new("cc").current_dir(root()).args(["-std=c11", "-fsyntax-only", "-Iinclude"]).arg(&source));
 
-    let header = std::fs::read_to_string(root().join("include/jitsym.h")).expect("header");
+    let header = crate::headers::TEXT;
     let enumerators = header.lines().filter_map(|line| line.strip_prefix("  JITSYM_")?.split_once(" = "));
     let structs = header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
     let all: BTreeSet<String> =

@@ -273,12 +273,12 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The header as parsers of FFI libraries take it: declarations alone.
-pub fn plain_header() -> PathBuf {
-    let header = scratch_dir("header").join("jitsym.h");
+/// Headers as parsers of FFI libraries take them: declarations alone.
+pub fn plain_headers(names: &[&str]) -> PathBuf {
+    let header = scratch_dir("header").join(names.join("+"));
     let mut shell = Command::new("sh");
-    shell.current_dir(root()).args(["-euc", "grep -v '^#include' include/jitsym.h | cc -E -P -"]);
-    std::fs::write(&header, stdout(&run(&mut shell))).expect("write the header");
+    shell.current_dir(root().join("include")).args(["-euc", "cat \"$@\" | grep -v '^#include' | cc -E -P -", "sh"]);
+    std::fs::write(&header, stdout(&run(shell.args(names)))).expect("write the header");
     header
 }
 

@@ -1,11 +1,12 @@
-//! Makes `docs/reference.md` of the header: an entry for each function and type, its comment as the text.
+//! Makes `docs/reference.md`: an entry for each function and type by header, with the short and the long form of its comment.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::pages::header::{conventions, parse, Entry, Kind};
+use crate::declarations::{without_tags, Entry, Kind};
+use crate::headers::{folded, Header};
 
-const SECTIONS: [(Kind, &str); 4] = [
+const KINDS: [(Kind, &str); 4] = [
     (Kind::Function, "Functions"),
     (Kind::Struct, "Structs"),
     (Kind::Enum, "Enumerations"),
@@ -15,48 +16,48 @@ const SECTIONS: [(Kind, &str); 4] = [
 const INTRODUCTION: &str = "\
 # Reference
 
-<!-- Made from include/jitsym.h by `JITSYM_UPDATE_HEADER=1 cargo test --test tests header`. Do not edit. -->
+<!-- Made from src/capi by `JITSYM_UPDATE_HEADER=1 cargo test --test tests header`. Do not edit. -->
 
-All of [jitsym.h](../include/jitsym.h). What to call when is in [integration.md](integration.md).
+All of the C interface, header by header. [conventions.md](conventions.md) has what holds for all calls (results, pointers, threads,
+signals, fork, process end), and [integration.md](integration.md) says what to call when.
 ";
 
 /// The whole document.
-pub fn from_header(header: &str) -> String {
-    let entries = parse(header);
-    let names: BTreeSet<&str> = entries.iter().map(|entry| &*entry.name).collect();
+pub fn of_headers(headers: &[Header<'_>]) -> String {
+    let all = headers.iter().flat_map(|header| &header.entries);
+    let names: BTreeSet<&str> = all.map(|entry| &*entry.name).collect();
     let mut out = String::from(INTRODUCTION);
-    for (kind, title) in SECTIONS {
-        let links = entries.iter().filter(|entry| entry.kind == kind).map(|entry| link(&entry.name));
-        let _ = writeln!(out, "\n{title}: {}.", links.collect::<Vec<_>>().join(", "));
-    }
-    let _ = writeln!(out, "\n## Conventions\n\n{}", conventions(header));
-    for (kind, title) in SECTIONS {
-        let _ = writeln!(out, "\n## {title}");
-        for entry in entries.iter().filter(|entry| entry.kind == kind) {
-            entry.write(&names, &mut out);
+    for Header { name, entries, .. } in headers {
+        let _ = writeln!(out, "\n## {name}\n\nIn [{name}](../include/{name}):\n");
+        for (kind, title) in KINDS {
+            let of_kind = entries.iter().filter(|entry| entry.kind == kind);
+            let links: Vec<String> = of_kind.map(|entry| link(&entry.name)).collect();
+            if !links.is_empty() {
+                let _ = writeln!(out, "- {title}: {}.", links.join(", "));
+            }
         }
+        entries.iter().for_each(|entry| write_entry(entry, &names, &mut out));
     }
     out
 }
 
-impl Entry {
-    fn write(&self, names: &BTreeSet<&str>, out: &mut String) {
-        let _ = writeln!(out, "\n### {}\n", self.name);
-        if !self.declaration.is_empty() {
-            let _ = writeln!(out, "<!-- test: declarations -->\n```c\n{}\n```\n", self.declaration);
+fn write_entry(entry: &Entry, names: &BTreeSet<&str>, out: &mut String) {
+    let _ = writeln!(out, "\n### {}", entry.name);
+    match entry.kind {
+        Kind::Function => {
+            let _ = write!(out, "\n<!-- test: declarations -->\n```c\n{}\n```\n", folded(&entry.declaration));
         }
-        for line in &self.comment {
-            match &**line {
-                "# Safety" => out.push_str("**Pointers.**\n"),
-                line => drop(writeln!(out, "{}", linked(line, names, &self.name))),
-            }
-        }
-        if !self.members.is_empty() {
-            out.push('\n');
-        }
-        for (member, comment) in &self.members {
-            let _ = writeln!(out, "- `{member}`: {}", linked(&comment.join(" "), names, &self.name));
-        }
+        Kind::Other => drop(writeln!(out, "\n`{}`", entry.declaration)),
+        Kind::Struct | Kind::Enum => {}
+    }
+    for paragraph in entry.comment.paragraphs() {
+        let _ = writeln!(out, "\n{}", linked(paragraph, names, &entry.name));
+    }
+    for (index, (member, comment)) in entry.members.iter().enumerate() {
+        let text = comment.paragraphs().collect::<Vec<_>>().join(" ");
+        let member = without_tags(member.trim_end_matches([',', ';']));
+        let _ =
+            writeln!(out, "{}- `{member}`: {}", if index == 0 { "\n" } else { "" }, linked(&text, names, &entry.name));
     }
 }
 
@@ -70,7 +71,7 @@ fn linked(text: &str, names: &BTreeSet<&str>, here: &str) -> String {
         let name = part.split('.').next().unwrap_or_default();
         match index % 2 {
             0 => part.to_owned(),
-            _ if names.contains(name) && name != here => format!("[`{part}`](#{name})"),
+            _ if names.contains(name) && name != here && !part.ends_with(".h") => format!("[`{part}`](#{name})"),
             _ => format!("`{part}`"),
         }
     });

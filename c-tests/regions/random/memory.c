@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
+#include "jitsym_region.h"
 #include "random.h"
 
 struct arena *arena_new(struct rng *rng, enum origin origin, enum flips flips, uint64_t size, uint64_t max_size) {

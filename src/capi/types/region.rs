@@ -6,9 +6,11 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_region_flag {
-    /// One view of private memory, first readable and writable, whose protection the runtime changes itself (`mprotect`), for
-    /// instance to readable and executable before code in it runs. A forked child has its own copy, as of any private memory.
-    /// Without this flag there are two views of shared memory, whose protections must stay as they are.
+    /// One view of private memory. The runtime changes its protection (`mprotect`).
+    ///
+    /// The memory is readable and writable first. The runtime makes it executable, for instance readable and executable
+    /// before code in it runs. A forked child has its own copy, as of any private memory. Without this flag there are two
+    /// views of shared memory, whose protections must stay as they are.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
     JITSYM_REGION_HUGE_PAGES = 2,
@@ -20,14 +22,18 @@ pub enum jitsym_region_flag {
 pub struct jitsym_region_options {
     /// `sizeof(jitsym_region_options)`.
     pub struct_size: usize,
-    /// Bytes, rounded up to whole pages; at most 1 GiB.
+    /// In bytes, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// Bytes that it can grow to by `jitsym_region_grow`; address space for that is set aside. 0: `size`.
+    /// Bytes that it can grow to by `jitsym_region_grow`. 0: `size`.
+    ///
+    /// Address space for that is set aside.
     pub max_size: u64,
-    /// A power of two, at most 512 MiB, of which the address of the executable view is a multiple. 0: that of a page.
+    /// Of the executable view: a power of two, at most 512 MiB. 0: a page.
     pub alignment: u64,
-    /// An address from which all of the executable view can be reached by a displacement of 32 bits with sign, as x86-64 calls and
-    /// jumps have it. 0: anywhere.
+    /// All of the executable view is within 32 bits of this address. 0: anywhere.
+    ///
+    /// All of the executable view can be reached from it by a displacement of 32 bits with sign, as x86-64 calls and
+    /// jumps have it.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,
@@ -41,11 +47,12 @@ pub struct jitsym_region_options {
 pub struct jitsym_region {
     /// `sizeof(jitsym_region)`, set by the caller.
     pub struct_size: usize,
-    /// Where code runs: readable and executable. This is the address to register code with.
+    /// Where code runs: readable and executable. Register code with this address.
     pub exec: *mut c_void,
-    /// Where code is written: the same memory, readable and writable. A region reads zero at first; with
-    /// `JITSYM_REGION_ONE_VIEW` it has the same address as `exec`.
+    /// Where code is written: the same memory, readable and writable.
+    ///
+    /// A region reads zero at first. With `JITSYM_REGION_ONE_VIEW` it has the same address as `exec`.
     pub write: *mut c_void,
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
 }
