@@ -101,7 +101,7 @@ follow() {
   line "$from/${way#./}"
 }
 
-# Where shells look for what they complete, and what valgrind is told to read lies.
+# Where shells look for what they complete.
 datadir=$prefix/share
 destdir=${DESTDIR:-}
 case $destdir in "" | /*) ;; *) destdir=$PWD/$destdir ;; esac
@@ -290,7 +290,6 @@ install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug
 for header in jitsym.h jitsym_region.h jitsym_control.h jitsym_dl.h jitsym.hpp; do
   install_file 644 "include/$header" "$includedir" "$header"
 done
-install_file 644 valgrind/jitsym.supp "$datadir/jitsym" jitsym.supp
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc
 install_template pkgconfig/jitsym-static.pc.in "$pkgconfigdir" jitsym-static.pc
 install_template cmake/jitsymConfig.cmake.in "$cmakedir" jitsymConfig.cmake

@@ -43,7 +43,6 @@ fn cargo_c() {
         assert!(read(&usr) == read(root()), "{header} is another one than that of install.sh");
     }
     assert_eq!(file_names(&usr.join("share/cmake/jitsym")), ["jitsymConfig.cmake", "jitsymConfigVersion.cmake"]);
-    assert_eq!(file_names(&usr.join("share/jitsym")), ["jitsym.supp"]);
     let pages = [file_names(&usr.join("share/man/man1")), file_names(&usr.join("share/man/man3"))].concat();
     assert_eq!(pages, pages::pages().into_keys().collect::<Vec<_>>());
 

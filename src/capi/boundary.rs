@@ -4,12 +4,12 @@ use super::status::jitsym_status;
 use crate::api::error::Result;
 use crate::session::{self, process};
 use crate::sys::panic_guard::PerThread;
-use crate::sys::thread;
+use crate::sys::{thread, valgrind};
 
 /// Runs the body of a C function.
 #[inline]
 pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
-    boundary_on(|_| body())
+    valgrind::without_races(|| boundary_on(|_| body()))
 }
 
 /// As `boundary`, for a body that needs what the library keeps for the calling thread, and touches nothing else that threads share.

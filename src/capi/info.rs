@@ -6,6 +6,7 @@ use super::types::{jitsym, jitsym_want};
 use crate::api::error::Error;
 use crate::api::options::Wanted;
 use crate::session;
+use crate::sys::valgrind;
 
 /// Tells what the library wants to be told at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration is of
 /// no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
@@ -18,7 +19,8 @@ use crate::session;
 /// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
 #[no_mangle]
 pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
-    let Wanted { code, lines, unwind, adopt, region } = session::wanted(session as usize as u64);
+    let Wanted { code, lines, unwind, adopt, region } =
+        valgrind::without_races_in_handler(|| session::wanted(session as usize as u64));
     let bit = |is_wanted: bool, bit: jitsym_want| if is_wanted { bit as u32 } else { 0 };
     bit(code, jitsym_want::JITSYM_WANT_CODE)
         | bit(lines, jitsym_want::JITSYM_WANT_LINES)

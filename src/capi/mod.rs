@@ -25,6 +25,7 @@ use crate::api::error::{Error, Result};
 use crate::api::Id;
 use crate::session::{self, Given, Local};
 use crate::sys::panic_guard::{self, PerThread};
+use crate::sys::valgrind;
 use boundary::{blocking_boundary, boundary, boundary_on};
 use input::CodeInput;
 use status::jitsym_status;
@@ -167,21 +168,23 @@ fn register_otherwise<'a>(
     mut flags: Option<u8>,
     tell: impl FnOnce(Id),
 ) -> Result<()> {
-    let session = session::find(handle)?;
-    if session.is_idle() {
-        return session.still_open(Id(0)).map(tell);
-    }
-    let code = code()?;
-    let registered = code.with_code(|code| session.register(code, flags.take()));
-    // Refused before the session was asked.
-    if let Some(flags) = flags {
-        session::not_registered(code.addr(), code.size(), flags);
-    }
-    tell(registered.map_err(|error| error.of_code(code.name()))?);
-    if code.more() {
-        return Ok(());
-    }
-    session.known()
+    valgrind::without_races(|| {
+        let session = session::find(handle)?;
+        if session.is_idle() {
+            return session.still_open(Id(0)).map(tell);
+        }
+        let code = code()?;
+        let registered = code.with_code(|code| session.register(code, flags.take()));
+        // Refused before the session was asked.
+        if let Some(flags) = flags {
+            session::not_registered(code.addr(), code.size(), flags);
+        }
+        tell(registered.map_err(|error| error.of_code(code.name()))?);
+        if code.more() {
+            return Ok(());
+        }
+        session.known()
+    })
 }
 
 /// Tells that code now runs at another address. It keeps its id, name, lines and unwind description. Call it after the
@@ -288,7 +291,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
     let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
     // No panic boundary, which keeps something in thread-local storage: there is nothing here that can panic.
-    match session::flush_from_signal(timeout) {
+    match valgrind::without_races_in_handler(|| session::flush_from_signal(timeout)) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }

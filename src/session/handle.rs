@@ -9,6 +9,7 @@ use crate::session::call::Ref;
 use crate::session::fork;
 use crate::session::lifecycle::Lifecycle;
 use crate::session::process::{self, Process};
+use crate::sys::valgrind;
 
 /// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
 pub const TAG: u64 = 0x6a;
@@ -82,6 +83,7 @@ fn why_not(process: &Process, handle: u64) -> Error {
 
 /// Notes whether the session is off, and stays so until a call changes that. The caller holds the process's lock.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
+    valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;
     OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }

@@ -30,7 +30,7 @@ use crate::api::Id;
 use crate::queue::status::Stats;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::futex::keeping_errno;
-use crate::sys::panic_guard;
+use crate::sys::{panic_guard, valgrind};
 pub use config::{clean_dirs, spool_dir};
 pub use explain::{doubt, last_error, refused, sink_words, turns_off};
 pub(crate) use handle::{find, is_off};
@@ -61,7 +61,7 @@ pub(crate) fn close(handle: u64) -> Result<()> {
 /// Runs a call of the Rust interface: one that is refused is counted, and [`last_error`] says why, as in C.
 #[inline]
 fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    panic_guard::as_one_call(|| body().inspect_err(|&error| refused(error)))
+    valgrind::without_races(|| panic_guard::as_one_call(|| body().inspect_err(|&error| refused(error))))
 }
 
 impl Session {

@@ -23,8 +23,8 @@ use crate::session::lifecycle::Lifecycle;
 use crate::sink::region::Regions;
 use crate::sys::panic_guard::{self, PerThread};
 use crate::sys::sync::outside::Arc;
-use crate::sys::thread;
 use crate::sys::timed_lock::TimedLock;
+use crate::sys::{thread, valgrind};
 use crate::writer::Inheritance;
 
 /// How many sessions a process may have open at a time.
@@ -111,7 +111,7 @@ pub fn current_or_new() -> Result<&'static Process> {
 /// Runs `body` inside the panic guard.
 #[inline]
 pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    guarded_on(|_| body())
+    valgrind::without_races(|| guarded_on(|_| body()))
 }
 
 /// As `guarded`, for a body that needs what the library keeps for the calling thread.

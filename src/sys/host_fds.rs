@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::descriptors::DescriptorTable;
 use super::thread::Thread;
-use super::{futex, panic_guard, thread};
+use super::{futex, panic_guard, thread, valgrind};
 
 /// Nobody is woken too late by more than this, whatever goes wrong.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
@@ -129,7 +129,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
 /// The body of the thread. It allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
-    serve_until_unwanted(number as usize);
+    valgrind::without_races(|| serve_until_unwanted(number as usize));
     std::ptr::null_mut()
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use rustix::thread::set_name;
 
 use super::loader::Optional;
-use super::panic_guard;
+use super::{panic_guard, valgrind};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
@@ -289,7 +289,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     become_quiet(name);
     // Nothing may unwind into the C library; the body says itself what has become of it.
-    let _ = catch_unwind(AssertUnwindSafe(body));
+    let _ = valgrind::without_races(|| catch_unwind(AssertUnwindSafe(body)));
     std::ptr::null_mut()
 }
 

@@ -15,7 +15,9 @@ const MAP_IP_TO_SRCLOC: usize = 0x1701;
 const CHANGE_ERR_DISABLEMENT: usize = 0x1801;
 const MAKE_MEM_DEFINED: usize = of_tool(b"MC") + 2;
 const HELGRIND_GET_ABITS: usize = of_tool(b"HG") + 0x12e;
+const HELGRIND_MAKE_UNTRACKED: usize = of_tool(b"HG") + 0x127;
 const DRD_GET_THREAD_ID: usize = of_tool(b"DR");
+const DRD_START_SUPPRESSION: usize = of_tool(b"DR") + 2;
 
 const fn of_tool(letters: &[u8; 2]) -> usize {
     (letters[0] as usize) << 24 | (letters[1] as usize) << 16
@@ -88,20 +90,25 @@ pub enum Tool {
 /// What `tool` has found; 0 before that.
 static KNOWN: AtomicU8 = AtomicU8::new(0);
 
+#[inline(always)]
+fn known() -> Option<Tool> {
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => Some(Tool::Memcheck),
+        2 => Some(Tool::Races),
+        3 => Some(Tool::Other),
+        4 => Some(Tool::Nothing),
+        _ => None,
+    }
+}
+
 /// Which one it is. It is asked once, by the first call that opens a session or comes before that.
 #[inline]
 pub fn tool() -> Tool {
-    match KNOWN.load(Ordering::Relaxed) {
-        1 => Tool::Memcheck,
-        2 => Tool::Races,
-        3 => Tool::Other,
-        4 => Tool::Nothing,
-        _ => {
-            let tool = ask_for_tool();
-            KNOWN.store(tool as u8, Ordering::Relaxed);
-            tool
-        }
-    }
+    known().unwrap_or_else(|| {
+        let tool = ask_for_tool();
+        KNOWN.store(tool as u8, Ordering::Relaxed);
+        tool
+    })
 }
 
 #[cold]
@@ -168,6 +175,30 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
+/// Runs code of the library, on a thread of its own or for one of the host's. helgrind and DRD report no error for it: they take the library's atomic
+/// operations for accesses without a lock. Errors of the host's code before and after are reported.
+#[inline]
+pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
+    let _silence = (tool() == Tool::Races).then(Silence::begin);
+    body()
+}
+
+/// The same in a signal handler, where nobody can be asked which tool it is. Before the first session there is nothing to report.
+#[inline]
+pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
+    let _silence = (known() == Some(Tool::Races)).then(Silence::begin);
+    body()
+}
+
+/// The same for accesses to a value that threads of the host look at in all calls.
+pub fn share<T>(value: &T) {
+    let (start, size) = (std::ptr::from_ref(value) as usize, size_of::<T>());
+    if tool() == Tool::Races {
+        request(HELGRIND_MAKE_UNTRACKED, start, size, 0);
+        request(DRD_START_SUPPRESSION, start, size, 0);
+    }
+}
+
 /// Has memcheck take bytes for initialised: code has padding that nobody has written.
 pub fn make_defined(bytes: &[u8]) {
     if tool() == Tool::Memcheck {
@@ -207,7 +238,8 @@ mod tests {
     fn natively_requests_do_nothing() {
         assert!(!is_running());
         assert_eq!(line_of(line_of as fn(u64) -> String as usize as u64), "");
-        assert_eq!((unreported(|| 7), tool()), (7, Tool::Nothing));
+        assert_eq!((unreported(|| 7), without_races(|| 7), tool()), (7, 7, Tool::Nothing));
+        share(&7);
         let code = [1, 2, 3];
         make_defined(&code);
         discard_translations(code.as_ptr() as u64, 3);

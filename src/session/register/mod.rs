@@ -31,6 +31,7 @@ use crate::sys;
 use crate::sys::debug;
 use crate::sys::mapping::Words;
 use crate::sys::panic_guard::PerThread;
+use crate::sys::valgrind::{self, Tool};
 pub use fast_path::Given;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
@@ -67,7 +68,9 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        (local.handle, local.place) = (if debug::checks() { NO_HANDLE } else { session.handle }, session.place);
+        // The fast way begins with looks at what all threads share. helgrind and DRD would report each of them.
+        let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
+        (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
     })
 }
