@@ -13,6 +13,7 @@ mod blaze;
 mod bpf;
 mod crates;
 mod debuggers;
+mod document;
 mod eu_stack;
 mod inject;
 mod lost;

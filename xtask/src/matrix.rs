@@ -12,7 +12,7 @@ use crate::perf::{self, Graph, Mode, Perf, Recording};
 use crate::program::{self, Program, Scenario, Written};
 use crate::score::{Score, Share};
 use crate::suites::{self, Cache};
-use crate::{blaze, bpf, crates, eu_stack, mirror, run, samply, stepped, table};
+use crate::{blaze, bpf, crates, document, eu_stack, mirror, run, samply, stepped, table};
 
 /// What a cell has to reach, in percent, where the program is stepped, and where it is sampled or stopped at some time.
 const WANTED: f64 = 100.0;
@@ -268,7 +268,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
         println!("{text}");
     }
     if plan.write {
-        table::write(&sections, !(plan.scenarios.is_empty() && plan.readers.is_empty()))?;
+        document::write(&sections, !(plan.scenarios.is_empty() && plan.readers.is_empty()))?;
     }
     let not_right = |cell: &&Cell| matches!(cell.verdict, Verdict::Wrong | Verdict::Won);
     for cell in cells.iter().filter(not_right) {

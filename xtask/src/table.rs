@@ -1,13 +1,11 @@
-//! The matrix in print: a line a cell while it runs, the table at the end, and the same in the documentation.
+//! The matrix in print: a line a cell while it runs, and the tables at the end.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{bail, Context, Result};
-
-use crate::lost::LOST;
 use crate::matrix::{Cell, Column, Measured, Outcome, Verdict, What};
-use crate::program::{self, Written};
+use crate::program::Written;
+use crate::score::Share;
 
 /// A cell in a few words.
 pub fn shown(measured: &Measured) -> String {
@@ -15,21 +13,23 @@ pub fn shown(measured: &Measured) -> String {
         Measured::Unavailable(_) => "not available".into(),
         Measured::Failed(_) => "error".into(),
         Measured::Shares(outcome) => {
-            let mut text = String::new();
-            for (what, share) in &outcome.shares {
-                // 100.0 is all of them.
-                let percent = (share.percent() * 10.0).floor() / 10.0;
-                let is_missed = || outcome.missed().any(|(missed, _)| missed == *what);
-                let _ = match what {
-                    What::Names => write!(text, "{percent:.1}"),
-                    What::Stacks => write!(text, " / {percent:.1}"),
-                    _ if is_missed() => write!(text, ", {} {percent:.1}", name(*what)),
-                    _ => Ok(()),
-                };
-            }
-            text
+            let of = |wanted| outcome.shares.iter().find(|(what, _)| *what == wanted).map(|(_, share)| percent(share));
+            let names = of(What::Names).unwrap_or_default();
+            let stacks = of(What::Stacks).map(|stacks| format!(" / {stacks}")).unwrap_or_default();
+            names + &stacks + &others(outcome)
         }
     }
+}
+
+/// 100.0 is all of them.
+fn percent(share: &Share) -> String {
+    format!("{:.1}", (share.percent() * 10.0).floor() / 10.0)
+}
+
+/// What is missed beside names and stacks.
+fn others(outcome: &Outcome) -> String {
+    let others = outcome.missed().filter(|(what, _)| ![What::Names, What::Stacks].contains(what));
+    others.map(|(what, share)| format!(", {} {}", name(what), percent(share))).collect()
 }
 
 fn counted(measured: &Measured) -> usize {
@@ -115,12 +115,11 @@ fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[Stri
     let mut text = String::new();
     let has_readers = [OTHERS, DEBUGGERS].contains(&key);
     let title = |&index: &usize| if has_readers { columns[index].reader.as_str() } else { columns[index].mode.name };
-    let titles: Vec<&str> = of_reader.iter().map(title).collect();
+    let titles: Vec<&str> = std::iter::once(SCENARIOS).chain(of_reader.iter().map(title)).collect();
     let _ = writeln!(text, "{}\n", heading(key));
     let reader = if has_readers { String::new() } else { format!("{}, ", columns[of_reader[0]].reader) };
     let _ = writeln!(text, "{reader}Linux {}\n", kernel());
-    let _ = writeln!(text, "| scenario | {} |", titles.join(" | "));
-    let _ = writeln!(text, "|---|{}", "---|".repeat(titles.len()));
+    let mut rows: Vec<Vec<String>> = Vec::new();
     let mut unavailable: Option<&str> = None;
     for scenario in scenarios {
         let row: Vec<Option<&Cell>> = of_reader
@@ -135,21 +134,58 @@ fn section(key: &str, columns: &[Column], of_reader: &[usize], scenarios: &[Stri
                 unavailable = Some(reason);
             }
         }
-        let row: Vec<String> = row.into_iter().map(|cell| cell.map(in_table).unwrap_or_default()).collect();
-        let _ = writeln!(text, "| {scenario} | {} |", row.join(" | "));
+        let row = row.into_iter().map(|cell| cell.map(in_table).unwrap_or_default());
+        rows.push(std::iter::once(scenario.clone()).chain(row).collect());
     }
+    text.push_str(&table(&titles, &rows));
     if let Some(reason) = unavailable {
         let _ = writeln!(text, "\nNot available here: {reason}");
     }
     text
 }
 
+/// The title of the column of scenarios.
+pub const SCENARIOS: &str = "scenarios";
+/// Names and stacks reach what is wanted; names do, and there is no stack.
+const RIGHT: &str = "right";
+const NAMES: &str = "names";
+
+/// Numbers only where they say more than that all is right, so that scenarios of which nothing else is to be said have equal rows.
 fn in_table(cell: &Cell) -> String {
+    let mark = mark(cell.verdict);
+    if let Measured::Shares(outcome) = &cell.measured {
+        let is_missed = outcome.missed().any(|(what, _)| [What::Names, What::Stacks].contains(&what));
+        // Too few samples are wrong, even if all of them are right.
+        if !is_missed && cell.verdict != Verdict::Wrong {
+            let has_stacks = outcome.shares.iter().any(|(what, _)| *what == What::Stacks);
+            return format!("{}{}{mark}", if has_stacks { RIGHT } else { NAMES }, others(outcome));
+        }
+    }
     let samples = match counted(&cell.measured) {
         0 => String::new(),
         samples => format!(" ({samples})"),
     };
-    format!("{}{}{samples}", shown(&cell.measured), mark(cell.verdict))
+    format!("{}{mark}{samples}", shown(&cell.measured))
+}
+
+/// A table of rows that begin with a scenario. Scenarios whose cells are equal share a row, and rows that are right come first.
+pub fn table(titles: &[impl AsRef<str>], rows: &[Vec<String>]) -> String {
+    let mut shared: Vec<(String, &[String])> = Vec::new();
+    for row in rows {
+        let (scenario, cells) = (&row[0], &row[1..]);
+        match shared.iter_mut().find(|(_, other)| *other == cells) {
+            Some((scenarios, _)) => scenarios.extend([", ", scenario]),
+            None => shared.push((scenario.clone(), cells)),
+        }
+    }
+    let is_right = |cell: &String| ["", RIGHT, NAMES].contains(&cell.as_str());
+    shared.sort_by_key(|(_, cells)| !cells.iter().all(is_right));
+    let titles: Vec<&str> = titles.iter().map(AsRef::as_ref).collect();
+    let mut text = format!("| {} |\n|{}\n", titles.join(" | "), "---|".repeat(titles.len()));
+    for (scenarios, cells) in shared {
+        let _ = writeln!(text, "| {scenarios} | {} |", cells.join(" | "));
+    }
+    text
 }
 
 fn heading(key: &str) -> String {
@@ -162,18 +198,7 @@ fn kernel() -> String {
     release.trim().split(['-', '+']).next().unwrap_or_default().to_string()
 }
 
-/// The cells that cannot be won.
-fn lost() -> String {
-    let mut text = "| reader | scenarios | lost | why | what to do |\n|---|---|---|---|---|\n".to_string();
-    for lost in LOST {
-        let (readers, scenarios) = (lost.readers.join(", "), lost.scenarios.join(", "));
-        let what = lost.what.iter().map(|what| name(*what)).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "| {readers} | {scenarios} | {what} | {} | {} |", lost.reason, lost.instead);
-    }
-    text
-}
-
-fn name(what: What) -> &'static str {
+pub fn name(what: What) -> &'static str {
     match what {
         What::Names => "names",
         What::Stacks => "stacks",
@@ -185,125 +210,27 @@ fn name(what: What) -> &'static str {
     }
 }
 
-/// Puts the tables between the marks in the documentation; those of other readers stay as they are. `some`: and so do other rows
-/// and columns.
-pub fn write(sections: &[(String, String)], some: bool) -> Result<()> {
-    let path = program::root().join("docs/compatibility.md");
-    let mut text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-    let mut all = split(inner(&text, TABLES)?);
-    for (key, section) in sections {
-        match all.iter_mut().find(|(other, _)| other == key) {
-            Some(old) if some => old.1 = with_cells(&old.1, section),
-            Some(old) => old.1.clone_from(section),
-            None => all.push((key.clone(), section.clone())),
-        }
-    }
-    let joined: Vec<&str> = all.iter().map(|(_, section)| section.trim()).collect();
-    text = between(&text, TABLES, &joined.join("\n\n"))?;
-    text = between(&text, "lost", &lost())?;
-    Ok(std::fs::write(&path, text)?)
-}
-
-/// What is in a table: by scenario and way of use.
-fn cells(section: &str) -> (Vec<String>, Vec<Vec<String>>) {
-    let row =
-        |line: &str| -> Vec<String> { line.trim_matches('|').split('|').map(|cell| cell.trim().into()).collect() };
-    let mut rows = section.lines().filter(|line| line.starts_with("| ")).map(row);
-    (rows.next().unwrap_or_default(), rows.collect())
-}
-
-/// A table with some of its cells replaced: those of rows and columns that the new one has. Those that it does not have yet are added.
-fn with_cells(old: &str, new: &str) -> String {
-    let ((mut titles, mut rows), (new_titles, new_rows)) = (cells(old), cells(new));
-    for (number, title) in new_titles.iter().enumerate() {
-        let column = titles.iter().position(|other| other == title).unwrap_or_else(|| {
-            titles.push(title.clone());
-            rows.iter_mut().for_each(|row| row.push(String::new()));
-            titles.len() - 1
-        });
-        for new in &new_rows {
-            let at = rows.iter().position(|row| row[0] == new[0]).unwrap_or_else(|| {
-                rows.push(vec![String::new(); titles.len()]);
-                rows.len() - 1
-            });
-            rows[at][column].clone_from(&new[number]);
-        }
-    }
-    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
-    let above = old.split("| scenario |").next().unwrap_or_default();
-    let table = format!("{}|---|{}\n", line(&titles), "---|".repeat(titles.len() - 1));
-    let below = old.rsplit("|\n").next().unwrap_or_default();
-    format!("{above}{table}{}{below}", rows.iter().map(line).collect::<String>())
-}
-
-const TABLES: &str = "tables";
-
-fn marks(name: &str) -> (String, String) {
-    let mark = |end: &str| format!("<!-- {name}: {end} of what `cargo xtask matrix --write` writes -->");
-    (mark("begin"), mark("end"))
-}
-
-fn inner<'t>(text: &'t str, name: &str) -> Result<&'t str> {
-    let (begin, end) = marks(name);
-    let (Some(from), Some(to)) = (text.find(&begin), text.find(&end)) else { bail!("no marks {begin} and {end}") };
-    text.get(from + begin.len()..to).with_context(|| format!("{end} comes first"))
-}
-
-fn between(text: &str, name: &str, new: &str) -> Result<String> {
-    let old = inner(text, name)?;
-    let from = old.as_ptr() as usize - text.as_ptr() as usize;
-    Ok(format!("{}\n\n{}\n\n{}", &text[..from], new.trim(), &text[from + old.len()..]))
-}
-
-/// The sections by their headings.
-fn split(text: &str) -> Vec<(String, String)> {
-    let mut sections: Vec<(String, String)> = Vec::new();
-    for line in text.lines() {
-        if let Some(key) = line.strip_prefix("### ") {
-            sections.push((key.into(), String::new()));
-        }
-        if let Some((_, section)) = sections.last_mut() {
-            section.push_str(line);
-            section.push('\n');
-        }
-    }
-    sections
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn the_documentation_lists_what_is_lost() {
-        let path = program::root().join("docs/compatibility.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        let (shown, lost) = (inner(&text, "lost").unwrap().trim(), lost());
-        assert!(shown == lost.trim(), "the table in docs/compatibility.md ought to be\n{lost}");
-    }
-
-    #[test]
-    fn some_cells_are_replaced() {
-        let old = "### x\n\nreader\n\n| scenario | a | b |\n|---|---|---|\n| one | 1 |  |\n| two | 2 | 9 |\n\nbelow\n";
-        let new = |title: &str, row: &str| format!("### x\n\n| scenario | {title} |\n|---|---|\n| {row} |\n");
-        assert_eq!(with_cells(old, &new("a", "two | 3")), old.replace('2', "3"));
-        assert_eq!(with_cells(old, &new("b", "one | 4")), old.replace("1 |  |", "1 | 4 |"));
-        let wider = with_cells(old, &new("c", "one | 5"));
-        assert!(
-            wider.contains("| scenario | a | b | c |\n|---|---|---|---|\n| one | 1 |  | 5 |\n| two | 2 | 9 |  |\n\nb")
-        );
-        assert!(with_cells(old, &new("a", "three | 3")).contains("| two | 2 | 9 |\n| three | 3 |  |\n\nb"));
-    }
-
-    #[test]
-    fn one_table_is_replaced_and_the_others_stay() {
-        let (begin, end) = marks("x");
-        let text = format!("before\n{begin}\n\n### a\none\n\n### b\ntwo\n\n{end}\nbehind\n");
-        let sections = split(inner(&text, "x").unwrap());
-        assert_eq!(sections.len(), 2);
-        assert_eq!((sections[1].0.as_str(), sections[1].1.trim()), ("b", "### b\ntwo"));
-        let new = between(&text, "x", "new\n").unwrap();
-        assert_eq!(new, format!("before\n{begin}\n\nnew\n\n{end}\nbehind\n"));
-        assert!(inner("nothing", "x").is_err());
+    fn numbers_are_in_cells_that_miss_something() {
+        let shown = |wanted, names, others: &[(What, usize)], verdict| {
+            let share = |right| Share { counted: 1000, right };
+            let mut shares = vec![(What::Names, share(names))];
+            shares.extend(others.iter().map(|(what, right)| (*what, share(*right))));
+            let outcome = Outcome { shares, wanted, wrong_offsets: BTreeSet::new(), wrong: Vec::new() };
+            in_table(&Cell { column: 0, scenario: String::new(), measured: Measured::Shares(outcome), verdict })
+        };
+        assert_eq!(shown(100.0, 1000, &[(What::Stacks, 1000), (What::Report, 1000)], Verdict::Right), "right");
+        assert_eq!(shown(99.0, 990, &[], Verdict::Right), "names");
+        assert_eq!(shown(99.0, 990, &[(What::Stacks, 990)], Verdict::Won), "right × (won)");
+        let lost = [(What::Stacks, 1000), (What::Annotate, 214)];
+        assert_eq!(shown(100.0, 1000, &lost, Verdict::Lost), "right, annotate 21.4 ×");
+        assert_eq!(shown(100.0, 1000, &[(What::Stacks, 999)], Verdict::Lost), "100.0 / 99.9 × (1000)");
+        assert_eq!(shown(100.0, 1000, &[(What::Stacks, 1000)], Verdict::Wrong), "100.0 / 100.0 **wrong** (1000)");
     }
 }
