@@ -67,7 +67,7 @@ extern "C" fn after_exit() {
     let may_write = !panic_guard::is_inside();
     let _ = process::blocking_guarded(|| {
         // The other thread may have the first handler, and not have come to run it.
-        let has_begun = process::current_engine().is_none_or(|shared| shared.signal_flush.has_exit_begun());
+        let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();
         } else {
@@ -79,7 +79,7 @@ extern "C" fn after_exit() {
 
 /// If the process exits by another thread too, waits until that has written pending records.
 fn wait_for_exit() {
-    let Some(shared) = process::current_engine() else { return };
+    let Some(shared) = process::current_shared() else { return };
     if shared.signal_flush.is_exit_under_way(thread::id()) {
         // For the next thread.
         arm_waiting();

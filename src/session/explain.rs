@@ -208,7 +208,7 @@ pub fn refused(error: Error) {
     }
     if error.is_callers() {
         refusal::tell(error as u32);
-        if let Some(shared) = process::current_engine() {
+        if let Some(shared) = process::current_shared() {
             shared.status.counters.calls_refused.add(1);
             // For who looks at the process from outside.
             shared.wake_if_asleep();

@@ -116,7 +116,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
-    match process::current_engine() {
+    match process::current_shared() {
         Some(shared) if shared.fork() != Fork::Alone => (shared.quiesce(is_attached(process), patience), true),
         _ => (Found::NOTHING, false),
     }

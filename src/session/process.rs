@@ -75,7 +75,7 @@ pub fn current() -> Result<&'static Process> {
 }
 
 /// The shared state of this process, if it has one.
-pub fn current_engine() -> Option<&'static Shared> {
+pub fn current_shared() -> Option<&'static Shared> {
     current().ok()?.shared()
 }
 

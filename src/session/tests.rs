@@ -78,7 +78,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     register(&session, 0x7000, "ended ahead");
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), [(0x7000, "ended ahead")]);
-    let shared = process::current_engine().unwrap();
+    let shared = process::current_shared().unwrap();
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();

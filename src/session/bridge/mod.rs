@@ -24,7 +24,7 @@ use crate::format::arch;
 use crate::format::elf::read::{find_symbol, Image};
 use crate::queue::own_fds;
 use crate::session::call::Ref;
-use crate::session::process::{current_engine, current_or_inherited, guarded};
+use crate::session::process::{current_or_inherited, current_shared, guarded};
 use crate::session::{find, fork, Session};
 use crate::sys::debugger_lists::{Change, Listed, Lists, NewModules};
 use crate::sys::last_thread;
@@ -97,7 +97,7 @@ fn is_off() -> bool {
 
 /// Whether a writer runs in this process, or is about to. A child that has taken nothing over has none.
 fn has_writer() -> bool {
-    current_engine().is_some_and(|shared| !shared.status.has_ended())
+    current_shared().is_some_and(|shared| !shared.status.has_ended())
 }
 
 /// The child has a copy of the state, and not the thread.
@@ -115,7 +115,7 @@ fn run() {
     for turn in 1_u32.. {
         let wait = (last_change.elapsed() / 32).clamp(OFTEN, SELDOM).max(cost * SHARE);
         thread::sleep_micros(wait.as_micros() as u64);
-        if current_engine().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
+        if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
         // Without a writer, which looks for that, the process would not end with the host's last thread.

@@ -21,7 +21,7 @@ extern "C" fn end(_: *mut c_void) {
             thread.local.take().into_iter().for_each(|local| drop_local(local.cast()));
         });
         // It may have been the last one of the host's.
-        if let Some(shared) = process::current_engine() {
+        if let Some(shared) = process::current_shared() {
             shared.set_first_tells(false);
             shared.wake_if_asleep();
         }

@@ -1,6 +1,6 @@
 //! Epochs: the file of a region gets another name, and perf is told. So code in the place of dead code has its own name.
 //!
-//! Generations share a file, as names of it (hard links), as long as no code takes the place of code that has died. When some does,
+//! Epochs share a file, as names of it (hard links), as long as no code takes the place of code that has died. When some does,
 //! the writer puts what the file said until then under the names of the epochs in which the dead code ran. The file
 //! continues with the rest: a split.
 //!

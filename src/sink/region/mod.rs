@@ -1,5 +1,5 @@
 //! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself. These are the regions of a
-//! process, as the threads that register code and the writer share them. The writer's part alone is `sink` and `split`.
+//! process, as the threads that register code and the writer share them. The writer's part alone is `sink` and `archive`.
 //!
 //! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets other names
 //! when code dies and other code takes its place: see `epoch`.

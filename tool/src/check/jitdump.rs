@@ -43,7 +43,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         summary: Summary::default(),
         code_sum: 0,
         indices: HashMap::new(),
-        shadow: None,
+        frame_load: None,
         places: Places::default(),
     };
     header::check(&header, file, check.report);
@@ -73,7 +73,7 @@ struct Check<'a, 'r> {
     /// Where each code index was first used.
     indices: HashMap<u64, usize>,
     /// That for the next LOAD.
-    shadow: Option<Shadow>,
+    frame_load: Option<Shadow>,
     places: Places,
 }
 
@@ -229,13 +229,14 @@ impl<'a> Check<'a, '_> {
         if let Some((offset, _)) = self.unwinding.take() {
             self.dangling_unwinding(offset, next);
         }
-        self.lone_shadow(next);
+        self.lone_frame_load(next);
     }
 
-    fn lone_shadow(&mut self, next: &str) {
-        if let Some(shadow) = self.shadow.take() {
-            let text = format!("the tables of the shadow for code {} are for none: behind it is {next}", shadow.index);
-            self.found(&rules::UNWIND_DANGLING, shadow.offset, "LOAD", text);
+    fn lone_frame_load(&mut self, next: &str) {
+        if let Some(frame_load) = self.frame_load.take() {
+            let text =
+                format!("the tables of the frame load for code {} are for none: behind it is {next}", frame_load.index);
+            self.found(&rules::UNWIND_DANGLING, frame_load.offset, "LOAD", text);
         }
     }
 
@@ -254,16 +255,16 @@ impl<'a> Check<'a, '_> {
         if frame_load::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
             // No code, and what is said of its tables is said of those of the code whose index it shares.
             self.unwinding = None;
-            self.lone_shadow("another one");
+            self.lone_frame_load("another one");
             self.process_fields(offset, &format!("LOAD \"{name}\""), load);
             self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size: mapped, offset });
-            self.shadow = Some(Shadow { offset, index: load.index, addr: load.addr });
+            self.frame_load = Some(Shadow { offset, index: load.index, addr: load.addr });
             return;
         }
-        if self.shadow.as_ref().is_some_and(|shadow| shadow.index != load.index) {
-            self.lone_shadow("the code of another index");
+        if self.frame_load.as_ref().is_some_and(|frame_load| frame_load.index != load.index) {
+            self.lone_frame_load("the code of another index");
         }
-        let shadow = self.shadow.take();
+        let frame_load = self.frame_load.take();
         self.summary.pieces += 1;
         if let Some((at, debug)) = self.debug.take() {
             self.summary.with_lines += u64::from(debug.count > 0);
@@ -275,11 +276,12 @@ impl<'a> Check<'a, '_> {
         if let Some((at, unwinding)) = self.unwinding.take() {
             mapped_size = unwinding.mapped_size;
             self.summary.with_tables += 1;
-            self.summary.with_mapped += u64::from(mapped_size != 0 || shadow.is_some());
+            self.summary.with_mapped += u64::from(mapped_size != 0 || frame_load.is_some());
             let (size, target) = (load.size, self.target);
-            let shadow = shadow.map(|shadow| load.addr.wrapping_sub(shadow.addr));
+            let frame_load = frame_load.map(|frame_load| load.addr.wrapping_sub(frame_load.addr));
             let code = frames::code_of(load).unwrap_or_default();
-            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, code, shadow }.check(self.report);
+            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, code, frame_load }
+                .check(self.report);
         } else {
             self.without_tables += 1;
         }

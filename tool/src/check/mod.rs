@@ -53,7 +53,7 @@ pub struct Summary {
     pub pieces: u64,
     /// Of these, with unwind tables.
     pub with_tables: u64,
-    /// With unwind tables that the process's memory has place for too (`mapped_size`, or a shadow).
+    /// With unwind tables that the process's memory has place for too (`mapped_size`, or a frame load).
     pub with_mapped: u64,
     /// With source lines.
     pub with_lines: u64,

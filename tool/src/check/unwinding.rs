@@ -25,8 +25,8 @@ pub(super) struct Tables<'a> {
     pub target: Target,
     /// As far as it is there.
     pub code: &'a [u8],
-    /// How far below the code it has a shadow, where the tables are mapped and for which they have entries too.
-    pub shadow: Option<u64>,
+    /// How far below the code it has a frame load, where the tables are mapped and for which they have entries too.
+    pub frame_load: Option<u64>,
 }
 
 impl Tables<'_> {
@@ -92,17 +92,17 @@ impl Tables<'_> {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
         }
-        // With a shadow they are mapped there.
-        if mapped_size == 0 && self.shadow.is_none() {
+        // With a frame load they are mapped there.
+        if mapped_size == 0 && self.frame_load.is_none() {
             found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
         }
-        let for_shadow = |fde: &Entry| {
-            self.shadow.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
+        let for_frame_load = |fde: &Entry| {
+            self.frame_load.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
         };
-        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_shadow);
+        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_frame_load);
         if let Some((rule, text)) = self.ranges(&own, 0) {
             found(rule, text);
-        } else if let Some((rule, text)) = self.shadow.and_then(|distance| self.ranges(&doubles, distance)) {
+        } else if let Some((rule, text)) = self.frame_load.and_then(|distance| self.ranges(&doubles, distance)) {
             found(rule, text);
         }
         if hdr_size != 0 {
