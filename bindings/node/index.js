@@ -3,7 +3,7 @@
 
 const { CodeFlag, Init, Limit, MapDialect, RangeFlag, RegionFlag, Sink, SpoolState, Status, Want, struct_size, structs } = require('./abi.js');
 const { codeBytes, described, inlineTable, lineTable, path, u32, u64 } = require('./arguments.js');
-const { JitsymError, check, lastError, load, text } = require('./library.js');
+const { JitsymError, check, lastError, load, text, versionText } = require('./library.js');
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
 class Code {

@@ -554,7 +554,9 @@ int main(int argc, char **argv) {
   printf("sinks %u failed %u\n", stats.sinks_running, stats.sinks_failed);
   char error[500] = "";
   jitsym_last_error(session, error, sizeof error);
-  printf("error %s\n", error);
+  /* That of a start that has taken long, and was finished by the next call. */
+  int is_of_start = strcmp(error, jitsym_status_text(JITSYM_ERR_TIMEOUT)) == 0;
+  printf("error %s\n", is_of_start ? "" : error);
   enum jitsym_status closed = jitsym_close(session);
   CHECK(closed == (stats.sinks_failed != 0 ? JITSYM_ERR_SINK_FAILED : JITSYM_OK));
   puts("ok");
