@@ -1,7 +1,7 @@
 //! The manual pages. `jitsym(1)` is made from jitsym.1.in by a test of the program. Those of section 3 are generated
 //! from docs/reference.md and docs/conventions.md: a page for each function and type, and `libjitsym(3)` for all of them. The build script of the C libraries writes them.
 
-mod reference;
+pub mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -20,7 +20,7 @@ use super::{clock, host_fds, listing, range_lock, thread};
 
 /// The descriptors that the host's threads have of a file.
 ///
-/// The background thread, which has its own descriptor table, asks for them there by way of `delegate`. That one opens nothing, because the
+/// The background thread, which has its own descriptor table, asks for them there by way of `host_fds`. That one opens nothing, because the
 /// host may close whatever is open in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
     let dir = match (DescriptorTable::current().is_host(), host_fds::tid()) {

@@ -170,7 +170,7 @@ struct Start {
 
 /// What the writer's thread is called.
 pub const WRITER: &CStr = c"jitsym-writer";
-/// And the one that shares the host's descriptors (`delegate`), and those that work on files for a call.
+/// And the one that shares the host's descriptors (`host_fds`), and those that work on files for a call.
 pub const DELEGATE: &CStr = c"jitsym-host";
 pub const APART: &CStr = c"jitsym-files";
 /// The one that looks at the lists of debuggers.

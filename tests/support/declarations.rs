@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+pub use crate::pages::reference::Kind;
+
 /// A declaration and the comment in front of it.
 pub struct Entry {
     pub kind: Kind,
@@ -26,14 +28,6 @@ pub struct Comment {
     pub threads: String,
     /// The other paragraphs.
     pub more: Vec<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Function,
-    Struct,
-    Enum,
-    Other,
 }
 
 /// The entries in the order of the sources.

@@ -23,6 +23,7 @@ use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::format::arch::Arch;
+use crate::format::get::u32_at;
 use crate::sys::sort::sort;
 use entries::{align8, Entries, Placement};
 
@@ -202,16 +203,12 @@ fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || loop {
         let at = next;
-        let length = word(section, at).filter(|&length| length != 0)?;
+        let length = u32_at(section, at).filter(|&length| length != 0)?;
         next = at + 4 + length as usize;
-        if word(section, at + 4)? != 0 {
+        if u32_at(section, at + 4)? != 0 {
             return Some(at);
         }
     })
-}
-
-fn word(section: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*section.get(at..)?.first_chunk()?))
 }
 
 /// What gimli refuses to write.
