@@ -380,6 +380,35 @@ static void first_at_once(void) {
   check_files(getppid(), 4);
 }
 
+/* So often that each of them meets the others everywhere on its way. Nothing is lost on it: the child can give memory back. */
+static jitsym_region inherited_piece;
+
+static void many_at_once_child(void) {
+  test_inherits_threads = 1;
+  pthread_t threads[8];
+  for (uintptr_t i = 0; i < 8; i++) {
+    CHECK(pthread_create(&threads[i], NULL, register_at_go, (void *)i) == 0);
+  }
+  atomic_store(&go, 1);
+  for (unsigned i = 0; i < 8; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK_OK(jitsym_free(session, inherited_piece.exec));
+  CHECK(unlink(test_path_of(getpid(), JITSYM_SINK_MAP).text) == 0);
+  _exit(0);
+}
+
+static void many_first_calls(void) {
+  session = test_open_flags(JITSYM_SINK_MAP, 0);
+  inherited_piece.struct_size = sizeof inherited_piece;
+  CHECK_OK(jitsym_alloc(session, 4096, 0, 0, &inherited_piece));
+  for (int i = 0; i < (test_slow ? 10 : 300); i++) {
+    fork_now(many_at_once_child);
+  }
+  CHECK_OK(jitsym_free(session, inherited_piece.exec));
+  CHECK_OK(jitsym_close(session));
+}
+
 /* What the child cannot write to is a failed sink, as in any process, and no failure of its calls. */
 static void first_without_room(void) {
   file_write(test_path_of(getpid(), JITSYM_SINK_MAP).text, "");
@@ -1306,6 +1335,7 @@ static void fork_at_exit(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(all_children);
+  test_child(many_first_calls);
   test_child(at_once);
   test_child(at_once_by_environment);
   test_child(alone_by_environment);

@@ -176,6 +176,9 @@ fn take_note_in_child(underway: Underway) {
     }
     let Underway { held, found, .. } = underway;
     let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
+    // Somebody may have been in the middle of a call for longer than a fork waits. Here no other thread holds the locks for a moment.
+    let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
+    let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
@@ -195,10 +198,7 @@ fn usable(parent: &Process) -> Option<Rest> {
         // There never was a session that writes.
         false => Rest::NoWriter,
     };
-    // Somebody may have been in the middle of a call for longer than a fork waits.
-    let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
-    let is_usable = rest != Rest::Disturbed && is_whole && !parent.host.is_broken();
-    is_usable.then_some(rest)
+    (rest != Rest::Disturbed && !parent.host.is_broken()).then_some(rest)
 }
 
 /// Whether the first call of a child makes its state from an inherited one.

@@ -84,7 +84,7 @@ impl Allocator {
         }
     }
 
-    /// In a child: whether the fork was not made in the middle of another thread's call.
+    /// In a child that has one thread: whether the fork was not made in the middle of another thread's call.
     pub fn is_whole(&self) -> bool {
         self.arenas.try_lock().is_some()
     }

@@ -133,7 +133,7 @@ impl Collector {
         }
     }
 
-    /// In a child: whether the fork was not made in the middle of another thread's call.
+    /// In a child that has one thread: whether the fork was not made in the middle of another thread's call.
     pub fn is_whole(&self) -> bool {
         self.state.try_lock().is_some()
     }
