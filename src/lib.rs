@@ -38,7 +38,7 @@
 //!
 //! # Where to find what
 //! Each folder of `src` is a room, and imports go one way. `capi` is the C layer. [`session`](Session) opens and closes sessions,
-//! and lays records down in the calling thread's chunk. `writer` merges the records and feeds each `sink`. `queue` holds the code
+//! and lays records down in the calling thread's chunk. `code_alloc` cuts regions into pieces. `writer` merges the records and feeds each `sink`. `queue` holds the code
 //! that both share. `registry` knows which code is live at which address. `format` has the byte layouts, `api` the plain types,
 //! `sys` the operating system. The program `jitsym` is the crate in `tool/`, and no part of the C libraries.
 
@@ -47,6 +47,7 @@
 
 mod api;
 pub mod capi;
+mod code_alloc;
 #[doc(hidden)]
 pub mod format;
 mod queue;

@@ -1,20 +1,19 @@
 //! The calls of a session that is open.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::api::code::{Code, MoveTarget};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::api::Id;
-use crate::queue::shared::Shared;
 use crate::queue::status::Stats;
-use crate::session::handle::{forget_off, place_number, set_off};
+use crate::session::fork;
+use crate::session::handle::{forget_off, place_number, place_of, set_off, Ref, TAG};
 use crate::session::lifecycle::STOP_TIMEOUT;
-use crate::session::open::watch_thread;
-use crate::session::process::Process;
-use crate::session::{check, fork, register};
+use crate::session::process;
+use crate::session::register::{self, watch_thread_if_running};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sink::unwinder::by_callers;
@@ -24,42 +23,41 @@ fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
 }
 
-/// A session that was open when it was looked up.
-#[derive(Clone, Copy, Debug)]
-pub struct Ref {
-    pub process: &'static Process,
-    pub shared: &'static Shared,
-    pub place: &'static AtomicU64,
-    pub handle: u64,
+/// The session that a handle from C names.
+#[inline]
+pub fn find(handle: u64) -> Result<Ref> {
+    if handle & 0xff != TAG {
+        return Err(Error::Session);
+    }
+    let process = match process::current() {
+        Err(Error::Forked) => fork::inheritor_for(handle)?,
+        other => other?,
+    };
+    let place = place_of(process, handle)?;
+    if process.host.is_broken() {
+        return Err(Error::Internal);
+    }
+    let shared = process.shared().ok_or(Error::Session)?;
+    Ok(Ref { process, shared, place, handle })
+}
+
+/// Closes the session that a handle from C names.
+pub fn close(handle: u64) -> Result<()> {
+    match fork::close_unused(handle) {
+        Some(closed) => closed,
+        None => find(handle)?.close(),
+    }
+}
+
+/// Code whose place was asked for is not registered after all.
+#[cold]
+pub fn not_registered(addr: u64, size: u64, flags: u8) {
+    if let Ok(process) = process::current() {
+        process.regions.not_registered(addr, size, flags);
+    }
 }
 
 impl Ref {
-    /// Whether no sink is running, so that there is nothing to do: because the session has none, or because it was closed
-    /// meanwhile, which `still_open` tells.
-    #[inline]
-    pub fn is_idle(&self) -> bool {
-        self.shared.is_off() && self.process.unstarted() == Sinks::NONE
-    }
-
-    /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
-    /// made a barrier between ending the session and reading the records a last time.
-    #[inline]
-    pub fn still_open<T>(&self, value: T) -> Result<T> {
-        self.shared.order();
-        if self.place.load(Ordering::Relaxed) == self.handle {
-            Ok(value)
-        } else {
-            Err(Error::Closed)
-        }
-    }
-
-    /// The result of a call. A close meanwhile ends all ids, and the writer that makes room and answers: a call that failed for
-    /// that reports the close, and not what followed from it.
-    #[inline]
-    fn outcome<T>(&self, result: Result<T>) -> Result<T> {
-        self.still_open(()).and(result)
-    }
-
     /// What is wanted.
     #[inline]
     fn wanted(&self) -> Result<Sinks> {
@@ -83,8 +81,8 @@ impl Ref {
 
     fn start_again(&self, time: Duration, at_once: bool) -> Result<()> {
         self.process.with_lifecycle(Instant::now() + time, |lifecycle| {
-            let started = lifecycle.start_again(self.process, self.shared, at_once);
-            watch_thread(self.shared, lifecycle);
+            let started = lifecycle.start_again(self.process.parts(self.shared), at_once);
+            watch_thread_if_running(self.shared, lifecycle);
             started
         })
     }
@@ -108,7 +106,7 @@ impl Ref {
         if registered.is_err() && watching {
             regions.not_registered(code.addr, code.size, flags);
         }
-        let registered = registered.inspect(|&id| check::registered(self.shared, id, code));
+        let registered = registered.inspect(|&id| self.process.checked.registered(self.shared, id, code));
         self.outcome(registered)
     }
 
@@ -210,7 +208,7 @@ impl Ref {
                 regions.code_stays(addr, size);
             }
         }
-        let moved = moved.inspect(|()| check::moved(self.shared, id, target));
+        let moved = moved.inspect(|()| self.process.checked.moved(self.shared, id, target));
         let moved = self.outcome(moved).and_then(|()| moving.map_or(Ok(()), by_callers::Moving::end));
         drop(inside);
         moved.and(self.known())
@@ -227,7 +225,7 @@ impl Ref {
                 self.process.regions.after_code(status, addr, size);
             }
         }
-        check::ends(self.shared, id);
+        self.process.checked.ends(self.shared, id);
         let lay_down = || register::unregister(self.process, self.shared, id);
         let ended = self.end(wanted, lay_down, || by_callers::remove(id));
         let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
@@ -253,14 +251,14 @@ impl Ref {
         if self.process.regions.are_watching() {
             self.process.regions.after_range(status, addr, size);
         }
-        check::ends_in(addr, size);
+        self.process.checked.ends_in(addr, size);
         let lay_down = || register::unregister_range(self.process, self.shared, addr, size);
         let ended = self.end(wanted, lay_down, || by_callers::remove_in(addr, addr + size));
         self.outcome(ended).and(self.known())
     }
 
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
-        check::look(false);
+        self.process.checked.look(false);
         if self.process.unstarted() != Sinks::NONE {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }
@@ -284,10 +282,11 @@ impl Ref {
         let config = self.process.with_lifecycle(end, |_| self.config_for(sinks))?;
         // Before any lock.
         loader::keep_this_loaded();
+        fork::watch();
         self.process.with_lifecycle(end, |lifecycle| {
             self.still_open(())?;
-            let enabled = lifecycle.enable(self.process, self.shared, config);
-            watch_thread(self.shared, lifecycle);
+            let enabled = lifecycle.enable(self.process.parts(self.shared), config);
+            watch_thread_if_running(self.shared, lifecycle);
             set_off(self.shared, lifecycle, self.handle);
             self.forget_if_closed();
             enabled
@@ -319,7 +318,7 @@ impl Ref {
     pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
         self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
             self.still_open(())?;
-            let disabled = lifecycle.disable(self.process, self.shared, sinks.unwrap_or(sink::every()));
+            let disabled = lifecycle.disable(self.process.parts(self.shared), sinks.unwrap_or(sink::every()));
             set_off(self.shared, lifecycle, self.handle);
             self.forget_if_closed();
             disabled

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::api::code::{Bytes, Code, MoveTarget};
 use crate::api::Id;
 use crate::queue::shared::Shared;
-use crate::session::process;
+use crate::session::lifecycle;
+use crate::sys::timed_lock::TimedLock;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
 /// Of each kind so many findings are said, and then how many more there are.
@@ -24,11 +25,13 @@ const BYTES_MOST: usize = 1 << 20;
 /// What is known of the calls of a process. A forked child begins with nothing: a thread that it does not have may have been at work
 /// in its parent's.
 #[derive(Default)]
-pub struct Table {
+struct Table {
     /// In the order of their addresses; no two overlap.
     codes: Vec<Known>,
     /// How many findings there are of each kind.
     found: [u32; 3],
+    /// How many times all ids had ended, and with them what was known.
+    ends: u32,
 }
 
 /// Code that is registered, as far as this module has heard.
@@ -44,76 +47,83 @@ struct Known {
     looks: u8,
 }
 
-/// Does something to the table, if calls are checked.
-#[inline]
-fn with(body: impl FnOnce(&mut Table)) {
-    if debug::checks() {
-        let checked = process::current().ok().and_then(|process| process.checked.lock_until(Instant::now() + PATIENCE));
-        _ = checked.map(|mut table| body(&mut table));
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Checked(TimedLock<Table>);
+
+impl Checked {
+    /// Does something to the table, if calls are checked.
+    #[inline]
+    fn with(&self, body: impl FnOnce(&mut Table)) {
+        if debug::checks() {
+            let locked = self.0.lock_until(Instant::now() + PATIENCE);
+            _ = locked.map(|mut table| {
+                let ends = lifecycle::ends();
+                if std::mem::replace(&mut table.ends, ends) != ends {
+                    table.codes = Vec::new();
+                }
+                body(&mut table)
+            });
+        }
     }
-}
 
-/// Code was registered. What is left of other code there is a finding if its id is still in use.
-#[inline]
-pub fn registered(shared: &Shared, id: Id, code: &Code<'_>) {
-    with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
-}
-
-/// Code was moved. Its old place may have other bytes by now.
-#[inline]
-pub fn moved(shared: &Shared, id: Id, target: &MoveTarget<'_>) {
-    with(|table| {
-        if let Some(index) = table.codes.iter().position(|known| known.id == id) {
-            let known = table.codes.remove(index);
-            table.add(shared, id, (target.addr, known.size), &known.name, &target.bytes);
-        }
-    });
-}
-
-/// The host says that the code with an id ends.
-#[inline]
-pub fn ends(shared: &Shared, id: Id) {
-    if debug::checks() {
-        _ = shared.ids.place_of(id).map(|(addr, size)| ends_in(addr, size));
+    /// Code was registered. What is left of other code there is a finding if its id is still in use.
+    #[inline]
+    pub fn registered(&self, shared: &Shared, id: Id, code: &Code<'_>) {
+        self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
-}
 
-/// The host says that all code in a range ends.
-#[inline]
-pub fn ends_in(addr: u64, size: u64) {
-    with(|table| {
-        for mut known in table.take(addr, size) {
-            table.compare(&mut known, true);
-        }
-    });
-}
-
-/// All ids have ended, and with them what is known.
-pub fn all_ended() {
-    with(|table| table.codes = Vec::new());
-}
-
-/// The calling thread flushes, or the process exits.
-#[inline]
-pub fn look(is_exit: bool) {
-    with(|table| {
-        let mut codes = std::mem::take(&mut table.codes);
-        for known in codes.iter_mut().filter(|known| known.bytes.is_some()) {
-            if is_exit || known.by == thread::id() && known.is_in_place() {
-                table.compare(known, false);
+    /// Code was moved. Its old place may have other bytes by now.
+    #[inline]
+    pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {
+        self.with(|table| {
+            if let Some(index) = table.codes.iter().position(|known| known.id == id) {
+                let known = table.codes.remove(index);
+                table.add(shared, id, (target.addr, known.size), &known.name, &target.bytes);
             }
+        });
+    }
+
+    /// The host says that the code with an id ends.
+    #[inline]
+    pub fn ends(&self, shared: &Shared, id: Id) {
+        if debug::checks() {
+            _ = shared.ids.place_of(id).map(|(addr, size)| self.ends_in(addr, size));
         }
-        table.codes = codes;
-        if is_exit {
-            let more = table.found.map(|found| found.saturating_sub(SAID_MOST));
-            if more != [0; 3] {
-                let [ends, differ, gone] = more;
-                debug::say(format_args!(
-                    "check: more of each kind: {ends} that end other code, {differ} with other bytes, {gone} without memory"
-                ));
+    }
+
+    /// The host says that all code in a range ends.
+    #[inline]
+    pub fn ends_in(&self, addr: u64, size: u64) {
+        self.with(|table| {
+            for mut known in table.take(addr, size) {
+                table.compare(&mut known, true);
             }
-        }
-    });
+        });
+    }
+
+    /// The calling thread flushes, or the process exits.
+    #[inline]
+    pub fn look(&self, is_exit: bool) {
+        self.with(|table| {
+            let mut codes = std::mem::take(&mut table.codes);
+            for known in codes.iter_mut().filter(|known| known.bytes.is_some()) {
+                if is_exit || known.by == thread::id() && known.is_in_place() {
+                    table.compare(known, false);
+                }
+            }
+            table.codes = codes;
+            if is_exit {
+                let more = table.found.map(|found| found.saturating_sub(SAID_MOST));
+                if more != [0; 3] {
+                    let [ends, differ, gone] = more;
+                    debug::say(format_args!(
+                        "check: more of each kind: {ends} that end other code, {differ} with other bytes, {gone} without memory"
+                    ));
+                }
+            }
+        });
+    }
 }
 
 impl Table {

@@ -3,8 +3,10 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::process::SESSIONS;
 use crate::api::options::Config;
+
+/// How many sessions a process may have open at a time.
+pub const SESSIONS: usize = 256;
 
 /// By the place of the session. A child may be forked at any moment, and finds of each place what was stored last.
 #[derive(Debug)]

@@ -44,7 +44,7 @@ pub fn flush_at_exit() {
         Err(_) => {}
     }
     shared.signal_flush.exit_is_over();
-    explain::summary(&shared.status);
+    explain::summary(process, &shared.status);
 }
 
 /// Threads may call `exit` at once. In C libraries that let them, each handler runs on one of them, and the first thread that finds none

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::{self, parse_sinks, parse_size, BRIDGE_WORD, SINK_WORDS_ON};
-use super::{check, process};
+use super::process::{self, Process};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
@@ -162,9 +162,9 @@ pub fn opened(result: &Result<Option<&Status>>) {
 }
 
 /// The process ends.
-pub fn summary(status: &Status) {
+pub fn summary(process: &Process, status: &Status) {
     if debug::is_on() {
-        check::look(true);
+        process.checked.look(true);
         let stats = status.stats();
         debug::say(format_args!(
             "at exit: {} registered, {} moved, {} unregistered, {} refused, {} dropped, {} unreadable; {} bytes of map, {} \

@@ -12,17 +12,19 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use once_cell::race::OnceBox;
+
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Fork, Options, Sinks};
 use crate::queue::quiesce::{Found, Rest};
 use crate::queue::shared::Shared;
 use crate::registry::Registry;
-use crate::session::bridge;
+use crate::session::handle;
+use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::{self, Process};
-use crate::session::register::is_attached;
-use crate::session::{handle, open};
+use crate::session::register::{is_attached, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
-use crate::writer::Writer;
+use crate::writer::{Inheritance, Writer};
 
 /// How long a fork waits for the library in all, but for memory that is parted from a file (`fork_lock`).
 const PATIENCE: Duration = Duration::from_millis(75);
@@ -59,6 +61,15 @@ thread_local! {
 
 /// The C library calls us.
 static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// The thread of the bridge is started again in a child by this function, if there is a bridge.
+static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
+
+/// Has this function called in each child that could wait for others.
+pub fn call_in_children(start_bridge: fn()) {
+    START_BRIDGE.get_or_init(|| Box::new(start_bridge));
+    watch();
+}
 
 /// Has the C library call us at each fork from now on.
 ///
@@ -155,7 +166,7 @@ fn begin_in_child() {
     take_note_in_child(underway);
     if underway.is_alone {
         let _ = process::guarded(|| {
-            bridge::in_child();
+            START_BRIDGE.get().into_iter().for_each(|start| start());
             Ok(())
         });
     }
@@ -329,6 +340,25 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
             .set("the fork did not wait for the writer: code that was registered just before may be missing".into());
     }
     process.configs.inherit(&parent.configs);
-    open::inherit(process, shared, config, inheritance);
+    continue_sessions(process, shared, config, inheritance);
     Ok(process.publish().unwrap_or(process))
+}
+
+/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed, and are tried again.
+fn continue_sessions(
+    process: &'static Process,
+    shared: &'static Shared,
+    config: Config,
+    inheritance: Option<Inheritance>,
+) {
+    // Nobody else has it yet.
+    let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
+        let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
+        lifecycle.open = open as u32;
+        if inheritance.is_some() {
+            let _ = lifecycle.start(process.parts(shared), config, inheritance);
+        }
+        watch_thread_if_running(shared, lifecycle);
+        Ok(())
+    });
 }

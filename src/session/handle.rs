@@ -1,14 +1,12 @@
-//! Handles: the name of a session in C, and the check before every call.
+//! Handles: the name of a session in C, and the session that was open when a handle was looked up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::shared::Shared;
-use crate::session::call::Ref;
-use crate::session::fork;
 use crate::session::lifecycle::Lifecycle;
-use crate::session::process::{self, Process};
+use crate::session::process::Process;
 use crate::sys::valgrind;
 
 /// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
@@ -33,22 +31,41 @@ pub fn is_off(handle: u64) -> bool {
     handle == OFF.load(Ordering::Relaxed)
 }
 
-/// The session that a handle from C names.
-#[inline]
-pub fn find(handle: u64) -> Result<Ref> {
-    if handle & 0xff != TAG {
-        return Err(Error::Session);
+/// A session that was open when it was looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Ref {
+    pub process: &'static Process,
+    pub shared: &'static Shared,
+    pub place: &'static AtomicU64,
+    pub handle: u64,
+}
+
+impl Ref {
+    /// Whether no sink is running, so that there is nothing to do: because the session has none, or because it was closed
+    /// meanwhile, which `still_open` tells.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
-    let process = match process::current() {
-        Err(Error::Forked) => fork::inheritor_for(handle)?,
-        other => other?,
-    };
-    let place = place_of(process, handle)?;
-    if process.host.is_broken() {
-        return Err(Error::Internal);
+
+    /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
+    /// made a barrier between ending the session and reading the records a last time.
+    #[inline]
+    pub fn still_open<T>(&self, value: T) -> Result<T> {
+        self.shared.order();
+        if self.place.load(Ordering::Relaxed) == self.handle {
+            Ok(value)
+        } else {
+            Err(Error::Closed)
+        }
     }
-    let shared = process.shared().ok_or(Error::Session)?;
-    Ok(Ref { process, shared, place, handle })
+
+    /// The result of a call. A close meanwhile ends all ids, and the writer that makes room and answers: a call that failed for
+    /// that reports the close, and not what followed from it.
+    #[inline]
+    pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
+        self.still_open(()).and(result)
+    }
 }
 
 /// The place of a session that is open.

@@ -1,24 +1,42 @@
 //! The state under the process's lock: open sessions, and the start and the end of the writer and of its sinks.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
+use crate::queue::host::Host;
 use crate::queue::oneshot::{oneshot, Give, Missing, Take};
 use crate::queue::own_fds;
 use crate::queue::requests::{Change, Stop};
 use crate::queue::shared::Shared;
-use crate::session::process::Process;
-use crate::session::{bridge, check, fork};
 use crate::sink;
+use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
+use crate::sys::sync::outside::Arc;
 use crate::sys::thread::Thread;
 use crate::sys::{barrier, debug, descriptors, host_fds, panic_guard, rights, thread};
 use crate::writer::{self, Inheritance, Writer};
 
 /// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many times all registrations of this process and its parents have ended with a writer.
+static ENDS: AtomicU32 = AtomicU32::new(0);
+
+/// See `ENDS`.
+pub fn ends() -> u32 {
+    ENDS.load(Ordering::Acquire)
+}
+
+/// What the writer works for.
+#[derive(Clone, Copy)]
+pub struct Parts {
+    pub host: &'static Host,
+    pub shared: &'static Shared,
+    pub regions: &'static Arc<Regions>,
+}
 
 /// See the module's description.
 #[derive(Default)]
@@ -102,20 +120,14 @@ impl Lifecycle {
 
     /// Opens the sinks and starts the writer, if there is anything to write to. What a forked child takes over is kept until that
     /// succeeds.
-    pub fn start(
-        &mut self,
-        process: &'static Process,
-        shared: &'static Shared,
-        config: Config,
-        inheritance: Option<Inheritance>,
-    ) -> Result<()> {
+    pub fn start(&mut self, parts: Parts, config: Config, inheritance: Option<Inheritance>) -> Result<()> {
         let (mut inheritance, before) = match self.unstarted.take() {
             Some(unstarted) => (Some(unstarted.inheritance), unstarted.again),
             None => (inheritance, None),
         };
-        let started = self.start_with(process, shared, config.clone(), &mut inheritance);
+        let started = self.start_with(parts, config.clone(), &mut inheritance);
         if let (Err(error), Some(inheritance)) = (&started, inheritance) {
-            shared.status.set_sinks(Sinks::NONE, config.sinks);
+            parts.shared.status.set_sinks(Sinks::NONE, config.sinks);
             let again = (*error != Error::Timeout).then(|| Retry::after(before.as_ref()));
             self.unstarted = Some(Unstarted { config, inheritance, again });
         }
@@ -123,13 +135,13 @@ impl Lifecycle {
     }
 
     /// In a forked child whose sinks could not start: tries again, if that is due or `at_once`.
-    pub fn start_again(&mut self, process: &'static Process, shared: &'static Shared, at_once: bool) -> Result<()> {
+    pub fn start_again(&mut self, parts: Parts, at_once: bool) -> Result<()> {
         let Some(unstarted) = &self.unstarted else { return Ok(()) };
         if !at_once && !unstarted.again.as_ref().is_some_and(Retry::is_due) {
             return Err(Error::SinkFailed);
         }
         let config = unstarted.config.clone();
-        self.start(process, shared, config, None).or(Err(Error::SinkFailed))
+        self.start(parts, config, None).or(Err(Error::SinkFailed))
     }
 
     /// The sinks that a forked child could not start so far, and `Sinks::REMEMBER`.
@@ -149,23 +161,17 @@ impl Lifecycle {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
 
-    fn start_with(
-        &mut self,
-        process: &'static Process,
-        shared: &'static Shared,
-        config: Config,
-        inheritance: &mut Option<Inheritance>,
-    ) -> Result<()> {
+    fn start_with(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
+        let Parts { host, shared, regions } = parts;
         // A session that writes nothing completes no other process's files, and makes nothing that needs to be cleaned up.
         if !config.starts_writer() {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
-        fork::watch();
         self.fetch_writer()?;
         shared.configure(&config);
         let no_thread = |error: io::Error| {
-            process.host.last_error.set(format!("cannot start a thread: {error}"));
+            host.last_error.set(format!("cannot start a thread: {error}"));
             shared.status.stop_sinks();
             Error::Thread
         };
@@ -176,8 +182,7 @@ impl Lifecycle {
         // First: without it nobody can say who else writes to the files that the writer opens.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
-        let writer =
-            self.writer.take().unwrap_or_else(|| Box::new(Writer::new(&process.host, shared, process.regions.clone())));
+        let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())));
         // Unasked, the files of others are not for a process that may do more than they.
         let by_default = !shared.pool.is_open() && !rights::are_more();
         let recover = inheritance.is_none() && (config.recover || by_default);
@@ -209,9 +214,9 @@ impl Lifecycle {
             // The child goes on without sinks. Nobody else waits for these.
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
-            if let Some(regions) = &inheritance.regions {
+            if let Some(inherited) = &inheritance.regions {
                 // Here, where the descriptors are that the child has inherited.
-                process.regions.inherit(&shared.status, regions);
+                regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
             // On a slow disk it goes on by itself.
@@ -303,11 +308,12 @@ impl Lifecycle {
     }
 
     /// Starts sinks.
-    pub fn enable(&mut self, process: &'static Process, shared: &'static Shared, config: Config) -> Result<()> {
+    pub fn enable(&mut self, parts: Parts, config: Config) -> Result<()> {
+        let shared = parts.shared;
         self.finish_earlier(shared)?;
         let (asked, known) = (config.sinks, shared.status.sinks().without(shared.status.sinks_by_default()));
         let Some(running) = &self.running else {
-            self.start(process, shared, config, None)?;
+            self.start(parts, config, None)?;
             return match shared.status.sinks_failed() {
                 Sinks::NONE => Ok(()),
                 _ => Err(Error::SinkFailed),
@@ -323,7 +329,8 @@ impl Lifecycle {
     }
 
     /// Stops sinks.
-    pub fn disable(&mut self, process: &Process, shared: &Shared, sinks: Sinks) -> Result<()> {
+    pub fn disable(&mut self, parts: Parts, sinks: Sinks) -> Result<()> {
+        let shared = parts.shared;
         self.finish_earlier(shared)?;
         let Some(running) = &self.running else {
             // A sink that could not start is no longer wanted.
@@ -339,7 +346,7 @@ impl Lifecycle {
             // It has started by itself, for what the others know.
             left = left.without(Sinks::GDB);
         }
-        if process.regions.all().next().is_none() {
+        if parts.regions.all().next().is_none() {
             // Nothing is in a region that would have to be written.
             left = left.without(Sinks::REGION);
         }
@@ -435,8 +442,7 @@ impl Lifecycle {
         self.running = None;
         shared.wake();
         let answer = answer.take(self.left());
-        bridge::all_ended();
-        check::all_ended();
+        ENDS.fetch_add(1, Ordering::Release);
         match answer {
             Ok(result) => self.fetch_writer().and(result),
             Err(Missing::Late) => Err(Error::Timeout),

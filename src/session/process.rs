@@ -12,23 +12,19 @@ use once_cell::sync::OnceCell;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
+use crate::code_alloc::Allocator;
 use crate::queue::host::Host;
 use crate::queue::shared::Shared;
-use crate::session::allocator::Allocator;
-use crate::session::check;
-use crate::session::collector::Collector;
-use crate::session::configs::Configs;
-use crate::session::fork;
-use crate::session::lifecycle::Lifecycle;
+use crate::session::check::Checked;
+use crate::session::collector::told::Collector;
+use crate::session::configs::{Configs, SESSIONS};
+use crate::session::lifecycle::{Lifecycle, Parts};
 use crate::sink::region::Regions;
 use crate::sys::panic_guard::{self, PerThread};
 use crate::sys::sync::outside::Arc;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{thread, valgrind};
 use crate::writer::Inheritance;
-
-/// How many sessions a process may have open at a time.
-pub const SESSIONS: usize = 256;
 
 /// The state of a process.
 #[derive(Debug)]
@@ -57,7 +53,7 @@ pub struct Process {
     /// What runtimes tell by way of Intel's JIT profiling API.
     pub collector: Collector,
     /// Calls of the host, if they are checked.
-    pub checked: TimedLock<check::Table>,
+    pub checked: Checked,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
@@ -100,10 +96,6 @@ pub fn current_or_new() -> Result<&'static Process> {
         // SAFETY: as above. (Its page stays mapped, once in a process's life.)
         drop(unsafe { Box::from_raw(new) });
         return Ok(faster);
-    }
-    if !process.host.page.kept_by_kernel {
-        // Kernels before 4.14: without this no child would know that it is one. A raw clone system call goes unnoticed there.
-        fork::watch();
     }
     Ok(process)
 }
@@ -154,7 +146,7 @@ impl Process {
             regions: Arc::default(),
             allocator: Allocator::default(),
             collector: Collector::default(),
-            checked: TimedLock::default(),
+            checked: Checked::default(),
         }))
     }
 
@@ -217,6 +209,11 @@ impl Process {
     #[inline]
     pub fn shared(&self) -> Option<&Shared> {
         self.shared.get()
+    }
+
+    /// What the writer works for.
+    pub fn parts(&'static self, shared: &'static Shared) -> Parts {
+        Parts { host: &self.host, shared, regions: &self.regions }
     }
 
     /// The shared state, made by the first session.

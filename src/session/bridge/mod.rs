@@ -23,9 +23,11 @@ use crate::api::Id;
 use crate::format::arch;
 use crate::format::elf::read::{find_symbol, Image};
 use crate::queue::own_fds;
-use crate::session::call::Ref;
+use crate::session::call::find;
+use crate::session::handle::Ref;
+use crate::session::opening::open;
 use crate::session::process::{current_or_inherited, current_shared, guarded};
-use crate::session::{find, fork, Session};
+use crate::session::{fork, lifecycle};
 use crate::sys::debugger_lists::{Change, Listed, Lists, NewModules};
 use crate::sys::last_thread;
 use crate::sys::sync::outside::{Mutex, PoisonError};
@@ -54,14 +56,14 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 static SESSION: AtomicU64 = AtomicU64::new(0);
 /// Those of the first session that has asked for the bridge.
 static OPTIONS: OnceBox<Options> = OnceBox::new();
-/// All registrations have ended with the sinks.
-static ALL_ENDED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
 struct State {
     lists: Lists,
     /// The objects that are in the lists, each with the sum of its headers and its functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
+    /// How many times all registrations had ended with the sinks. Sinks that start later are told of the objects again.
+    ends: u32,
 }
 
 /// Begins to look, once in a process. `options`: those of a session that asks for it.
@@ -71,20 +73,16 @@ pub fn start(options: Option<&Options>) {
     }
     if !IS_ON.swap(true, Ordering::AcqRel) {
         panic_guard::silence_panics();
-        fork::watch();
+        fork::call_in_children(spawn);
         debugger::listen(called);
         spawn();
     }
 }
 
+/// In a forked child again: it has a copy of the state, and not the thread.
 fn spawn() {
     // Without a thread, only calls that come here are followed.
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
-}
-
-/// All registrations have ended. Sinks that start later are told of the objects again.
-pub fn all_ended() {
-    ALL_ENDED.store(true, Ordering::Release);
 }
 
 /// Whether nothing is wanted at present: the program has turned the sinks off, or not on yet. A child that has taken nothing over yet
@@ -98,13 +96,6 @@ fn is_off() -> bool {
 /// Whether a writer runs in this process, or is about to. A child that has taken nothing over has none.
 fn has_writer() -> bool {
     current_shared().is_some_and(|shared| !shared.status.has_ended())
-}
-
-/// The child has a copy of the state, and not the thread.
-pub fn in_child() {
-    if IS_ON.load(Ordering::Acquire) {
-        spawn();
-    }
 }
 
 /// The thread.
@@ -183,7 +174,8 @@ fn no_memory<E>(_: E) -> Error {
 /// Compares all entries.
 fn compare(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
-    if ALL_ENDED.swap(false, Ordering::AcqRel) {
+    let ends = lifecycle::ends();
+    if std::mem::replace(&mut state.ends, ends) != ends {
         state.known.clear();
     }
     if is_off() {
@@ -231,7 +223,7 @@ fn compare(state: &mut State) -> Result<bool> {
 fn follow(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let changes = state.lists.told_of(pid);
-    if changes.is_empty() || ALL_ENDED.load(Ordering::Acquire) {
+    if changes.is_empty() || state.ends != lifecycle::ends() {
         // It does not say which one it is, or all of them are to be told of again.
         return compare(state);
     }
@@ -309,12 +301,12 @@ fn session() -> Result<Ref> {
         return find(known);
     }
     let options = OPTIONS.get().cloned().unwrap_or_default();
-    let opened = match Session::open(&options) {
+    let opened = match open(&options) {
         // The host's own session writes less, or elsewhere. What asks for no sinks joins any.
-        Err(Error::Conflict) => Session::open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
+        Err(Error::Conflict) => open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
         opened => opened,
     };
-    let handle = opened?.into_handle();
+    let handle = opened?.handle;
     SESSION.store(handle, Ordering::Release);
     find(handle)
 }

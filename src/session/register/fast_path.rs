@@ -3,14 +3,14 @@
 //! Runtimes pay for the time that this takes, so everything is put together at its place in the chunk, each field is read where
 //! it is used, and nothing is built that is copied later. What is not as usual is left to the slow way, errors included.
 
-use super::{mapped_size, Local};
+use super::local::Local;
 use crate::api::code::{Bytes, Code};
 use crate::api::error::Error;
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::Id;
 use crate::format::jitdump::{put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE};
 use crate::format::name;
-use crate::format::unwind::Cache;
+use crate::format::unwind::{self, Cache};
 use crate::queue::record::{flag, Event, EventKind};
 
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
@@ -33,6 +33,17 @@ pub trait Given: Copy {
     /// Writes as much of the record of its lines as there is room for, and returns its whole size; `None` if they are not as usual.
     /// Its time is to be set later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
+}
+
+/// See [`Unwinding::mapped_size`].
+#[inline(always)]
+pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
+    // In most cases nobody has said that anything is free.
+    if free_after != 0 && free_after >= unwind::room(size, tables_len) {
+        tables_len as u64
+    } else {
+        0
+    }
 }
 
 impl Local {

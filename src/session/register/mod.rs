@@ -1,11 +1,10 @@
 //! The registering side: what each call checks and lays down, and the fast way of the usual registration.
 
 mod fast_path;
+mod local;
 mod records;
 mod thread;
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::api::code::{Bytes, Code, Line, Lines, MoveTarget};
@@ -17,51 +16,27 @@ use crate::format::cfi::absolute::Frame;
 use crate::format::jitdump::{inlines, Group, Unwinding};
 use crate::format::name;
 use crate::format::name_and_file::Composed;
-use crate::format::unwind::{self, Cache};
-use crate::queue::record::{flag, Event, EventKind};
+use crate::format::unwind::Cache;
+use crate::queue::record::{flag, EventKind};
 use crate::queue::shared::Shared;
-use crate::queue::status::Status;
-use crate::queue::thread_queue::ThreadQueue;
-use crate::registry::ids::IdPool;
-use crate::session::call::Ref;
+use crate::session::handle::Ref;
 use crate::session::process::Process;
 use crate::sink::region::Regions;
 use crate::sink::unwinder::by_callers;
 use crate::sys;
 use crate::sys::debug;
-use crate::sys::mapping::Words;
 use crate::sys::panic_guard::PerThread;
 use crate::sys::valgrind::{self, Tool};
+use fast_path::mapped_size;
 pub use fast_path::Given;
+pub use local::Local;
+use local::NO_HANDLE;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
-pub use thread::{is_attached, watch_thread};
+pub use thread::{is_attached, watch_thread_if_running};
 
 /// How long the end of stable code waits for the writer to read its bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// No session has it, nor does a place that is free.
-const NO_HANDLE: u64 = 1;
-
-/// What a registering thread keeps between calls. The first call after a sleep waits for each line of memory, so what each call
-/// needs lies in few, and is reached without a detour.
-#[repr(C, align(128))]
-pub struct Local {
-    /// The session that the thread has used last, and its place among those that are open.
-    handle: u64,
-    place: &'static AtomicU64,
-    process: &'static Process,
-    /// Parts of `process` and of its shared state, which would take a detour.
-    fork_words: &'static Words,
-    status: &'static Status,
-    regions: &'static Regions,
-    thread_queue: ThreadQueue,
-    indices: Range<u64>,
-    pid: u32,
-    tid: u32,
-    id_pool: IdPool<'static>,
-    unwind: Cache,
-}
 
 /// Lays down a registration. `flags`: what is known of its place.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
@@ -201,60 +176,6 @@ fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
 }
 
 impl Local {
-    pub fn new(process: &'static Process, shared: &'static Shared) -> Result<Local> {
-        Ok(Local {
-            handle: NO_HANDLE,
-            place: &process.sessions[0],
-            process,
-            fork_words: process.host.page.words(),
-            status: &shared.status,
-            regions: &process.regions,
-            thread_queue: ThreadQueue::new(shared)?,
-            indices: 0..0,
-            pid: shared.status.pid,
-            tid: sys::thread::id(),
-            id_pool: IdPool::new(),
-            unwind: Cache::default(),
-        })
-    }
-
-    /// An event that is complete except for the fields that depend on the chunk and the time.
-    fn event(&self, kind: EventKind, id: u64, index: u64, addr: u64, size: u64) -> Event {
-        Event {
-            timestamp: 0,
-            id,
-            index,
-            addr,
-            size,
-            body_at: 0,
-            body_len: 0,
-            unwinding_at: 0,
-            tid: self.tid,
-            kind,
-            flags: 0,
-            name_len: 0,
-            tables_len: 0,
-        }
-    }
-
-    fn next_index(&mut self) -> u64 {
-        self.indices.next().unwrap_or_else(|| {
-            self.indices = self.thread_queue.shared.index_block();
-            self.indices.next().unwrap_or_default()
-        })
-    }
-
-    /// Whether the session that the thread has used last is open.
-    #[inline(always)]
-    fn is_open(&self) -> bool {
-        self.place.load(Ordering::Acquire) == self.handle
-    }
-
-    #[inline(always)]
-    fn wants_groups(&self) -> bool {
-        self.status.wanted().want_groups()
-    }
-
     pub fn register(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         if !code.file.is_empty() {
             return self.register_with_file(code, flags);
@@ -395,26 +316,4 @@ fn unwinding<'c>(shared: &Shared, code: &Code<'_>, cache: &'c mut Cache) -> Resu
     let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| shared.unwind_records());
     Ok(tables
         .map(|tables| Unwinding { tables, mapped_size: mapped_size(tables.bytes.len(), code.size, code.free_after) }))
-}
-
-/// See [`Unwinding::mapped_size`].
-#[inline(always)]
-fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
-    // In most cases nobody has said that anything is free.
-    if free_after != 0 && free_after >= unwind::room(size, tables_len) {
-        tables_len as u64
-    } else {
-        0
-    }
-}
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        // In a forked child this is a copy of the parent's, whose chunk is not even mapped.
-        if !self.process.is_this_one() {
-            return;
-        }
-        self.id_pool.give_back(&self.thread_queue.shared.ids);
-        self.thread_queue.finish();
-    }
 }

@@ -1,11 +1,12 @@
-//! What the library keeps for each registering thread, and how it ends with the thread.
+//! Where a thread has its state, and how that ends with the thread.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::Local;
+use super::local::Local;
 use crate::api::error::{Error, Result};
 use crate::queue::shared::Shared;
+use crate::session::lifecycle::Lifecycle;
 use crate::session::process::{self, blocking_guarded, Process};
 use crate::sys::panic_guard::PER_THREAD;
 use crate::sys::reserve;
@@ -37,6 +38,14 @@ pub fn watch_thread(shared: &Shared) -> bool {
         shared.set_first_tells(true);
     }
     watched
+}
+
+/// The same where a writer runs. Where there is none, a plugin that the library is linked into may be unloaded, and the thread would
+/// run its code afterwards.
+pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
+    if lifecycle.running.is_some() {
+        watch_thread(shared);
+    }
 }
 
 /// Runs `body` with the calling thread's state.

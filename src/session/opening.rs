@@ -1,4 +1,4 @@
-//! The opening of a session, and the sessions that a forked child inherits.
+//! The opening of a session.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -7,16 +7,22 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::own_fds;
 use crate::queue::shared::Shared;
-use crate::session::bridge;
 use crate::session::handle::{new_handle, set_off};
 use crate::session::lifecycle::{Lifecycle, STOP_TIMEOUT};
 use crate::session::process::{self, Process};
-use crate::session::{autoload, explain, fork, register, Session};
+use crate::session::register::watch_thread_if_running;
+use crate::session::{autoload, explain, fork};
 use crate::sys::{loader, reserve, thread};
-use crate::writer::{recover, Inheritance};
+use crate::writer::recover;
+
+/// A session that was opened.
+pub struct Opened {
+    pub handle: u64,
+    pub asks_for_bridge: bool,
+}
 
 /// Opens a session in this process; in a forked child first takes over its parent's.
-pub fn open(options: &Options) -> Result<Session> {
+pub fn open(options: &Options) -> Result<Opened> {
     loader::look_up();
     autoload::arm();
     if reserve::is_short() {
@@ -26,6 +32,10 @@ pub fn open(options: &Options) -> Result<Session> {
         Some(inheritor) => inheritor?,
         None => process::current_or_new()?,
     };
+    if !process.host.page.kept_by_kernel {
+        // Kernels before 4.14: without this no child would know that it is one. A raw clone system call goes unnoticed there.
+        fork::watch();
+    }
     if process.host.is_broken() {
         return Err(Error::Internal);
     }
@@ -41,20 +51,18 @@ pub fn open(options: &Options) -> Result<Session> {
     opened
 }
 
-fn open_in(process: &'static Process, options: &Options) -> Result<Session> {
+fn open_in(process: &'static Process, options: &Options) -> Result<Opened> {
     let config = Config::new(options)?;
     explain::decided(&config);
     let asks_for_bridge = config.bridge;
     if config.starts_writer() || config.bridge {
         // Before any lock.
         loader::keep_this_loaded();
+        fork::watch();
     }
     let end = Instant::now() + STOP_TIMEOUT;
     let handle = process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))?;
-    if asks_for_bridge {
-        bridge::start(options.bridge.then_some(options));
-    }
-    Ok(Session(handle))
+    Ok(Opened { handle, asks_for_bridge })
 }
 
 /// Opens it while no other call opens or closes any.
@@ -81,9 +89,9 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             }
             lifecycle.join(shared, &config)?;
         }
-        None => lifecycle.start(process, shared, config.clone(), None)?,
+        None => lifecycle.start(process.parts(shared), config.clone(), None)?,
     }
-    watch_thread(shared, lifecycle);
+    watch_thread_if_running(shared, lifecycle);
     lifecycle.open += 1;
     process.configs.set(place, config);
     let serial = process.serial.fetch_add(1, Ordering::Relaxed);
@@ -91,26 +99,4 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
     process.sessions[place].store(handle, Ordering::Release);
     set_off(shared, lifecycle, handle);
     Ok(handle)
-}
-
-/// Has the writer told when the calling thread ends. Where there is no writer, a plugin that the library is linked into may be
-/// unloaded, and the thread would run its code afterwards.
-pub fn watch_thread(shared: &Shared, lifecycle: &Lifecycle) {
-    if lifecycle.running.is_some() {
-        register::watch_thread(shared);
-    }
-}
-
-/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed, and are tried again.
-pub fn inherit(process: &'static Process, shared: &'static Shared, config: Config, inheritance: Option<Inheritance>) {
-    // Nobody else has it yet.
-    let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
-        let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
-        lifecycle.open = open as u32;
-        if inheritance.is_some() {
-            let _ = lifecycle.start(process, shared, config, inheritance);
-        }
-        watch_thread(shared, lifecycle);
-        Ok(())
-    });
 }

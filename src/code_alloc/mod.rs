@@ -8,12 +8,9 @@ mod arena;
 mod tests;
 
 use crate::api::error::{Error, Result};
-use crate::api::options::Sinks;
-use crate::session::call::Ref;
-use crate::session::fork;
 use crate::sink::region::{CodeRegion, RegionOptions, REACH, SIZE_MAX};
 use crate::sys::timed_lock::{Locked, TimedLock};
-use crate::sys::{fork_lock, reserve, thread};
+use crate::sys::{fork_lock, reserve};
 use arena::{Arena, CHUNK, GRANULE};
 
 /// The largest alignment: no page is smaller.
@@ -34,7 +31,7 @@ pub struct Allocator {
 
 /// What a caller asks for. Sizes are whole granules.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+pub struct Wanted {
     len: u64,
     alignment: u64,
     near: u64,
@@ -43,7 +40,7 @@ struct Wanted {
 }
 
 /// Where memory comes from: the regions of the process.
-trait Source {
+pub trait Source {
     fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion>;
     fn grow(&self, exec: u64, size: u64) -> Result<()>;
     fn discard(&self, exec: u64, size: u64) -> Result<()>;
@@ -54,7 +51,7 @@ trait Source {
 }
 
 impl Wanted {
-    fn new(size: u64, alignment: u64, near: u64, named: bool) -> Result<Wanted> {
+    pub fn new(size: u64, alignment: u64, near: u64, named: bool) -> Result<Wanted> {
         if size == 0 {
             return Err(Error::SizeZero);
         }
@@ -95,12 +92,12 @@ impl Allocator {
     }
 
     /// Whether a region is this allocator's, which nobody else changes.
-    fn has(&self, exec: u64) -> Result<bool> {
+    pub fn has(&self, exec: u64) -> Result<bool> {
         let _inside = fork_lock::enter();
         Ok(self.lock()?.iter().any(|arena| arena.exec == exec))
     }
 
-    fn alloc(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
+    pub fn alloc(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
         if reserve::is_short() {
             return Err(Error::NoMemory);
         }
@@ -115,7 +112,7 @@ impl Allocator {
         })
     }
 
-    fn shrink(&self, exec: u64, size: u64) -> Result<()> {
+    pub fn shrink(&self, exec: u64, size: u64) -> Result<()> {
         if size == 0 {
             return Err(Error::SizeZero);
         }
@@ -128,7 +125,7 @@ impl Allocator {
     }
 
     /// Takes a piece back. Returns the beginning of a region that is to be released, and no longer the allocator's.
-    fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
+    pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
         let (number, place, len) = find(&arenas, exec)?;
@@ -213,59 +210,4 @@ fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Res
     arenas.push(made?);
     let last = arenas.len() - 1;
     take(source, &mut arenas[last..], wanted, Arena::begin).ok_or(Error::NoMemory)
-}
-
-impl Source for Ref {
-    fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
-        fork::watch();
-        self.process.regions.create(&self.shared.status, wanted)
-    }
-
-    fn grow(&self, exec: u64, size: u64) -> Result<()> {
-        self.process.regions.grow(exec, size)
-    }
-
-    fn discard(&self, exec: u64, size: u64) -> Result<()> {
-        self.process.regions.discard(exec, size)
-    }
-
-    fn provide(&self, exec: u64, size: u64) -> Result<()> {
-        self.process.regions.provide(exec, size)
-    }
-
-    fn unregister(&self, exec: u64, size: u64) {
-        // A record that is dropped is counted. The code ends all the same: other code is registered in its place.
-        let _ = self.unregister_range(exec, size, false);
-    }
-}
-
-impl Ref {
-    pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
-        let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
-        let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
-        self.still_open(piece).inspect_err(|_| {
-            // Nobody learns of it.
-            let _ = self.free(piece.exec);
-        })
-    }
-
-    pub fn shrink(&self, exec: u64, size: u64) -> Result<()> {
-        thread::quietly(|| self.process.allocator.shrink(exec, size))
-    }
-
-    pub fn free(&self, exec: u64) -> Result<()> {
-        if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
-            // Its code is in the other sinks' files first. If it cannot be released, it stays as it is.
-            let _ = self.release_region(region);
-        }
-        Ok(())
-    }
-
-    /// Refuses what would take memory from under the allocator.
-    pub fn is_not_allocators(&self, exec: u64) -> Result<()> {
-        match thread::quietly(|| self.process.allocator.has(exec))? {
-            true => Err(Error::Region),
-            false => Ok(()),
-        }
-    }
 }

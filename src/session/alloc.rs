@@ -1,0 +1,64 @@
+//! Code memory in pieces, as calls of a session.
+
+use crate::api::error::{Error, Result};
+use crate::api::options::Sinks;
+use crate::code_alloc::{Source, Wanted};
+use crate::session::fork;
+use crate::session::handle::Ref;
+use crate::sink::region::{CodeRegion, RegionOptions};
+use crate::sys::thread;
+
+impl Source for Ref {
+    fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion> {
+        fork::watch();
+        self.process.regions.create(&self.shared.status, wanted)
+    }
+
+    fn grow(&self, exec: u64, size: u64) -> Result<()> {
+        self.process.regions.grow(exec, size)
+    }
+
+    fn discard(&self, exec: u64, size: u64) -> Result<()> {
+        self.process.regions.discard(exec, size)
+    }
+
+    fn provide(&self, exec: u64, size: u64) -> Result<()> {
+        self.process.regions.provide(exec, size)
+    }
+
+    fn unregister(&self, exec: u64, size: u64) {
+        // A record that is dropped is counted. The code ends all the same: other code is registered in its place.
+        let _ = self.unregister_range(exec, size, false);
+    }
+}
+
+impl Ref {
+    pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
+        let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
+        let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
+        self.still_open(piece).inspect_err(|_| {
+            // Nobody learns of it.
+            let _ = self.free(piece.exec);
+        })
+    }
+
+    pub fn shrink(&self, exec: u64, size: u64) -> Result<()> {
+        thread::quietly(|| self.process.allocator.shrink(exec, size))
+    }
+
+    pub fn free(&self, exec: u64) -> Result<()> {
+        if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
+            // Its code is in the other sinks' files first. If it cannot be released, it stays as it is.
+            let _ = self.release_region(region);
+        }
+        Ok(())
+    }
+
+    /// Refuses what would take memory from under the allocator.
+    pub fn is_not_allocators(&self, exec: u64) -> Result<()> {
+        match thread::quietly(|| self.process.allocator.has(exec))? {
+            true => Err(Error::Region),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What runtimes have told by way of Intel's JIT profiling API, and its registrations.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::lines::{self, Row};
+use crate::api::code::{Bytes, Code, FramePointer, Inline, Lines, MoveTarget, Unwind};
+use crate::api::error::{Error, Result};
+use crate::api::Id;
+use crate::format::arch;
+use crate::sys::sync::outside::{Mutex, PoisonError};
+use crate::sys::timed_lock::{Locked, TimedLock};
+use crate::sys::{loader, process_memory};
+
+/// A method, as an event says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Method<'a> {
+    pub id: u32,
+    pub name: Option<&'a [u8]>,
+    pub addr: u64,
+    pub size: u32,
+    pub rows: &'a [Row],
+    pub file: Option<&'a [u8]>,
+}
+
+/// Where its code is registered.
+pub trait Registrations {
+    fn register(&self, code: &Code<'_>) -> Result<Id>;
+    fn unregister(&self, id: Id) -> Result<()>;
+    fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()>;
+}
+
+/// How many places that call are remembered.
+const CALLERS_MAX: usize = 2048;
+
+/// What the runtimes of a process have told.
+#[derive(Debug, Default)]
+pub struct Collector {
+    state: TimedLock<State>,
+    /// The object that each caller's code lies in.
+    modules: Mutex<HashMap<u64, u64>>,
+}
+
+#[derive(Debug, Default)]
+pub struct State {
+    /// Live code, by its address.
+    regions: BTreeMap<u64, Region>,
+    /// Where the code is whose last inlined functions are not registered yet.
+    unsettled: Option<u64>,
+    /// Methods with live code.
+    methods: HashMap<Owner, Symbol>,
+}
+
+/// A method of a runtime, which is known by the address of its object, and the method's number there.
+type Owner = (u64, u32);
+
+/// What a method's first event says of it: later ones may leave it out.
+#[derive(Debug)]
+struct Symbol {
+    name: Vec<u8>,
+    file: Vec<u8>,
+    /// The addresses of its code.
+    addrs: BTreeSet<u64>,
+}
+
+/// A piece of code.
+#[derive(Debug)]
+struct Region {
+    size: u32,
+    owner: Owner,
+    id: Id,
+    name: Vec<u8>,
+    /// Its lines, and its inlined functions.
+    source: lines::Source,
+    inlined: Vec<lines::Inlined>,
+    /// With how many of these it is registered.
+    registered: usize,
+}
+
+impl Region {
+    fn end(&self, addr: u64) -> u64 {
+        addr + u64::from(self.size)
+    }
+
+    /// Registers it with all that is known of it.
+    fn register(&mut self, session: &impl Registrations, addr: u64) -> Result<()> {
+        let rows = lines::merged(self.size, &self.source, &self.inlined)?;
+        let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
+        let mut start = [0; 16];
+        let start_len = start.len().min(self.size as usize);
+        process_memory::read(std::process::id(), addr, &mut start[..start_len]);
+        let unwind = match arch::makes_frame_pointer(&start[..start_len]) {
+            true => Unwind::FramePointer(FramePointer::default()),
+            false => Unwind::None,
+        };
+        let code = Code {
+            addr,
+            size: self.size.into(),
+            bytes: Bytes::AtAddress,
+            name: &self.name,
+            file: &[],
+            line: 0,
+            unwind,
+            lines: Lines::Rows(&rows),
+            inlines: &inlines,
+            free_after: 0,
+            stable: false,
+            // Other code may follow it.
+            packed: true,
+            more: false,
+        };
+        self.id = match session.register(&code) {
+            // Their lines are right all the same.
+            Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }),
+            registered => registered,
+        }?;
+        self.registered = self.inlined.len();
+        Ok(())
+    }
+}
+
+impl Collector {
+    /// Another call may wait for a disk.
+    pub fn lock(&self) -> Result<Locked<'_, State>> {
+        self.state.lock_in_time().ok_or(Error::Timeout)
+    }
+
+    /// In a child that takes over: what the parent was told.
+    pub fn inherit(&self, parent: &Collector) {
+        if let Some(mut state) = parent.state.try_lock() {
+            // Nobody else has this one yet.
+            self.state.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *state));
+        }
+    }
+
+    /// In a child that has one thread: whether the fork was not made in the middle of another thread's call.
+    pub fn is_whole(&self) -> bool {
+        self.state.try_lock().is_some()
+    }
+
+    /// The object that code at this address lies in; 0 for code that is in none. The loader is asked while no lock is held.
+    pub fn module(&self, caller: u64) -> u64 {
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&known) = modules().get(&caller) {
+            return known;
+        }
+        let module = loader::object_at(caller).unwrap_or_default();
+        let mut modules = modules();
+        if modules.len() > CALLERS_MAX {
+            // Calls come from a few places, unless compiled code makes them.
+            modules.clear();
+        }
+        modules.insert(caller, module);
+        module
+    }
+}
+
+impl State {
+    /// Code of a method is there.
+    pub fn load(&mut self, session: &impl Registrations, module: u64, method: &Method<'_>) -> Result<bool> {
+        let owner = (module, method.id);
+        self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        let known = self.methods.get(&owner);
+        let name = method.name.or(known.map(|known| &*known.name)).ok_or(Error::Null)?;
+        let file = method.file.or(known.map(|known| &*known.file)).unwrap_or_default();
+        let source = lines::Source::new(method.rows, 0, method.size, file)?;
+        let mut region = Region {
+            size: method.size,
+            owner,
+            id: Id(0),
+            name: lines::copy_of(name)?,
+            source,
+            inlined: Vec::new(),
+            registered: 0,
+        };
+        let symbol = Symbol { name: lines::copy_of(name)?, file: lines::copy_of(file)?, addrs: BTreeSet::new() };
+        region.register(session, method.addr)?;
+        self.end_overlapped(method.addr, region.end(method.addr));
+        self.methods.entry(owner).or_insert(symbol).addrs.insert(method.addr);
+        self.regions.insert(method.addr, region);
+        Ok(true)
+    }
+
+    /// Code that other code has taken the place of is gone. The registration has ended it already.
+    fn end_overlapped(&mut self, addr: u64, end: u64) {
+        while let Some((&old, region)) = self.regions.range(..end).next_back() {
+            if region.end(old) <= addr {
+                break;
+            }
+            let owner = region.owner;
+            self.regions.remove(&old);
+            if let Some(symbol) = self.methods.get_mut(&owner) {
+                symbol.addrs.remove(&old);
+                if symbol.addrs.is_empty() {
+                    self.methods.remove(&owner);
+                }
+            }
+        }
+    }
+
+    /// A function was inlined into the method with the number `parent`, or into a function that was inlined there.
+    pub fn inline(&mut self, session: &impl Registrations, parent: u32, method: &Method<'_>) -> Result<bool> {
+        let Some((&addr, _)) = self.regions.range(..=method.addr).next_back() else { return Ok(false) };
+        if self.unsettled != Some(addr) {
+            self.settle(session);
+        }
+        let Some(region) = self.regions.get_mut(&addr) else { return Ok(false) };
+        let begin = method.addr - addr;
+        let Some(end) = u32::try_from(begin + u64::from(method.size)).ok().filter(|&end| end <= region.size) else {
+            return Ok(false);
+        };
+        let begin = begin as u32;
+        let source = lines::Source::new(method.rows, begin, end, method.file.unwrap_or_default())?;
+        let name = lines::copy_of(method.name.ok_or(Error::Null)?)?;
+        region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
+        // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order. To register it
+        // for each would write the code of a method with many as many times. The next event of another kind brings the rest. The exit
+        // does not: it allocates nothing, because a handler that calls it may have interrupted the allocator.
+        if region.inlined.len() - region.registered <= region.registered / 8 {
+            self.unsettled = Some(addr);
+            return Ok(true);
+        }
+        if let Err(error) = region.register(session, addr) {
+            region.inlined.pop();
+            return Err(error);
+        }
+        self.unsettled = None;
+        Ok(true)
+    }
+
+    /// Registers the inlined functions that were told of last.
+    pub fn settle(&mut self, session: &impl Registrations) {
+        let Some(addr) = self.unsettled.take() else { return };
+        let Some(region) = self.regions.get_mut(&addr) else { return };
+        if region.register(session, addr).is_err() {
+            // The registration stays that has fewer of them.
+            region.inlined.truncate(region.registered);
+        }
+    }
+
+    /// A method is gone, with all its code.
+    pub fn unload(&mut self, session: &impl Registrations, owner: Owner) -> Result<bool> {
+        let Some(symbol) = self.methods.remove(&owner) else { return Ok(false) };
+        let mut ended = Ok(());
+        for addr in symbol.addrs {
+            if let Some(region) = self.regions.remove(&addr) {
+                ended = ended.and(session.unregister(region.id));
+            }
+        }
+        ended.map(|()| true)
+    }
+
+    /// The bytes of code have changed.
+    pub fn update(&self, session: &impl Registrations, addr: u64, size: u32) -> Result<bool> {
+        let Some((&start, region)) = self.regions.range(..=addr).next_back() else { return Ok(false) };
+        if addr.saturating_add(size.into()) > region.end(start) {
+            return Ok(false);
+        }
+        // The name, lines and tables stay.
+        let target = MoveTarget { addr: start, bytes: Bytes::AtAddress, free_after: 0, stable: false };
+        session.move_code(region.id, &target).map(|()| true)
+    }
+}

@@ -1,0 +1,106 @@
+//! What the library keeps for each registering thread.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::api::error::Result;
+use crate::format::unwind::Cache;
+use crate::queue::record::{Event, EventKind};
+use crate::queue::shared::Shared;
+use crate::queue::status::Status;
+use crate::queue::thread_queue::ThreadQueue;
+use crate::registry::ids::IdPool;
+use crate::session::process::Process;
+use crate::sink::region::Regions;
+use crate::sys::mapping::Words;
+use crate::sys::thread;
+
+/// No session has it, nor does a place that is free.
+pub(super) const NO_HANDLE: u64 = 1;
+
+/// What a registering thread keeps between calls. The first call after a sleep waits for each line of memory, so what each call
+/// needs lies in few, and is reached without a detour.
+#[repr(C, align(128))]
+pub struct Local {
+    /// The session that the thread has used last, and its place among those that are open.
+    pub(super) handle: u64,
+    pub(super) place: &'static AtomicU64,
+    pub(super) process: &'static Process,
+    /// Parts of `process` and of its shared state, which would take a detour.
+    pub(super) fork_words: &'static Words,
+    pub(super) status: &'static Status,
+    pub(super) regions: &'static Regions,
+    pub(super) thread_queue: ThreadQueue,
+    pub(super) indices: Range<u64>,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) id_pool: IdPool<'static>,
+    pub(super) unwind: Cache,
+}
+
+impl Local {
+    pub fn new(process: &'static Process, shared: &'static Shared) -> Result<Local> {
+        Ok(Local {
+            handle: NO_HANDLE,
+            place: &process.sessions[0],
+            process,
+            fork_words: process.host.page.words(),
+            status: &shared.status,
+            regions: &process.regions,
+            thread_queue: ThreadQueue::new(shared)?,
+            indices: 0..0,
+            pid: shared.status.pid,
+            tid: thread::id(),
+            id_pool: IdPool::new(),
+            unwind: Cache::default(),
+        })
+    }
+
+    /// An event that is complete except for the fields that depend on the chunk and the time.
+    pub(super) fn event(&self, kind: EventKind, id: u64, index: u64, addr: u64, size: u64) -> Event {
+        Event {
+            timestamp: 0,
+            id,
+            index,
+            addr,
+            size,
+            body_at: 0,
+            body_len: 0,
+            unwinding_at: 0,
+            tid: self.tid,
+            kind,
+            flags: 0,
+            name_len: 0,
+            tables_len: 0,
+        }
+    }
+
+    pub(super) fn next_index(&mut self) -> u64 {
+        self.indices.next().unwrap_or_else(|| {
+            self.indices = self.thread_queue.shared.index_block();
+            self.indices.next().unwrap_or_default()
+        })
+    }
+
+    /// Whether the session that the thread has used last is open.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.place.load(Ordering::Acquire) == self.handle
+    }
+
+    #[inline(always)]
+    pub(super) fn wants_groups(&self) -> bool {
+        self.status.wanted().want_groups()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // In a forked child this is a copy of the parent's, whose chunk is not even mapped.
+        if !self.process.is_this_one() {
+            return;
+        }
+        self.id_pool.give_back(&self.thread_queue.shared.ids);
+        self.thread_queue.finish();
+    }
+}

@@ -1,0 +1,297 @@
+//! A session as Rust programs have it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::api::code::{Code, MoveTarget};
+use crate::api::error::Result;
+use crate::api::options::{Options, Sinks, Wanted};
+use crate::api::Id;
+use crate::queue::status::Stats;
+use crate::session::call::{close, find};
+use crate::session::explain::refused;
+use crate::session::wanted::wanted;
+use crate::session::{bridge, opening};
+use crate::sink::region::{CodeRegion, RegionOptions};
+use crate::sys::{panic_guard, valgrind};
+
+/// An open session. Closed when dropped.
+#[derive(Debug)]
+pub struct Session(u64);
+
+/// Opens a session, and starts the bridge if it asks for that.
+pub(crate) fn open(options: &Options) -> Result<Session> {
+    let opened = opening::open(options)?;
+    if opened.asks_for_bridge {
+        bridge::start(options.bridge.then_some(options));
+    }
+    Ok(Session(opened.handle))
+}
+
+/// Runs a call of the Rust interface: one that is refused is counted, and [`last_error`] says why, as in C.
+#[inline]
+fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    valgrind::without_races(|| panic_guard::as_one_call(|| body().inspect_err(|&error| refused(error))))
+}
+
+impl Session {
+    /// Opens a session, and with the first one starts the sinks and the background thread; `jitsym_init` in C.
+    pub fn open(options: &Options) -> Result<Session> {
+        told(|| open(options))
+    }
+
+    /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
+    ///
+    /// After [`Error::Timeout`](crate::Error::Timeout) the code may be registered as well: the sink for the unwinder or for valgrind does not know of it before a
+    /// [`flush`](Session::flush). [`unregister_range`](Session::unregister_range) ends it.
+    pub fn register(&self, code: &Code<'_>) -> Result<Id> {
+        told(|| {
+            let session = find(self.0)?;
+            let id = session.register(code, None).map_err(|error| error.of_code(code.name))?;
+            if !code.more {
+                session.known()?;
+            }
+            Ok(id)
+        })
+    }
+
+    /// Tells that code runs at another address now; `jitsym_move` in C.
+    pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
+        told(|| find(self.0)?.move_code(id, target))
+    }
+
+    /// Tells that code is gone; `jitsym_unregister` in C.
+    pub fn unregister(&self, id: Id) -> Result<()> {
+        told(|| find(self.0)?.unregister(id))
+    }
+
+    /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
+    pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
+        told(|| find(self.0)?.unregister_range(addr, size, false))
+    }
+
+    /// As [`unregister_range`](Session::unregister_range), and the memory is unmapped next; with `JITSYM_RANGE_UNMAP` in C.
+    ///
+    /// # Safety
+    /// Whole pages of the range are not read, written or run any more until they are unmapped, and they are unmapped before anything
+    /// else is mapped there.
+    pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
+        told(|| find(self.0)?.unregister_range(addr, size, true))
+    }
+
+    /// What is wanted at present; `jitsym_wanted` in C. For a host that would make names and tables only to have them thrown away.
+    /// It takes no lock and makes no system call, and nothing follows from it: also not in a forked child.
+    ///
+    /// ```
+    /// use jitsym::{Options, Session, Sinks, Wanted};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-wanted-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// let session = Session::open(&Options { sinks: Some(Sinks::NONE), ..Options::default() })?;
+    /// assert_eq!(session.wanted(), Wanted::default());
+    /// session.close()?;
+    /// let map = Options { sinks: Some(Sinks::MAP), map_dir: Some(dir.clone()), ..Options::default() };
+    /// let session = Session::open(&map)?;
+    /// let wanted = session.wanted();
+    /// assert!(wanted.code && !wanted.lines && !wanted.unwind && !wanted.adopt);
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn wanted(&self) -> Wanted {
+        wanted(self.0)
+    }
+
+    /// Waits until everything registered before is in the files; `jitsym_flush` in C.
+    pub fn flush(&self, timeout: Duration) -> Result<()> {
+        told(|| find(self.0)?.flush(Some(timeout)))
+    }
+
+    /// The counters of this process, over all sessions; `jitsym_get_stats` in C. Registrations that are still on their way
+    /// are not counted yet.
+    ///
+    /// ```
+    /// use jitsym::{Bytes, Code, Options, Session, Sinks};
+    /// use std::time::Duration;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-stats-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+    /// # /*
+    /// let options = Options::default();
+    /// # */
+    /// let session = Session::open(&options)?;
+    /// let code = [0xc3_u8; 16];
+    /// let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(code.as_ptr() as u64, 16, "counted") })?;
+    /// session.flush(Duration::from_secs(10))?;
+    /// let stats = session.stats()?;
+    /// assert_eq!((stats.registered, stats.live, stats.map_entries, stats.jitdump_records), (1, 1, 1, 1));
+    /// assert!(stats.sinks_running.has(Sinks::MAP.with(Sinks::JITDUMP)));
+    ///
+    /// session.unregister(id)?;
+    /// session.flush(Duration::from_secs(10))?;
+    /// assert_eq!(session.stats()?.live, 0);
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn stats(&self) -> Result<Stats> {
+        told(|| Ok(find(self.0)?.stats()))
+    }
+
+    /// Starts sinks in a running process; `jitsym_enable` in C.
+    pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
+        told(|| find(self.0)?.enable(sinks))
+    }
+
+    /// Stops sinks in a running process; `jitsym_disable` in C.
+    pub fn disable(&self, sinks: Option<Sinks>) -> Result<()> {
+        told(|| find(self.0)?.disable(sinks))
+    }
+
+    /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). So every
+    /// profiler that reads ELF files names the code in it with no further step. Code in it is registered as elsewhere, with the
+    /// address where it runs.
+    ///
+    /// If there can be no file, which [`last_error`] explains, the memory is there all the same, and code in it goes to the
+    /// other sinks. It stays when the session is closed.
+    ///
+    /// ```
+    /// use jitsym::{Bytes, Code, Options, RegionOptions, Session};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-region-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+    /// # /*
+    /// let options = Options::default();
+    /// # */
+    /// let session = Session::open(&options)?;
+    /// let near = std::ptr::from_ref(&session) as u64;
+    /// let region = session.create_region(&RegionOptions { size: 4096, max_size: 64 << 20, near, ..RegionOptions::default() })?;
+    /// # #[cfg(target_arch = "x86_64")]
+    /// let code = [0xb8, 42, 0, 0, 0, 0xc3]; // mov eax, 42; ret
+    /// # #[cfg(not(target_arch = "x86_64"))]
+    /// # let code = [0_u8; 4];
+    /// // SAFETY: the region is that large, and nobody else writes to it or runs what is there.
+    /// unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), region.write as *mut u8, code.len()) };
+    /// let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(region.exec, code.len() as u64, "answer") })?;
+    /// # #[cfg(target_arch = "x86_64")] {
+    /// // SAFETY: there is a function of this type.
+    /// let answer = unsafe { std::mem::transmute::<*const u8, extern "C" fn() -> u32>(region.exec as *const u8) };
+    /// assert_eq!(answer(), 42);
+    /// # }
+    /// session.unregister(id)?;
+    /// // SAFETY: nobody runs anything there any more.
+    /// unsafe { session.release_region(region.exec)? };
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn create_region(&self, options: &RegionOptions) -> Result<CodeRegion> {
+        told(|| find(self.0)?.create_region(options))
+    }
+
+    /// Turns existing memory of the runtime into a region, whole pages of it: a private mapping of an ELF file with the same bytes
+    /// and protections takes its place; `jitsym_region_adopt` in C. Its description lists the changes for the runtime.
+    ///
+    /// # Safety
+    /// During the call nobody writes to the memory or changes its protection, on any thread: such writes may be lost. Others
+    /// may execute it.
+    pub unsafe fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
+        told(|| find(self.0)?.adopt_region(addr, size))
+    }
+
+    /// Makes a region with two views larger, at its end: up to `size` bytes in all. Nothing that is there moves;
+    /// `jitsym_region_grow` in C.
+    pub fn grow_region(&self, exec: u64, size: u64) -> Result<()> {
+        told(|| find(self.0)?.grow_region(exec, size))
+    }
+
+    /// Gives whole pages of a region back, which read zero afterwards; `jitsym_region_discard` in C.
+    ///
+    /// # Safety
+    /// Nobody runs code there, or has a reference to what lies there.
+    pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
+        told(|| find(self.0)?.discard_region(addr, size))
+    }
+
+    /// Ends the region that begins here; `jitsym_region_release` in C. A region that was created is unmapped. One that was adopted
+    /// becomes plain memory again, with the same bytes and protections.
+    ///
+    /// # Safety
+    /// Nobody runs code in memory that was created, or has a reference to what lies there, in either view. For memory that was
+    /// adopted the same holds as for [`adopt_region`](Session::adopt_region).
+    pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
+        told(|| find(self.0)?.release_region(exec))
+    }
+
+    /// Hands out code memory: a piece of a region of the library's, which is at least `size` bytes long; `jitsym_alloc` in C.
+    /// `alignment` is a power of two up to 4096, or 0. A call from `near` can reach the piece by a displacement of 32 bits, if
+    /// that is not 0. The piece stays when the session is closed.
+    ///
+    /// ```
+    /// use jitsym::{Bytes, Code, Options, Session};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("jitsym-doc-alloc-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # let options = Options { map_dir: Some(dir.clone()), jitdump_dir: Some(dir.clone()), ..Options::default() };
+    /// # /*
+    /// let options = Options::default();
+    /// # */
+    /// let session = Session::open(&options)?;
+    /// let code = [0x90_u8; 100];
+    /// let piece = session.alloc(100, 0, 0)?;
+    /// assert!(piece.size >= 100);
+    /// // SAFETY: the piece is that large, and nobody else has it.
+    /// unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), piece.write as *mut u8, code.len()) };
+    /// session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(piece.exec, 100, "a_hundred") })?;
+    /// // SAFETY: nobody runs anything there.
+    /// unsafe { session.free(piece.exec)? };
+    /// session.close()?;
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), jitsym::Error>(())
+    /// ```
+    pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
+        told(|| find(self.0)?.alloc(size, alignment, near))
+    }
+
+    /// Takes back the end of a piece, in which no code is registered; `jitsym_shrink` in C.
+    ///
+    /// # Safety
+    /// Nobody has a reference to what lies there, or runs it.
+    pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
+        told(|| find(self.0)?.shrink(exec, size))
+    }
+
+    /// Takes back a piece, and ends the registrations of code in it; `jitsym_free` in C.
+    ///
+    /// # Safety
+    /// Nobody has a reference to what lies there, or runs it.
+    pub unsafe fn free(&self, exec: u64) -> Result<()> {
+        told(|| find(self.0)?.free(exec))
+    }
+
+    /// The path of the file that a sink writes; `jitsym_path` in C.
+    pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
+        told(|| find(self.0)?.path(sink))
+    }
+
+    /// Closes the session, and reports a failure to write; `jitsym_close` in C.
+    pub fn close(self) -> Result<()> {
+        told(|| close(self.0))
+        // Dropping it closes again, which is refused.
+    }
+
+    /// The handle for C, which now has to close the session.
+    pub(crate) fn into_handle(self) -> u64 {
+        let handle = self.0;
+        std::mem::forget(self);
+        handle
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = close(self.0);
+    }
+}
