@@ -4,6 +4,7 @@ pub mod arch;
 pub mod cfi;
 pub mod elf;
 mod get;
+pub mod info;
 pub mod jitdump;
 pub mod name;
 pub mod name_and_file;

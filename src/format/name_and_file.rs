@@ -4,8 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
-use super::jitdump::raw::RawRecords;
-use super::jitdump::{frame_load, id};
+use super::info::Info;
 use super::name::{self, MAX};
 
 /// Two parts of the longest kind, a space, a colon and a line.
@@ -99,14 +98,8 @@ impl Composed {
 }
 
 /// A name without the file and the line at its end, if the lines of its code are in that file: `NAME FILE:LINE` or `NAME FILE`.
-/// `info_records`: the records before the LOAD.
-pub fn without_place<'n>(name: &'n [u8], info_records: &[u8]) -> &'n [u8] {
-    // Most code has no lines, which is soon seen: the records are one, or none, that is of another kind.
-    let Some(&[a, b, c, d, e, f, g, h]) = info_records.first_chunk() else { return name };
-    let (first, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
-    if first != id::DEBUG_INFO && len as usize == info_records.len() {
-        return name;
-    }
+pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
+    let Some(lines) = info.parts().lines.and_then(|record| record.debug_info()) else { return name };
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let without_line = match &name[..name.len() - digits] {
         [before @ .., b':'] if digits > 0 => before,
@@ -116,9 +109,7 @@ pub fn without_place<'n>(name: &'n [u8], info_records: &[u8]) -> &'n [u8] {
         [before @ .., b' '] if !before.is_empty() && !file.is_empty() => Some(before.len()),
         _ => None,
     };
-    let mut records = RawRecords::from(info_records, frame_load::len(info_records));
-    let mut entries = records.by_ref().filter_map(|record| record.debug_info()).flat_map(|debug| debug.entries());
-    entries.find_map(|entry| before_file(entry.file)).map_or(name, |len| &name[..len])
+    lines.entries().find_map(|entry| before_file(entry.file)).map_or(name, |len| &name[..len])
 }
 
 /// A name without the tier at its end: `NAME [TIER]`.

@@ -9,6 +9,7 @@
 //!                     '------------------ head ----------------------'
 //! ```
 
+use crate::format::info::Info;
 use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 
 /// What a record is about.
@@ -142,9 +143,8 @@ impl<'a> Load<'a> {
         &self.body[self.name_at..self.head_end - 1]
     }
 
-    /// The records before the LOAD record, inlined functions included.
-    pub fn info_records(&self) -> &'a [u8] {
-        &self.body[..self.name_at - LOAD_FIXED_SIZE]
+    pub fn info(&self) -> Info<'a> {
+        Info::new(&self.body[..self.name_at - LOAD_FIXED_SIZE])
     }
 
     /// Where in the body the head begins.
@@ -188,7 +188,7 @@ mod tests {
         let check = |flags, body: &[u8], code| {
             let load = Load::new(&event(flags, 8, 4), body).unwrap();
             assert_eq!(
-                (load.head(), load.name(), load.info_records()),
+                (load.head(), load.name(), load.info().bytes()),
                 (&body[..head_len], &b"name"[..], &[b'd'; 32][..])
             );
             assert_eq!((load.code(), load.inlines_len()), (code, 0));

@@ -35,7 +35,7 @@ impl Entry {
     }
 
     /// The place and length of its info records, if they are kept here.
-    pub fn info_records(&self) -> Option<(usize, usize)> {
+    pub fn info(&self) -> Option<(usize, usize)> {
         let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
         (self.stored_offset & IN_MEMORY != 0).then_some(place)
     }

@@ -73,7 +73,7 @@ pub struct Registry {
     /// The pieces by their start. They do not overlap.
     starts: Ordered,
     names: Names,
-    info_records: Heap,
+    info: Heap,
     /// For how many registrations there is room in the pieces, their starts and names.
     room: u32,
 }
@@ -145,8 +145,7 @@ impl Registry {
         }
         self.room -= 1;
         let more = (id as u32 as usize + 1).saturating_sub(self.entries.len());
-        (more == 0 || self.entries.try_reserve(more).is_ok())
-            && (info_len == 0 || self.info_records.make_room(info_len))
+        (more == 0 || self.entries.try_reserve(more).is_ok()) && (info_len == 0 || self.info.make_room(info_len))
     }
 
     /// A registration may split a piece in two: it adds two pieces and two names at most. No name is longer than `NAME_MAX`, unless it comes
@@ -232,9 +231,9 @@ impl Registry {
         let entry = &mut self.entries[slot as usize];
         entry.generation = 0;
         self.live -= 1;
-        if let Some((_, len)) = entry.info_records() {
+        if let Some((_, len)) = entry.info() {
             entry.stored_offset = 0;
-            self.info_records.drop(len);
+            self.info.drop(len);
         }
     }
 
@@ -267,12 +266,12 @@ impl Registry {
 
     /// Gives back the memory of dropped names and info records, if there is much of it.
     pub fn tidy(&mut self) {
-        if self.info_records.is_wasteful() {
+        if self.info.is_wasteful() {
             let owned = self.entries.iter_mut().filter_map(|entry| {
-                let (at, len) = entry.info_records()?;
+                let (at, len) = entry.info()?;
                 Some((at, len, &mut entry.stored_offset))
             });
-            self.info_records.compact(owned, |place, at| *place = at as u64 | IN_MEMORY);
+            self.info.compact(owned, |place, at| *place = at as u64 | IN_MEMORY);
         }
         self.tidy_names();
     }

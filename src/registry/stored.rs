@@ -1,7 +1,8 @@
-//! Where the groups of live code are in the jitdump, and the info records of those that are in no jitdump.
+//! Where the groups of live code are in the jitdump, and the info of code that is in no jitdump.
 
 use super::entry::{Entry, Stored, IN_MEMORY};
 use super::Registry;
+use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {
@@ -30,8 +31,8 @@ impl Registry {
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
         if self.entry(id).is_some() {
             let entry = &mut self.entries[id as u32 as usize];
-            if let Some((_, len)) = entry.info_records() {
-                self.info_records.drop(len);
+            if let Some((_, len)) = entry.info() {
+                self.info.drop(len);
             }
             entry.tables_len = tables_len;
             entry.stored_offset = stored.map_or(0, |stored| stored.offset);
@@ -39,22 +40,22 @@ impl Registry {
         }
     }
 
-    /// Keeps the info records of live code, instead of its place in the jitdump. They are not kept if there is no memory for them.
-    pub fn keep_info_records(&mut self, id: u64, info_records: &[u8]) {
+    /// Keeps the info of live code, instead of its place in the jitdump. It is not kept if there is no memory for it.
+    pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
         let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
         self.set_stored(id, None, tables_len);
-        if info_records.is_empty() || self.entry(id).is_none() {
+        if info.is_empty() || self.entry(id).is_none() {
             return;
         }
-        if let Some(at) = self.info_records.add(info_records) {
+        if let Some(at) = self.info.add(info.bytes()) {
             let entry = &mut self.entries[id as u32 as usize];
-            (entry.stored_offset, entry.stored_len) = (at as u64 | IN_MEMORY, info_records.len() as u32);
+            (entry.stored_offset, entry.stored_len) = (at as u64 | IN_MEMORY, info.bytes().len() as u32);
         }
     }
 
-    /// The info records of live code; empty if none are kept.
-    pub fn info_records_of(&self, id: u64) -> &[u8] {
-        let place = self.entry(id).and_then(Entry::info_records);
-        place.map_or(&[], |(at, len)| self.info_records.get(at, len))
+    /// The info of live code, if it is kept.
+    pub fn info_of(&self, id: u64) -> Info<'_> {
+        let place = self.entry(id).and_then(Entry::info);
+        place.map_or(Info::NOTHING, |(at, len)| Info::new(self.info.get(at, len)))
     }
 }

@@ -1,5 +1,6 @@
 use super::map_contents::DEAD_MAX;
 use super::*;
+use crate::format::info::Info;
 
 fn code(addr: u64, size: u64) -> Live {
     Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }
@@ -306,26 +307,26 @@ fn a_child_gets_the_live_code_in_the_order_of_the_file() {
 #[test]
 fn info_records_go_with_their_code() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
-    let info_records = |number: u64| vec![number as u8; 200];
+    let info = |number: u64| vec![number as u8; 200];
     for number in 1..=1000 {
         add(&mut registry, id(number), code(number * 100, 50), "f", &mut gone);
-        registry.keep_info_records(id(number), &info_records(number));
+        registry.keep_info(id(number), Info::new(&info(number)));
     }
-    registry.keep_info_records(id(5000), b"of nobody");
+    registry.keep_info(id(5000), Info::new(b"of nobody"));
     assert!(registry.get(id(7)).unwrap().stored.is_none() && registry.stored().next().is_none());
-    assert_eq!(registry.info_records_of(id(7)), info_records(7));
+    assert_eq!(registry.info_of(id(7)).bytes(), info(7));
     // Unregistered, overwritten, written to a file, and kept again.
     assert!((1..=300).all(|number| registry.remove(id(number)).is_some()));
     add(&mut registry, id(2000), code(301 * 100, 300 * 100), "g", &mut gone);
     assert_eq!(gone.len(), 300);
     (601..=700).for_each(|number| registry.set_stored(id(number), Some(Stored { offset: 40, len: 9 }), 0));
-    registry.keep_info_records(id(800), b"new");
-    assert_eq!(registry.info_records.usage().1, 701 * 200);
+    registry.keep_info(id(800), Info::new(b"new"));
+    assert_eq!(registry.info.usage().1, 701 * 200);
     registry.tidy();
-    assert_eq!(registry.info_records.usage(), (299 * 200 + 3, 0));
+    assert_eq!(registry.info.usage(), (299 * 200 + 3, 0));
     let kept = (701..=1000).filter(|&number| number != 800);
-    assert!(kept.into_iter().all(|number| registry.info_records_of(id(number)) == info_records(number)));
-    assert_eq!((registry.info_records_of(id(800)), registry.info_records_of(id(601))), (&b"new"[..], &b""[..]));
+    assert!(kept.into_iter().all(|number| registry.info_of(id(number)).bytes() == info(number)));
+    assert_eq!((registry.info_of(id(800)), registry.info_of(id(601))), (Info::new(b"new"), Info::NOTHING));
     registry.remove_all(|_| {});
-    assert_eq!(registry.info_records.usage().1, 299 * 200 + 3);
+    assert_eq!(registry.info.usage().1, 299 * 200 + 3);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::options::{Config, Sinks};
-use crate::format::jitdump::LOAD_FIXED_SIZE;
+use crate::format::info::Info;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{Event, Load};
 use crate::queue::spool::layout::FileState;
@@ -103,7 +103,7 @@ pub struct NewCode<'a> {
     pub time: u64,
     pub live: &'a Live,
     pub name: &'a [u8],
-    pub info_records: &'a [u8],
+    pub info: Info<'a>,
     /// Empty if they are to be read at its address.
     pub bytes: &'a [u8],
     /// perf knows that it is in the place of other code.
@@ -119,17 +119,17 @@ pub enum Origin<'a> {
         body: &'a [u8],
         before: Option<Stored>,
     },
-    /// It was moved out of a region at this time, with these info records.
-    LeftRegion(u64, &'a [u8]),
+    /// It was moved out of a region at this time.
+    LeftRegion(u64, Info<'a>),
 }
 
 impl<'a> Origin<'a> {
-    /// The records before its LOAD; `None` for code that keeps those that it had at another place.
-    pub fn info_records(&self) -> Option<&'a [u8]> {
+    /// `None` for code that keeps that of its other place.
+    pub fn info(&self) -> Option<Info<'a>> {
         match *self {
-            Origin::Registered(_, _, load) => Some(load.info_records()),
+            Origin::Registered(_, _, load) => Some(load.info()),
             Origin::Moved { .. } => None,
-            Origin::LeftRegion(_, info_records) => Some(info_records),
+            Origin::LeftRegion(_, info) => Some(info),
         }
     }
 }
@@ -173,15 +173,18 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
-/// Hands over live code: id, place, name, and the records before its LOAD. False if there is no memory for that.
-pub fn each_live(registry: &Registry, group_of: GroupOf<'_>, mut each: impl FnMut(u64, &Live, &[u8], &[u8])) -> bool {
+/// Hands over live code: id, place, name and info. False if there is no memory for that.
+pub fn each_live(
+    registry: &Registry,
+    group_of: GroupOf<'_>,
+    mut each: impl FnMut(u64, &Live, &[u8], Info<'_>),
+) -> bool {
     let Some(ids) = registry.live_by_place() else { return false };
     for id in ids {
         let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-        let kept = registry.info_records_of(id);
+        let kept = registry.info_of(id);
         let group = live.stored.filter(|_| kept.is_empty()).and_then(&mut *group_of).unwrap_or_default();
-        let before_load = group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1);
-        each(id, &live, name, if kept.is_empty() { &group[..before_load] } else { kept });
+        each(id, &live, name, if kept.is_empty() { Info::of_group(&group, name) } else { kept });
     }
     true
 }

@@ -151,7 +151,7 @@ impl SinkSet {
 
     /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later, or
     /// the memory of the code may become a region.
-    pub fn keep_info_records(&self) -> bool {
+    pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
         let are_of_use = self.remember()
             || sinks.0 & Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND).0 != 0;
@@ -230,7 +230,7 @@ impl SinkSet {
         if self.status.sinks().has(Sinks::JITDUMP) {
             self.dump.inherit(dump);
         } else {
-            forget_places(registry, self.keep_info_records(), |stored| dump.as_ref()?.group(stored).ok());
+            forget_places(registry, self.keep_info(), |stored| dump.as_ref()?.group(stored).ok());
         }
     }
 

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
-use crate::format::jitdump::{clear_mapped_size, frame_load, set_time};
+use crate::format::info::{remove_frame_load, Info};
+use crate::format::jitdump::{clear_mapped_size, set_time};
 use crate::format::unwind;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
@@ -88,7 +89,7 @@ impl Applier {
 
     #[inline]
     pub(super) fn make_room_for(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
-        let kept_len = if self.sinks.keep_info_records() { info_len } else { 0 };
+        let kept_len = if self.sinks.keep_info() { info_len } else { 0 };
         self.watching = self.regions.are_watching();
         self.registry.make_room(id, name_len, kept_len)
             && (!self.watching || self.sinks.region.registry.make_room(id, name_len, info_len))
@@ -108,7 +109,7 @@ impl Applier {
         let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
         [&self.registry, &self.sinks.region.registry].iter().fold((0, in_dump), |(name_len, info_len), registry| {
             let name = registry.name_of(id).unwrap_or_default();
-            (name_len.max(name.len()), info_len.max(registry.info_records_of(id).len()))
+            (name_len.max(name.len()), info_len.max(registry.info_of(id).bytes().len()))
         })
     }
 
@@ -184,8 +185,8 @@ impl Applier {
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
         let live = Live { addr, size, reach, index, stored: None, tables_len };
         self.insert(event.id, &live, load.name(), Origin::Registered(chunk, event, &load));
-        if self.sinks.keep_info_records() {
-            self.registry.keep_info_records(event.id, load.info_records());
+        if self.sinks.keep_info() {
+            self.registry.keep_info(event.id, load.info());
         }
         self.notify_read(event);
     }
@@ -199,19 +200,14 @@ impl Applier {
             self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
-        let mut info_records = reserve::copy_of(self.registry.info_records_of(event.id)).unwrap_or_default();
+        let mut info = reserve::copy_of(self.registry.info_of(event.id).bytes()).unwrap_or_default();
         // If it was unregistered or overwritten meanwhile the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs. The info records kept from a stopped one may have a frame load for the old place.
-        if frame_load::len(&info_records) > 0 {
-            live.tables_len = frame_load::remove(&mut info_records).map_or(0, |len| len as u32);
-            if live.tables_len == 0 {
-                info_records.clear();
-            }
-        }
+        // No jitdump runs. What was kept from a stopped one may have a frame load for the old place.
+        live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
         // A jitdump that has it at the old place has it not at the new one.
         (live.addr, live.index) = (event.addr, event.index);
         let end = live.addr + live.size;
@@ -221,8 +217,8 @@ impl Applier {
         // SAFETY: the chunk is not recycled yet.
         let (body, before) = (unsafe { chunk.body(event) }, live.stored.take());
         self.insert(event.id, &live, &name, Origin::Moved { event, body, before });
-        if self.sinks.keep_info_records() {
-            self.registry.keep_info_records(event.id, &info_records);
+        if self.sinks.keep_info() {
+            self.registry.keep_info(event.id, Info::new(&info));
         }
         self.notify_read(event);
     }
@@ -264,8 +260,8 @@ impl Applier {
             self.sinks.gone(old);
             self.notify(Notice::FreeLater(old));
         }
-        if let Origin::LeftRegion(_, info_records) = code.origin {
-            self.registry.keep_info_records(id, info_records);
+        if let Origin::LeftRegion(_, info) = code.origin {
+            self.registry.keep_info(id, info);
         }
         self.sinks.load(&code, &mut self.registry);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::applier::{Applier, Notice};
 use crate::api::options::Sinks;
-use crate::format::jitdump::{frame_load, LOAD_FIXED_SIZE};
+use crate::format::info::{remove_frame_load, Info};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry};
@@ -48,11 +48,10 @@ impl Applier {
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }
-            if let Some((live, name, info_records)) = self.take_out(id, false) {
+            if let Some((live, name, info)) = self.take_out(id, false) {
                 region.count_live(live.addr, live.size);
-                let (name, info_records) = (&name, &info_records);
-                let live = &live;
-                self.enter(region, &NewCode { id, time: 0, live, name, info_records, bytes: &[], is_told: false });
+                let (live, name, info) = (&live, &name, Info::new(&info));
+                self.enter(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
             }
         }
     }
@@ -111,30 +110,28 @@ impl Applier {
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
         let bytes = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
-        let (id, time, name, info_records) = (event.id, event.timestamp, load.name(), load.info_records());
+        let (id, time, name, info) = (event.id, event.timestamp, load.name(), load.info());
         let is_told = event.has(flag::REPLACES);
-        self.enter(region, &NewCode { id, time, live: &live, name, info_records, bytes, is_told });
+        self.enter(region, &NewCode { id, time, live: &live, name, info, bytes, is_told });
         self.notify_read(event);
     }
 
-    /// Ends a registration that goes on elsewhere: returns it, its name, and the records before its LOAD.
+    /// Ends a registration that goes on elsewhere: returns it, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64, is_in_region: bool) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
         // Without memory the code goes on without lines and tables, which may be large.
-        let mut info_records = reserve::copy_of(from.info_records_of(id)).unwrap_or_default();
+        let mut info = reserve::copy_of(from.info_of(id).bytes()).unwrap_or_default();
         let mut live = from.remove(id)?;
         if !is_in_region {
             self.sinks.leaves(id);
         }
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
-            info_records = group;
-            info_records.truncate(info_records.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1));
+            info = group;
+            info.truncate(Info::of_group(&info, &name).bytes().len());
         }
-        if frame_load::len(&info_records) > 0 {
-            live.tables_len = frame_load::remove(&mut info_records).map_or(0, |len| len as u32);
-        }
-        Some((live, name, info_records))
+        live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
+        Some((live, name, info))
     }
 
     /// Code moves out of a region, into one, or within one. False if no region has to do with it.
@@ -148,16 +145,16 @@ impl Applier {
         }
         // Its memory may have become a region just now.
         let is_in_region = is_in_region || self.sinks.region.registry.is_live(event.id);
-        let Some((mut live, name, info_records)) = self.take_out(event.id, is_in_region) else { return false };
+        let Some((mut live, name, info)) = self.take_out(event.id, is_in_region) else { return false };
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
         match to {
             Some(region) => {
-                let (id, time, name, info_records) = (event.id, event.timestamp, &name, &info_records);
+                let (id, time, name, info) = (event.id, event.timestamp, &name, Info::new(&info));
                 let is_told = event.has(flag::REPLACES);
-                self.enter(region, &NewCode { id, time, live: &live, name, info_records, bytes: &[], is_told });
+                self.enter(region, &NewCode { id, time, live: &live, name, info, bytes: &[], is_told });
             }
-            None => self.insert(event.id, &live, &name, Origin::LeftRegion(event.timestamp, &info_records)),
+            None => self.insert(event.id, &live, &name, Origin::LeftRegion(event.timestamp, Info::new(&info))),
         }
         self.notify_read(event);
         true
@@ -193,8 +190,8 @@ impl Applier {
     pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
-            let info_records = code.info_records_of(id);
-            if !self.make_room_for(id, name.len(), info_records.len()) {
+            let info = code.info_of(id);
+            if !self.make_room_for(id, name.len(), info.bytes().len()) {
                 self.status.counters.dropped.add(1);
                 continue;
             }
@@ -202,11 +199,11 @@ impl Applier {
                 Some(region) => {
                     region.count_live(live.addr, live.size);
                     let live = &live;
-                    self.enter(region, &NewCode { id, time, live, name, info_records, bytes: &[], is_told: false });
+                    self.enter(region, &NewCode { id, time, live, name, info, bytes: &[], is_told: false });
                 }
                 None => {
                     self.registry.insert(id, &live, name, &mut Vec::new());
-                    self.registry.keep_info_records(id, info_records);
+                    self.registry.keep_info(id, info);
                 }
             }
         }

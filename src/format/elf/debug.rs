@@ -11,6 +11,7 @@ use super::inlines::Inlines;
 use super::line_program::{lines, Head};
 pub use super::unit::Function;
 use super::unit::{set_length, Row};
+use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
@@ -82,38 +83,28 @@ pub struct Addresses {
     pub aranges: u32,
 }
 
-/// The parts of a unit: a DEBUG_INFO record, one of inlined functions, or both.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Records<'a> {
-    pub lines: Option<RawRecord<'a>>,
-    pub inlines: Option<RawRecord<'a>>,
+/// How many bytes the inlined functions and lines of code are.
+fn size_of_parts(parts: &Parts<'_>) -> usize {
+    [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-impl<'a> Records<'a> {
-    /// How many bytes these are.
-    fn size(&self) -> usize {
-        let size = |record: Option<RawRecord<'a>>| record.map_or(0, |record| record.size());
-        size(self.lines) + size(self.inlines)
+/// The lines, after `hidden` bytes. `None` if there is no memory.
+fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
+    let mut rows = Vec::new();
+    if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {
+        let entries = debug.entries();
+        rows.try_reserve_exact(entries.most().min(debug.count as usize)).ok()?;
+        let offset = |addr: u64| Some(addr.checked_sub(debug.addr)?.saturating_sub(hidden));
+        entries.for_each(|entry| rows.push((offset(entry.addr), entry)));
     }
-
-    /// The lines, after `hidden` bytes. `None` if there is no memory.
-    fn rows(&self, hidden: u64) -> Option<Vec<Row<'a>>> {
-        let mut rows = Vec::new();
-        if let Some(debug) = self.lines.and_then(|record| record.debug_info()) {
-            let entries = debug.entries();
-            rows.try_reserve_exact(entries.most().min(debug.count as usize)).ok()?;
-            let offset = |addr: u64| Some(addr.checked_sub(debug.addr)?.saturating_sub(hidden));
-            entries.for_each(|entry| rows.push((offset(entry.addr), entry)));
-        }
-        Some(rows)
-    }
+    Some(rows)
 }
 
-/// Appends the unit that some records are about. `None` if they make no sense, the sections are full, or there is no
+/// Appends the unit of inlined functions, of lines, or of both. `None` if they make no sense, the sections are full, or there is no
 /// memory; then nothing has changed.
-pub fn append(records: &Records<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
+pub fn append(parts: &Parts<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
-    let done = try_to_append(records, function, &mut to);
+    let done = try_to_append(parts, function, &mut to);
     if done.is_none() {
         to.info.1.truncate(lens.0);
         to.line.1.truncate(lens.1);
@@ -123,20 +114,20 @@ pub fn append(records: &Records<'_>, function: &Function<'_>, mut to: Sections<'
     done
 }
 
-fn try_to_append(records: &Records<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
+fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
     let hidden = hidden(function.addr);
     let size = function.size.checked_sub(hidden).filter(|&size| size > 0)?;
     let function = &Function { addr: function.addr + hidden, size, ..*function };
     let size = u32::try_from(size).ok()?;
     let (info_at, line_at, aranges_at, ranges_at) =
         (end(&to.info)?, end(&to.line)?, end(&to.aranges)?, end(&to.ranges)?);
-    let inlines = records.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record, hidden as u32))?;
-    let rows = &records.rows(hidden)?[..];
+    let inlines = parts.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record, hidden as u32))?;
+    let rows = &rows(parts, hidden)?[..];
     let first_file = rows.iter().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
     // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
-    line.try_reserve(2 * records.size() + 256).ok()?;
+    line.try_reserve(2 * size_of_parts(parts) + 256).ok()?;
     let (set_address, mut files) = lines(rows, &inlines, function, to.head, line)?;
     let set_address = line_at.checked_add(set_address)?;
 

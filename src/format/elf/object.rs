@@ -10,9 +10,7 @@ use super::frames::{self, Frames};
 use super::header::{elf_header, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
 use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
-use crate::format::jitdump::frame_load;
-use crate::format::jitdump::id;
-use crate::format::jitdump::raw::RawRecords;
+use crate::format::info::Info;
 use crate::format::name_and_file::without_tier;
 
 /// The most functions of an object: each may need a separate section, and sections have numbers of 16 bits.
@@ -41,8 +39,7 @@ pub struct Function<'a> {
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// The records before its LOAD: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a frame load count for nothing.
-    pub info_records: &'a [u8],
+    pub info: Info<'a>,
 }
 
 /// The object that says these things of functions, which are in the order of their addresses. With each, whether other code may lie
@@ -164,19 +161,8 @@ impl Parts {
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
-        let (mut records, mut eh_frame) = (debug::Records::default(), None);
-        for record in RawRecords::from(function.info_records, frame_load::len(function.info_records)) {
-            match record.id {
-                id::INLINES => records.inlines = Some(record),
-                id::DEBUG_INFO => records.lines = Some(record),
-                id::UNWINDING_INFO => {
-                    let tables = record.unwinding_info().and_then(|unwinding| unwinding.tables());
-                    eh_frame = tables.map(|(section, _)| section);
-                }
-                _ => {}
-            }
-        }
-        if records.lines.is_some() || records.inlines.is_some() {
+        let parts = function.info.parts();
+        if parts.lines.is_some() || parts.inlines.is_some() {
             let function = debug::Function { name: function.name, addr: function.addr, size: function.size };
             self.aranges.clear();
             let to = debug::Sections {
@@ -186,9 +172,9 @@ impl Parts {
                 ranges: (0, &mut self.ranges),
                 head: &mut self.head,
             };
-            let _ = debug::append(&records, &function, to);
+            let _ = debug::append(&parts, &function, to);
         }
-        Some(eh_frame)
+        Some(parts.eh_frame())
     }
 
     /// Adds a second name of a function.

@@ -7,8 +7,8 @@ use super::*;
 use crate::api::code::{FixedFrame, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
-use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::{id, inlines, Group, PREFIX_SIZE};
+use crate::format::info::Info;
+use crate::format::jitdump::{inlines, Group, PREFIX_SIZE};
 
 #[test]
 fn golden_symbol() {
@@ -129,9 +129,7 @@ fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
         ranges: (64, &mut ranges),
         head: &mut line_program::Head::default(),
     };
-    let of = |id| RawRecords::from(records, 0).find(|record| record.id == id);
-    let records = debug::Records { lines: of(id::DEBUG_INFO), inlines: of(id::INLINES) };
-    let done = debug::append(&records, &function, to);
+    let done = debug::append(&Info::new(records).parts(), &function, to);
     let all = [info, line, aranges, ranges];
     assert!(done.is_some() || all.iter().all(Vec::is_empty));
     done.map(|_| all)

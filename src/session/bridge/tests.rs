@@ -8,8 +8,9 @@ use crate::api::code::Unwind;
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::elf::read::Image;
+use crate::format::info::Info;
 use crate::sink::gdb::objects::{Code, Objects};
-use crate::sink::gdb::tests::{info_records, Truth};
+use crate::sink::gdb::tests::{info, Truth};
 use crate::sink::random::{Random, Seed};
 
 /// Objects of some functions, and what they say.
@@ -19,8 +20,8 @@ fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
         let (addr, size) = (0x7000_0000_0000 + number * 64, 1 + random.below(60));
         let line = (random.below(2) == 0).then(|| 1 + random.below(1000));
         let truth = Truth { size, name: format!("f{number}"), cfa_offset: 8 + 8 * random.below(8) as i64, line };
-        let (name, records) = (truth.name.clone(), info_records(addr, &truth));
-        objects.add(&Code { id: number, addr, size, name: name.as_bytes(), info_records: Some(&records) });
+        let (name, records) = (truth.name.clone(), info(addr, &truth));
+        objects.add(&Code { id: number, addr, size, name: name.as_bytes(), info: Some(Info::new(&records)) });
         said.push((addr, truth));
     }
     objects.list_fresh(true).unwrap();

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::format::elf::object::{self, Function, GAP_MAX};
+use crate::format::info::Info;
 use crate::sys::debugger::{self, Listed};
 use crate::sys::mapping::Table;
 
@@ -53,27 +54,28 @@ impl Group {
         let sizes = entries.clone().map(|(_, entry)| (entry.name_len + entry.info_len) as usize);
         group.texts.try_reserve(sizes.sum())?;
         for (from, entry) in entries {
-            let (name, info_records) = from.text_of(entry);
-            group.push(*entry, name, info_records).ok_or(io::ErrorKind::OutOfMemory)?;
+            let (name, info) = from.text_of(entry);
+            group.push(*entry, name, info).ok_or(io::ErrorKind::OutOfMemory)?;
         }
         Ok(group)
     }
 
     /// Adds an entry, wherever its texts were.
-    pub fn push(&mut self, entry: Entry, name: &[u8], info_records: &[u8]) -> Option<()> {
+    pub fn push(&mut self, entry: Entry, name: &[u8], info: Info<'_>) -> Option<()> {
+        let info = info.bytes();
         self.entries.try_reserve(1).ok()?;
-        self.texts.try_reserve(name.len() + info_records.len()).ok()?;
-        let (name_len, info_len) = (name.len() as u32, info_records.len() as u32);
+        self.texts.try_reserve(name.len() + info.len()).ok()?;
+        let (name_len, info_len) = (name.len() as u32, info.len() as u32);
         self.entries.push(Entry { at: self.texts.len(), name_len, info_len, ..entry });
         self.texts.extend_from_slice(name);
-        self.texts.extend_from_slice(info_records);
+        self.texts.extend_from_slice(info);
         Some(())
     }
 
-    pub fn text_of(&self, entry: &Entry) -> (&[u8], &[u8]) {
+    pub fn text_of(&self, entry: &Entry) -> (&[u8], Info<'_>) {
         let (name_end, end) =
             (entry.at + entry.name_len as usize, entry.at + (entry.name_len + entry.info_len) as usize);
-        (&self.texts[entry.at..name_end], &self.texts[name_end..end])
+        (&self.texts[entry.at..name_end], Info::new(&self.texts[name_end..end]))
     }
 
     pub fn window(&self) -> u64 {
@@ -87,8 +89,8 @@ impl Group {
     /// The object for its entries.
     pub fn object(&self) -> Option<Vec<u8>> {
         object::object(self.entries.iter().map(|entry| {
-            let (name, info_records) = self.text_of(entry);
-            (Function { addr: entry.addr, size: entry.size, name, info_records }, entry.is_apart)
+            let (name, info) = self.text_of(entry);
+            (Function { addr: entry.addr, size: entry.size, name, info }, entry.is_apart)
         }))
     }
 

@@ -79,7 +79,7 @@ impl Gdb {
     }
 
     fn add(&mut self, code: &Code<'_>) {
-        let is_taken = match code.info_records {
+        let is_taken = match code.info {
             Some(_) => self.objects.live_count() < self.most(),
             None => self.objects.addr_of(code.id).is_some(),
         };
@@ -148,21 +148,21 @@ impl Sink for Gdb {
     }
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
-        let info_records = code.origin.info_records();
+        let info = code.origin.info();
         let (id, addr, size, name) = (code.id, code.live.addr, code.live.size, code.name);
-        self.add(&Code { id, addr, size, name, info_records });
+        self.add(&Code { id, addr, size, name, info });
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
-        let NewCode { id, live, name, info_records, .. } = *code;
-        self.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
+        let NewCode { id, live, name, info, .. } = *code;
+        self.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
-        each_live(registry, group_of, |id, live, name, info_records| {
+        each_live(registry, group_of, |id, live, name, info| {
             // What it has known since before a fork stays.
             if self.objects.addr_of(id) != Some(live.addr) {
-                self.add(&Code { id, addr: live.addr, size: live.size, name, info_records: Some(info_records) });
+                self.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
             }
         })
     }

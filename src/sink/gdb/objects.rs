@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::group::{exchange, Entry, Group, WAYS, WINDOW};
 use crate::format::elf::object::{self, FUNCTIONS_MAX, SPAN_MAX};
+use crate::format::info::Info;
 use crate::format::name_and_file::without_place;
 use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;
@@ -30,8 +31,8 @@ pub struct Code<'a> {
     pub addr: u64,
     pub size: u64,
     pub name: &'a [u8],
-    /// The records before its LOAD; `None` for those that it had at another place.
-    pub info_records: Option<&'a [u8]>,
+    /// `None` for that which it had at another place.
+    pub info: Option<Info<'a>>,
 }
 
 /// All objects.
@@ -69,9 +70,9 @@ fn slot_of(id: u64) -> usize {
 impl Objects {
     /// Takes note of code. This id is no longer at the place where it was. Without memory the code has no name.
     pub fn add(&mut self, code: &Code<'_>) {
-        let old = code.info_records.is_none().then(|| self.info_records_of(code.id)).flatten();
+        let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
-        let info_records = code.info_records.or(old.as_deref()).unwrap_or_default();
+        let info = code.info.or(old.as_deref().map(Info::new)).unwrap_or_default();
         if code.addr % WINDOW + code.size > SPAN_MAX {
             // No object can hold it.
             return;
@@ -89,9 +90,9 @@ impl Objects {
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
         // Nobody types that after `break`, and the lines have it.
-        let name = without_place(name, info_records);
+        let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
-        if self.fresh.push(entry, name, info_records).is_some() {
+        if self.fresh.push(entry, name, info).is_some() {
             self.places[slot] = Place { id, group: FRESH, number };
             self.live += 1;
         }
@@ -122,10 +123,10 @@ impl Objects {
         Some((group, group.entries.get(number as usize)?))
     }
 
-    fn info_records_of(&self, id: u64) -> Option<Vec<u8>> {
+    fn info_of(&self, id: u64) -> Option<Vec<u8>> {
         let (group, entry) = self.entry_of(id)?;
-        let records = group.text_of(entry).1;
-        reserve::copy_of(records).ok()
+        let (_, info) = group.text_of(entry);
+        reserve::copy_of(info.bytes()).ok()
     }
 
     /// Code has ended.

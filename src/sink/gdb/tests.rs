@@ -12,6 +12,7 @@ use super::{Gdb, BATCH_TIME, LONGEST_BATCH_TIME};
 use crate::api::code::{FixedFrame, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
+use crate::format::info::Info;
 use crate::format::jitdump::{Group, Unwinding};
 use crate::queue::status::Status;
 use crate::sink::random::{Random, Seed};
@@ -34,7 +35,7 @@ pub struct Truth {
     pub line: Option<u64>,
 }
 
-pub fn info_records(addr: u64, truth: &Truth) -> Vec<u8> {
+pub fn info(addr: u64, truth: &Truth) -> Vec<u8> {
     let unwind = Unwind::FixedFrame(FixedFrame::new(truth.cfa_offset as i32, &[]));
     let tables = cfi::encode(Arch::X86_64, &unwind, 0, truth.size).unwrap().unwrap();
     let line = truth.line.map(|line| Line { offset: 0, line: line as u32, column: 0, file: b"/a.toy" });
@@ -121,7 +122,7 @@ fn code_at_random() {
                 // A move keeps its records, and so is only asserted for code without lines, which have addresses in them.
                 if random.below(4) == 0 && !truth.contains_key(&to) && old.line.is_none() {
                     let name = old.name.clone();
-                    let code = Code { id, addr: to, size: old.size, name: name.as_bytes(), info_records: None };
+                    let code = Code { id, addr: to, size: old.size, name: name.as_bytes(), info: None };
                     objects.add(&code);
                     ids.insert(to, id);
                     truth.insert(to, old);
@@ -136,8 +137,8 @@ fn code_at_random() {
                 cfa_offset: 8 + 8 * random.below(8) as i64,
                 line: (random.below(2) == 0).then(|| 1 + random.below(1000)),
             };
-            let (size, name, records) = (code.size, code.name.as_bytes(), info_records(addr, &code));
-            objects.add(&Code { id: next_id, addr, size, name, info_records: Some(&records) });
+            let (size, name, records) = (code.size, code.name.as_bytes(), info(addr, &code));
+            objects.add(&Code { id: next_id, addr, size, name, info: Some(Info::new(&records)) });
             ids.insert(addr, next_id);
             truth.insert(addr, code);
             next_id += 1;
@@ -180,7 +181,7 @@ fn what_ends_soon_is_listed_later() {
     // Adds pieces, of which so many end at once.
     let mut add_some = |gdb: &mut Gdb, count: u64, ended: u64| {
         for id in next..next + count {
-            gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info_records: Some(&[]) });
+            gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info: Some(Info::NOTHING) });
         }
         (next..next + ended).for_each(|id| gdb.gone(id));
         next += count;
@@ -237,9 +238,9 @@ fn one_section_spans_small_gaps() {
     let mut objects = Objects::default();
     let add = |objects: &mut Objects, id: u64, addr: u64| {
         let truth = Truth { size: 48, name: format!("f{id}"), cfa_offset: 8, line: None };
-        let records = info_records(addr, &truth);
+        let records = info(addr, &truth);
         let (size, name) = (truth.size, truth.name.as_bytes());
-        objects.add(&Code { id, addr, size, name, info_records: Some(&records) });
+        objects.add(&Code { id, addr, size, name, info: Some(Info::new(&records)) });
     };
     const FUNCTIONS: u64 = 1000;
     const AT: u64 = 0x7000_0000_0000;

@@ -1,5 +1,6 @@
 //! Live code of a jitdump that is stopped: where the file has it, and what is kept of it in memory.
 
+use crate::format::info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Registry, Stored};
 
@@ -39,9 +40,9 @@ pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) 
         if head.is_some() {
             left.note(live.index, stored);
         }
-        let mut info_records = head.filter(|_| keep).unwrap_or_default();
-        info_records.truncate(info_len);
-        registry.keep_info_records(id, &info_records);
+        let mut info = head.filter(|_| keep).unwrap_or_default();
+        info.truncate(info_len);
+        registry.keep_info(id, Info::new(&info));
     }
     left.0.sort_unstable_by_key(|&(index, _)| index);
     left

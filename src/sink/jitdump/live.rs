@@ -120,15 +120,15 @@ impl Jitdump {
             return Some((len, tables_len));
         }
         out.truncate(start);
-        let info_records = registry.info_records_of(id);
-        let info_records = &info_records[inlines::len(info_records)..];
-        let (whole, len) = make_group(out, pid, live, name, info_records, timestamp)?;
+        let info = registry.info_of(id).bytes();
+        let records = &info[inlines::len(info)..];
+        let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
         // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }
-        Some((len, if info_records.is_empty() { 0 } else { live.tables_len }))
+        Some((len, if records.is_empty() { 0 } else { live.tables_len }))
     }
 }
 
@@ -156,16 +156,16 @@ fn make_group(
     pid: u32,
     live: &Live,
     name: &[u8],
-    info_records: &[u8],
+    before_load: &[u8],
     timestamp: u64,
 ) -> Option<(bool, usize)> {
     let Live { addr, size, index, .. } = *live;
     let group = Group { pid, tid: pid, index, addr, size, name, lines: Lines::Rows(&[]), unwind: None };
-    let (start, len) = (out.len(), info_records.len() + group.fixed_size());
+    let (start, len) = (out.len(), before_load.len() + group.fixed_size());
     make_room(out, len.checked_add(size as usize)?)?;
     let (records, code) = out[start..].split_at_mut(len);
-    records[..info_records.len()].copy_from_slice(info_records);
-    group.write(timestamp, &mut records[info_records.len()..], 0).ok()??;
+    records[..before_load.len()].copy_from_slice(before_load);
+    group.write(timestamp, &mut records[before_load.len()..], 0).ok()??;
     relocate(records, &relocation(live, pid, timestamp));
     Some((process_memory::read(pid, addr, code) == code.len(), len))
 }

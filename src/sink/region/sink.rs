@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::file::{Code, RegionFile};
 use super::{lock, Region, Regions};
 use crate::api::options::{Config, DumpDir, Sinks};
+use crate::format::info::Info;
 use crate::queue::status::Status;
 use crate::registry::{Live, Registry};
 use crate::sink::retry::Retry;
@@ -70,7 +71,7 @@ impl RegionSink {
 
     /// Code begins to live, for which the registry has room. Returns the ids of live code in whose place it is.
     pub fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
-        let NewCode { id, time, live, name, info_records, bytes, is_told } = *code;
+        let NewCode { id, time, live, name, info, bytes, is_told } = *code;
         self.close_all(region, || region.next_archive(time));
         let is_late = !is_told && self.registry.has_live_in(live.addr, live.addr + live.size);
         if is_late {
@@ -88,10 +89,10 @@ impl RegionSink {
         }
         self.registry.insert(id, live, name, &mut Vec::new());
         self.status.counters.region_code.add(1);
-        self.registry.keep_info_records(id, info_records);
+        self.registry.keep_info(id, info);
         if let Some(file) = region.opened().as_mut() {
             let offset = live.addr - region.start;
-            file.add(&Code { offset, size: live.size, name, info_records });
+            file.add(&Code { offset, size: live.size, name, info });
             if region.is_private() {
                 // What the host writes is not in the file by itself.
                 let read = if bytes.is_empty() { read(self.status.pid, live) } else { Vec::new() };
@@ -128,8 +129,8 @@ impl RegionSink {
             if addr < start || addr + size > end {
                 continue;
             }
-            let info_records = if id == 0 { &[] } else { registry.info_records_of(id) };
-            file.add(&Code { offset: addr - start, size, name, info_records });
+            let info = if id == 0 { Info::NOTHING } else { registry.info_of(id) };
+            file.add(&Code { offset: addr - start, size, name, info });
         }
     }
 

@@ -76,21 +76,21 @@ impl Sink for Unwinder {
 
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let place = (code.live.addr, code.live.size);
-        self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, code.origin.info_records()));
+        self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, code.origin.info()));
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
         let place = (code.live.addr, code.live.size);
-        self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, Some(code.info_records)));
+        self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, Some(code.info)));
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
         let Some(mut told) = told() else { return false };
-        each_live(registry, group_of, |id, live, _, info_records| {
+        each_live(registry, group_of, |id, live, _, info| {
             let place = (live.addr, live.size);
             // What it has known since before a fork stays.
             if !told.tables.iter().all(|tables| tables.has(id, place)) {
-                told.add(id, place, Some(info_records));
+                told.add(id, place, Some(info));
             }
         })
     }

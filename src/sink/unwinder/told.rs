@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::tables::Tables;
-use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::{frame_load, id};
+use crate::format::info::Info;
 use crate::queue::own_fds;
 use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
@@ -58,19 +57,12 @@ impl Told {
         can_change
     }
 
-    pub fn add(&mut self, id: u64, (addr, size): (u64, u64), info_records: Option<&[u8]>) {
+    pub fn add(&mut self, id: u64, (addr, size): (u64, u64), info: Option<Info<'_>>) {
         for tables in &mut self.tables {
-            match info_records {
-                Some(records) => tables.add(id, (addr, size), eh_frame(records).unwrap_or_default()),
+            match info {
+                Some(info) => tables.add(id, (addr, size), info.parts().eh_frame().unwrap_or_default()),
                 None => tables.moved(id, (addr, size)),
             }
         }
     }
-}
-
-/// The unwind tables among the records before a LOAD. Those of a frame load count for nothing.
-fn eh_frame(info_records: &[u8]) -> Option<&[u8]> {
-    let mut records = RawRecords::from(info_records, frame_load::len(info_records));
-    let record = records.find(|record| record.id == id::UNWINDING_INFO)?;
-    Some(record.unwinding_info()?.tables()?.0)
 }

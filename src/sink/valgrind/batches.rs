@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::format::elf::executable::Content;
+use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 /// The most functions of a group that grows because a function lies in two of its pages.
@@ -23,18 +24,19 @@ const NEIGHBOURS_MAX: usize = 32;
 pub struct Function {
     id: u64,
     pub size: u64,
-    /// Its name, and the records before its LOAD.
+    /// Its name and info.
     text: Box<[u8]>,
     name_len: usize,
 }
 
 impl Function {
     /// `None` without memory.
-    pub fn new(id: u64, size: u64, name: &[u8], info_records: &[u8]) -> Option<Function> {
+    pub fn new(id: u64, size: u64, name: &[u8], info: Info<'_>) -> Option<Function> {
+        let info = info.bytes();
         let mut text = Vec::new();
-        text.try_reserve_exact(name.len() + info_records.len()).ok()?;
+        text.try_reserve_exact(name.len() + info.len()).ok()?;
         text.extend_from_slice(name);
-        text.extend_from_slice(info_records);
+        text.extend_from_slice(info);
         Some(Function { id, size, text: text.into_boxed_slice(), name_len: name.len() })
     }
 
@@ -47,8 +49,8 @@ impl Function {
         &self.text[..self.name_len]
     }
 
-    pub fn info_records(&self) -> &[u8] {
-        &self.text[self.name_len..]
+    pub fn info(&self) -> Info<'_> {
+        Info::new(&self.text[self.name_len..])
     }
 }
 

@@ -17,8 +17,7 @@ use self::files::{Files, NOT_FOR_CODE};
 use crate::api::options::{Config, Sinks};
 use crate::format::elf::executable::Content;
 use crate::format::elf::object;
-use crate::format::jitdump::raw::RawRecords;
-use crate::format::jitdump::{frame_load, id};
+use crate::format::info::Info;
 use crate::queue::record::CodeBytes;
 use crate::queue::status::Status;
 use crate::registry::Registry;
@@ -61,12 +60,12 @@ impl Valgrind {
         Valgrind { status, groups: Groups::new(page_size() as u64), files, stale_since: None, again: None }
     }
 
-    fn add(&mut self, id: u64, (addr, size): (u64, u64), name: &[u8], info_records: Option<&[u8]>) {
+    fn add(&mut self, id: u64, (addr, size): (u64, u64), name: &[u8], info: Option<Info<'_>>) {
         let old = self.end(id);
         // Code that moves has what it had.
-        let info_records = info_records.unwrap_or_else(|| old.as_ref().map_or(&[], Function::info_records));
+        let info = info.unwrap_or_else(|| old.as_ref().map_or(Info::NOTHING, Function::info));
         // Without memory it has no name.
-        if let Some(function) = Function::new(id, size, name, info_records) {
+        if let Some(function) = Function::new(id, size, name, info) {
             self.groups.add(addr, function);
         }
     }
@@ -136,10 +135,10 @@ impl Valgrind {
             let is_refused = done.is_err() && is_mapped(pages.start, pages.end - pages.start);
             return if is_refused { done.map(|()| None) } else { Ok(None) };
         };
-        let has_lines = has_lines(function.info_records());
+        let has_lines = function.info().parts().lines.is_some();
         let add = |content: &mut Content, (addr, function): (u64, &Function)| {
-            let (name, info_records) = (function.name(), function.info_records());
-            let function = object::Function { addr, size: function.size, name, info_records };
+            let (name, info) = (function.name(), function.info());
+            let function = object::Function { addr, size: function.size, name, info };
             content.add(&function, pages).ok_or(io::ErrorKind::OutOfMemory)
         };
         let content = match due.content.take() {
@@ -172,11 +171,6 @@ fn is_mapped(addr: u64, size: u64) -> bool {
     maps::within(addr, end).map_or(true, |maps| maps.iter().map(|map| map.len_within(addr, end)).sum::<u64>() == size)
 }
 
-/// Whether there is a line table among the records before a LOAD.
-fn has_lines(info_records: &[u8]) -> bool {
-    RawRecords::from(info_records, frame_load::len(info_records)).any(|record| record.id == id::DEBUG_INFO)
-}
-
 impl Sink for Valgrind {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if !valgrind::is_running() {
@@ -198,17 +192,17 @@ impl Sink for Valgrind {
             Origin::Moved { body, .. } => valgrind::make_defined(body),
             Origin::LeftRegion(..) => {}
         }
-        self.add(code.id, (code.live.addr, code.live.size), code.name, code.origin.info_records());
+        self.add(code.id, (code.live.addr, code.live.size), code.name, code.origin.info());
     }
 
     fn enter(&mut self, code: &NewCode<'_>) {
         valgrind::make_defined(code.bytes);
-        self.add(code.id, (code.live.addr, code.live.size), code.name, Some(code.info_records));
+        self.add(code.id, (code.live.addr, code.live.size), code.name, Some(code.info));
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
-        each_live(registry, group_of, |id, live, name, info_records| {
-            self.add(id, (live.addr, live.size), name, Some(info_records));
+        each_live(registry, group_of, |id, live, name, info| {
+            self.add(id, (live.addr, live.size), name, Some(info));
         })
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::batches::{Function, Groups};
 use crate::format::elf::executable::Content;
+use crate::format::info::Info;
 use crate::sink::random::{Random, Seed};
 
 const PAGE: u64 = 4096;
@@ -87,7 +88,7 @@ impl Known {
 }
 
 fn function(id: u64, size: u64) -> Function {
-    Function::new(id, size, b"", b"").unwrap()
+    Function::new(id, size, b"", Info::NOTHING).unwrap()
 }
 
 /// `refusals`: valgrind cannot be told of some groups at first.

@@ -5,8 +5,7 @@ use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
 use crate::format::elf::{search, symbol, symbol_after_0, SYMBOL_SIZE};
-use crate::format::jitdump::raw::{RawRecord, RawRecords};
-use crate::format::jitdump::{frame_load, id};
+use crate::format::info;
 use crate::sink::retry::Retry;
 
 impl RegionFile {
@@ -51,18 +50,13 @@ impl RegionFile {
             symtab.patch(SYMBOL_SIZE as u64, &symbol_after_0(name, code.size));
         }
 
-        let mut debug = debug::Records::default();
-        for record in RawRecords::from(code.info_records, frame_load::len(code.info_records)) {
-            match record.id {
-                id::INLINES => debug.inlines = Some(record),
-                id::DEBUG_INFO => debug.lines = Some(record),
-                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
-                _ => {}
-            }
+        let parts = code.info.parts();
+        if parts.tables.is_some() && self.add_tables(&parts, code).is_none() {
+            self.left_out.tables += 1;
         }
         let mut lines = None;
-        if debug.inlines.is_some() || debug.lines.is_some() {
-            lines = self.add_lines(&debug, code);
+        if parts.inlines.is_some() || parts.lines.is_some() {
+            lines = self.add_lines(&parts, code);
             self.left_out.lines += u64::from(lines.is_none());
         }
         self.known.insert(place, code.offset, number);
@@ -71,7 +65,7 @@ impl RegionFile {
         Some(())
     }
 
-    fn add_lines(&mut self, records: &debug::Records<'_>, code: &Code<'_>) -> Option<Addresses> {
+    fn add_lines(&mut self, of: &info::Parts<'_>, code: &Code<'_>) -> Option<Addresses> {
         let function = debug::Function { name: code.name, addr: self.layout.text + code.offset, size: code.size };
         let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
             &mut self.parts;
@@ -83,11 +77,11 @@ impl RegionFile {
             ranges: (pending_at(ranges), &mut ranges.pending),
             head: &mut self.head,
         };
-        debug::append(records, &function, to)
+        debug::append(of, &function, to)
     }
 
-    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
-        let (section, _) = record.unwinding_info()?.tables()?;
+    fn add_tables(&mut self, of: &info::Parts<'_>, code: &Code<'_>) -> Option<()> {
+        let section = of.eh_frame()?;
         let addr = self.layout.text + code.offset;
         if addr.checked_add(code.size)? > UNWINDING_MAX {
             return None;

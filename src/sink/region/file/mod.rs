@@ -37,6 +37,7 @@ use crate::format::elf::frames::Frames;
 use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::line_program::Head;
 use crate::format::elf::search;
+use crate::format::info::Info;
 use crate::registry::ordered::Ordered;
 use crate::sink::retry::Retry;
 use crate::sys::file::Held;
@@ -75,7 +76,7 @@ pub struct Code<'a> {
     /// Cleaned name without NUL.
     pub name: &'a [u8],
     /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a frame load count for nothing.
-    pub info_records: &'a [u8],
+    pub info: Info<'a>,
 }
 
 /// The code and data missing from the file.

@@ -9,6 +9,7 @@ use object::ObjectSymbol as _;
 
 use super::seen::units;
 use super::*;
+use crate::format::info::Info;
 
 /// Adds code in random order, some of it over older code, and writes at random times.
 #[test]
@@ -153,7 +154,7 @@ fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {
     let name = [b'x'; 65_000];
     let count = 2 * WAITING_MAX as u64 / 65_000;
     let add_all = |region: &mut Region| {
-        (0..count).for_each(|at| region.file.add(&Code { offset: 8 * at, size: 8, name: &name, info_records: &[] }));
+        (0..count).for_each(|at| region.file.add(&Code { offset: 8 * at, size: 8, name: &name, info: Info::NOTHING }));
         let waiting: usize = region.file.parts.all().iter().map(|part| part.pending.len()).sum();
         (region.file.left_out().names, waiting)
     };

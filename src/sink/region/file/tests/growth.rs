@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::*;
+use crate::format::info::Info;
 
 /// Counts writes and their bytes.
 fn count(region: &mut Region) -> Arc<Mutex<(u64, u64)>> {
@@ -37,7 +38,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
             let mut region = Region::new(functions * 128);
             let counted = count(&mut region);
             let pieces: Vec<_> = (0..30).map(|number| Truth::new(number, 128)).collect();
-            let info_records: Vec<_> = pieces.iter().map(|truth| truth.info_records(BASE)).collect();
+            let info: Vec<_> = pieces.iter().map(|truth| truth.info(BASE)).collect();
             let begin = Instant::now();
             for number in 0..functions {
                 let at = match order {
@@ -46,8 +47,8 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                     // Each once, because the factor has no divisor in common with the number.
                     _ => number * 37_337 % functions,
                 };
-                let info_records = &info_records[number as usize % 30];
-                region.file.add(&Code { offset: at * 128, size: 128, name: b"function", info_records });
+                let info = &info[number as usize % 30];
+                region.file.add(&Code { offset: at * 128, size: 128, name: b"function", info: Info::new(info) });
                 if number % 20 == 0 {
                     region.file.write(false).unwrap();
                 }

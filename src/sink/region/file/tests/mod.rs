@@ -20,6 +20,7 @@ use crate::api::code::{FixedFrame, FramePointer, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, Tables};
 use crate::format::elf::SYMBOL_SIZE;
+use crate::format::info::Info;
 use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 
 /// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
@@ -110,17 +111,17 @@ impl Truth {
         cfi::encode(Arch::X86_64, &unwind, addr, self.size).unwrap()
     }
 
-    fn info_records(&self, addr: u64) -> Vec<u8> {
-        let info_records = info_records(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref());
+    fn info(&self, addr: u64) -> Vec<u8> {
+        let info = info(addr, self.size, &self.name, &self.rows(), self.tables(addr).as_ref());
         if self.inlines.is_empty() {
-            return info_records;
+            return info;
         }
-        [inlines::record(&self.inlines, self.size).unwrap(), info_records].concat()
+        [inlines::record(&self.inlines, self.size).unwrap(), info].concat()
     }
 }
 
 /// The records before the LOAD, as the producer makes them.
-fn info_records(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
+fn info(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let mut group = head(addr, size, name, lines, tables);
     group.truncate(group.len() - LOAD_FIXED_SIZE - name.len() - 1);
     group
@@ -176,8 +177,8 @@ impl Region {
     }
 
     fn add(&mut self, offset: u64, truth: Truth) {
-        let info_records = truth.info_records(BASE + offset);
-        self.file.add(&Code { offset, size: truth.size, name: truth.name.as_bytes(), info_records: &info_records });
+        let info = truth.info(BASE + offset);
+        self.file.add(&Code { offset, size: truth.size, name: truth.name.as_bytes(), info: Info::new(&info) });
         let end = offset + truth.size;
         self.truth.retain(|&at, old| at >= end || at + old.size <= offset);
         self.truth.insert(offset, truth);
@@ -333,7 +334,7 @@ fn text_can_grow_within_its_room() {
     let mut region = Region::mapped(unnamed(), 1 << 20, true);
     region.add(0, Truth::new(1, 100));
     region.file.write(true).unwrap();
-    let late = Code { offset: 1 << 20, size: 10, name: b"late", info_records: &[] };
+    let late = Code { offset: 1 << 20, size: 10, name: b"late", info: Info::NOTHING };
     region.file.add(&late);
     assert_eq!(region.file.left_out().names, 1);
     region.file.set_text_len(2 << 20).unwrap();
@@ -375,8 +376,8 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     let mut region = Region::with_least_tables();
     let frame = cfi::encode(Arch::X86_64, &Unwind::FramePointer(FramePointer::default()), BASE, 90).unwrap().unwrap();
     for number in 0..4000 {
-        let info_records = info_records(BASE + 100 * number, 90, "f", &[], Some(&frame));
-        region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", info_records: &info_records });
+        let info = info(BASE + 100 * number, 90, "f", &[], Some(&frame));
+        region.file.add(&Code { offset: 100 * number, size: 90, name: b"f", info: Info::new(&info) });
     }
     region.file.write(true).unwrap();
     let Layout { tables, tables_len, .. } = region.file.layout;
@@ -399,9 +400,9 @@ fn stand_ins_count_for_nothing() {
     let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
     let mut with_stand_in = Vec::new();
     frame_load::add(&group, BASE - 4096, &mut with_stand_in).unwrap();
-    let len = with_stand_in.len() - (group.len() - truth.info_records(BASE).len());
+    let len = with_stand_in.len() - (group.len() - truth.info(BASE).len());
     region.add(0, truth);
-    let code = Code { offset: 0, size: 90, name: b"function 2", info_records: &with_stand_in[..len] };
+    let code = Code { offset: 0, size: 90, name: b"function 2", info: Info::new(&with_stand_in[..len]) };
     region.file.add(&code);
     region.file.write(true).unwrap();
     region.check();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
+use crate::format::info::Info;
 
 /// A file with a name, for tools, which goes with this value.
 struct Named(PathBuf);
@@ -151,9 +152,9 @@ fn code_below_the_header_page() {
     for (name, kinds) in [("old", [5, 4]), ("new", [1, 2])] {
         for (number, offset) in [(1, 0), (2, 0x20)] {
             let truth = Truth::new(kinds[number - 1], 0x10);
-            let info_records = truth.info_records(BASE + offset);
+            let info = truth.info(BASE + offset);
             let name = format!("{name}{number}");
-            file.add(&Code { offset, size: truth.size, name: name.as_bytes(), info_records: &info_records });
+            file.add(&Code { offset, size: truth.size, name: name.as_bytes(), info: Info::new(&info) });
         }
         file.write(true).unwrap();
         let [first, second] = [1, 2].map(|number| format!("{name}{number}"));
@@ -175,10 +176,10 @@ fn code_below_the_header_page() {
             }
         }
     }
-    file.add(&Code { offset: 0, size: 4, name: b"short", info_records: &[] });
+    file.add(&Code { offset: 0, size: 4, name: b"short", info: Info::NOTHING });
     file.write(true).unwrap();
     assert_eq!(named(&live.0), ["01 3 COMMON short", "20 16 FUNC new2", "00 4 FUNC short"]);
-    file.add(&Code { offset: 0, size: 1, name: b"byte", info_records: &[] });
+    file.add(&Code { offset: 0, size: 1, name: b"byte", info: Info::NOTHING });
     file.write(true).unwrap();
     assert_eq!(named(&live.0), ["20 16 FUNC new2", "00 1 FUNC byte"]);
 }
