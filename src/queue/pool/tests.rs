@@ -30,6 +30,7 @@ fn what_was_used_last_is_used_first() {
 
 /// The writer enlarges one at a time: a thread that needs a chunk meanwhile finds another one.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn free_chunks_stay_free_while_some_are_made_larger() {
     for _ in 0..100 {
         let pool = pool(64 << 20);

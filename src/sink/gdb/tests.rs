@@ -233,6 +233,7 @@ fn sections(objects: &Objects) -> Vec<usize> {
 /// Small gaps begin no section: debuggers look through all sections whenever they hear of an object. Where other code comes into
 /// a gap, no section covers it.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {
     let _alone = alone();
     let mut objects = Objects::default();

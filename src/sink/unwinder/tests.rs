@@ -240,11 +240,13 @@ fn code_at_random(dialect: Dialect, begin: u64) {
 }
 
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn code_in_many_tables_at_random() {
     code_at_random(Dialect::Tree, 1 << 45);
 }
 
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn code_in_few_tables_at_random() {
     // A tree takes no tables that overlap.
     if unwinder::dialect() == Some(Dialect::List) {

@@ -157,6 +157,7 @@ fn code_at_random() {
 
 /// So much code that groups have to be cut.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn much_code_at_random() {
     let seed = Seed::new();
     run(&mut Random(seed.0), 900, 5000, false, false);

@@ -146,6 +146,7 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
 
 /// Code that is left out of a file that cannot be written is in the file again when the file starts from scratch.
 #[test]
+#[ignore = "long: scripts/test.sh runs it"]
 fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {
     let mut region = Region::new(1 << 20);
     region.add(0, Truth::new(3, 100));
