@@ -158,6 +158,12 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Runs code that takes a lock on a thread of the host. The thread is not cancelled meanwhile, nor stopped by a signal, as for
+/// garbage collection: others would wait for the lock.
+pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
+    uncancelled(|| quietly(body))
+}
+
 extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }

@@ -32,12 +32,12 @@ impl Applier {
             return;
         }
         // Of another region that was there.
-        self.sinks.region.registry.forget_dead_in(region.start, region.end());
-        for id in self.registry.live_in(region.start, region.end()) {
+        self.sinks.region.registry.forget_dead_in(region.start(), region.end());
+        for id in self.registry.live_in(region.start(), region.end()) {
             // Other memory lies in a mapping group, too.
-            let is_inside = |live: &Live| match region.mapping_group {
-                Some(_) => region.holds(live.addr, live.size),
-                None => region.spans(live.addr, live.size),
+            let is_inside = |live: &Live| match region.is_mapping_group() {
+                true => region.holds(live.addr, live.size),
+                false => region.spans(live.addr, live.size),
             };
             if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
                 continue;

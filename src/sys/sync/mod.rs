@@ -32,6 +32,11 @@ pub use self as outside;
 #[cfg(jitsym_loom)]
 pub use std::sync as outside;
 
+/// Takes a lock, also if a thread has panicked that had it.
+pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Pieces of memory that are not atomics. loom is told when they are read and written; else this is nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
