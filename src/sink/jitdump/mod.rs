@@ -5,7 +5,6 @@
 
 mod append;
 pub mod backlog;
-pub mod file_names;
 mod foreign_records;
 mod frame_load_space;
 mod groups;
@@ -25,6 +24,7 @@ use std::time::Duration;
 
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::arch::ELF_MACHINE;
+use crate::format::file_names::FileKind;
 use crate::format::jitdump::{places, GroupPlace, Header, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
@@ -36,7 +36,6 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::marker::Marker;
 use backlog::{Backlog, Contents, Places};
-use file_names::name_of;
 use groups::Groups;
 use left::{forget_places, Reopened};
 
@@ -255,7 +254,8 @@ impl Sink for Jitdump {
                 DumpDir::Exactly(dir) => dir.clone(),
                 DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base).map_err(no_dir)?,
             };
-            *self = Jitdump::at(dir.join(name_of(self.status.pid, 0)), config.file_mode, self.status.clone());
+            let name = FileKind::Jitdump { zeros: 0 }.name(self.status.pid);
+            *self = Jitdump::at(dir.join(name), config.file_mode, self.status.clone());
             self.wanted = Some(config.dump_dir.clone());
         }
         self.most = config.jitdump_max;

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::file_names::{name_of, NAMES};
 use super::Jitdump;
+use crate::format::file_names::{FileKind, JITDUMPS};
 use crate::format::jitdump::HEADER_SIZE;
 use crate::sys::file;
 use crate::sys::other_writers;
@@ -17,9 +17,9 @@ impl Jitdump {
         let (pid, mode) = (self.status.pid, self.mode);
         let mut zeros = 0;
         loop {
-            let name = name_of(pid, zeros);
+            let name = FileKind::Jitdump { zeros }.name(pid);
             match file::claim(self.dir()?, OsStr::new(&name), mode, file::APPEND) {
-                Err(error) if file::is_anothers(&error) && zeros + 1 < NAMES => zeros += 1,
+                Err(error) if file::is_anothers(&error) && zeros + 1 < JITDUMPS => zeros += 1,
                 Err(error) if file::is_anothers(&error) => {
                     let text = format!("{error}, and all other names for it are taken");
                     return Err(io::Error::new(error.kind(), text));

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use super::backlog::Places;
 use super::Jitdump;
 use crate::api::options::Sinks;
+use crate::format::file_names::replacement_of;
 use crate::format::jitdump::HEADER_SIZE;
 use crate::queue::spool::layout::FileState;
 use crate::sink::Announce;
@@ -30,7 +31,7 @@ impl Jitdump {
             let fresh = self.make()?;
             (self.name().to_owned(), fresh)
         } else {
-            file::claim_fresh(self.dir()?, &name, mode)?
+            file::claim_fresh(self.dir()?, |random| replacement_of(&name, random), mode)?
         };
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
@@ -113,8 +114,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::format::file_names::FileKind;
     use crate::queue::status::Status;
-    use crate::sink::jitdump::file_names::name_of;
     use crate::sys::clock::Clock;
 
     /// Somebody opens the file as if it were new while the other one is written that is to replace it.
@@ -123,14 +124,15 @@ mod tests {
         const PID: u32 = 4_000_000_001;
         let dir = std::env::temp_dir().join(format!("jitsym-rewrite-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        let path = dir.join(name_of(PID, 0));
+        let name_of = |zeros| FileKind::Jitdump { zeros }.name(PID);
+        let path = dir.join(name_of(0));
         let status = Arc::new(Status::new(PID, Clock::Monotonic, Arc::default()));
         let mut dump = Jitdump::at(path.clone(), 0o600, status);
         dump.open_file().unwrap();
         let (group, order) = ([7; 100], dump.contents.next);
         dump.put(&[&group], &[group.len()]);
         let mut other = None;
-        for (attempt, name) in [(0, name_of(PID, 0)), (1, name_of(PID, 1))] {
+        for (attempt, name) in [(0, name_of(0)), (1, name_of(1))] {
             let other = std::cell::RefCell::new(&mut other);
             let rewritten = dump.rewrite(&[(order, group.len())], &|_, _| {
                 other.borrow_mut().get_or_insert_with(|| File::create(&path).unwrap());

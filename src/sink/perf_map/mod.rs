@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::marks::{Marks, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::api::options::{Config, Dialect, Sinks};
+use crate::format::file_names::{replacement_of, FileKind};
 use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
@@ -75,11 +76,6 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// The one name of the map of a process.
-    pub fn name_of(pid: u32) -> String {
-        format!("perf-{pid}.map")
-    }
-
     /// One whose file lies at `path`.
     pub fn at(path: PathBuf, dialect: Dialect, mode: u32, status: Arc<Status>) -> PerfMap {
         PerfMap {
@@ -267,7 +263,7 @@ impl PerfMap {
         // In the same directory, for the rename.
         let name = self.name().to_owned();
         let mode = self.mode;
-        let (fresh_name, fresh) = file::claim_fresh(self.dir()?, &name, mode)?;
+        let (fresh_name, fresh) = file::claim_fresh(self.dir()?, |random| replacement_of(&name, random), mode)?;
         let replaced = file::look_at(&fresh).and_then(|identity| {
             announce(Sinks::MAP, FileState { identity, len: text.len() as u64 });
             status.aside(|| (&fresh).write_all(&text))?;
@@ -330,7 +326,7 @@ impl PerfMap {
 
 impl Sink for PerfMap {
     fn open(&mut self, config: &Config) -> Result<(), String> {
-        let path = config.map_dir.join(PerfMap::name_of(self.status.pid));
+        let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         if self.path != path || self.dialect != config.dialect {
             self.end();
             let stale = self.stale;

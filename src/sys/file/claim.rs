@@ -10,7 +10,6 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::names::name_of_new;
 use super::{check_plain, is_locked, lock, look_at, refuse, Access, APPEND, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
@@ -51,13 +50,13 @@ pub fn is_anothers(error: &io::Error) -> bool {
     }
 }
 
-/// The same for the file that is to replace the one of this name, under its own, which is returned.
+/// The same for a file that may have one of these names, which is returned.
 ///
 /// The first choice is always the same, so that the file of a killed process is replaced by the next one with its pid.
 /// Others may have taken that name to prevent it, so the next choices cannot be foreseen.
-pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
+pub fn claim_fresh(dir: &Dir, name: impl Fn(Option<u64>) -> OsString, mode: u32) -> io::Result<(OsString, File)> {
     const ATTEMPTS: usize = 4;
-    let mut fresh = name_of_new(name, "");
+    let mut fresh = name(None);
     let mut attempt = 1;
     loop {
         match claim(dir, &fresh, mode, APPEND) {
@@ -66,7 +65,7 @@ pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, 
                 let text = format!("cannot create {}: {error}", Path::new(&fresh).display());
                 return Err(io::Error::new(error.kind(), text));
             }
-            Err(_) => fresh = name_of_new(name, &format!(".{:016x}", RandomState::new().hash_one(attempt))),
+            Err(_) => fresh = name(Some(RandomState::new().hash_one(attempt))),
         }
         attempt += 1;
     }
