@@ -15,8 +15,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, OFlags};
 use super::descriptors::DescriptorTable;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
-use super::spool;
-use super::{clock, host_fds, listing, range_lock, thread};
+use super::{clock, host_fds, listing, owner, range_lock, thread};
 
 /// The descriptors that the host's threads have of a file.
 ///
@@ -178,7 +177,7 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
     // Later than `now`: this thread may be interrupted, and a start too early does no harm.
-    let age = clock::boottime_ns().checked_sub(spool::start_time("self")? * tick)?;
+    let age = clock::boottime_ns().checked_sub(owner::start_time("self")? * tick)?;
     // The clock of files stands still from one interrupt of the timer to the next.
     now.checked_sub(Duration::from_nanos(age + tick))
 }

@@ -3,25 +3,22 @@
 use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::clock::{monotonic_ns, tick_ns, TimeNamespace};
-use super::dir::Dir;
-use super::listing;
-use super::process::{is_alive, user};
-use super::sort::sort;
-use super::{range_lock, rights};
+use crate::format::file_names::{parse, FileKind};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::dir::Dir;
+use crate::sys::owner::{start_time, Owner};
+use crate::sys::process::{is_alive, user};
+use crate::sys::sort::sort;
+use crate::sys::{listing, range_lock, rights};
 
 /// What a spool begins with.
 pub const START: [u8; 8] = *b"jitspool";
-
-const PREFIX: &str = "jitsym-";
-const SUFFIX: &str = ".spool";
 
 /// An open spool, locked.
 #[derive(Debug)]
@@ -65,93 +62,6 @@ fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path.parent().unwrap_or(Path::new("/"))).map(|data| number_of(&data))
 }
 
-/// Which process a spool belongs to. Pids are used again, and mean another process in another namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
-    pub pid: u32,
-    /// Clock ticks between the host's boot and the start of the process; 0 if not known.
-    pub start_time: u64,
-    /// Number of the pid namespace; 0 if not known.
-    pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if not known. In another one its paths mean other files.
-    pub mount_namespace: u64,
-}
-
-impl Owner {
-    /// This process.
-    pub fn this_process() -> Owner {
-        let pid = std::process::id();
-        Owner {
-            pid,
-            start_time: start_time("self").unwrap_or(0),
-            pid_namespace: namespace("pid"),
-            mount_namespace: namespace("mnt"),
-        }
-    }
-
-    /// Whether that process runs, or may, as far as this one can see. In another namespace it cannot, and only the lock tells.
-    pub fn is_visibly_alive(&self) -> bool {
-        let here = namespace("pid");
-        if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
-            return false;
-        }
-        let stat = if self.is_visible() && shows_our_numbers() { stat(&self.pid.to_string()) } else { None };
-        match stat {
-            // In another time namespace it may be rounded another way.
-            Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
-            // Hidden, or not to be looked up. It may be a later process with the same pid.
-            None => is_alive(self.pid),
-        }
-    }
-
-    /// Whether that process would be seen if it ran.
-    pub fn is_visible(&self) -> bool {
-        self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
-    }
-
-    /// Whether its paths are ours.
-    pub fn has_our_paths(&self) -> bool {
-        self.mount_namespace == namespace("mnt")
-    }
-}
-
-/// Clock ticks between the host's boot and the start of a process; `None` for one that is gone or only waits to be reaped.
-pub(super) fn start_time(process: &str) -> Option<u64> {
-    start_in(&stat(process)?)
-}
-
-fn stat(process: &str) -> Option<String> {
-    let mut stat = [0; 1024];
-    let len = File::open(format!("/proc/{process}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
-    // The name may hold any bytes.
-    Some(String::from_utf8_lossy(&stat[..len]).into_owned())
-}
-
-/// Whether `/proc` is that of this pid namespace.
-fn shows_our_numbers() -> bool {
-    fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
-}
-
-/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, except for
-/// the number of its threads.
-fn start_in(stat: &str) -> Option<u64> {
-    // The name in parentheses may hold anything, also a parenthesis.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    let threads: u32 = fields.nth(16)?.parse().ok()?;
-    if matches!(state, "Z" | "X") && threads <= 1 {
-        return None;
-    }
-    // As the clock of this thread's time namespace would have shown it.
-    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
-    fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
-}
-
-/// Of this thread: that of a first one that has ended is none.
-fn namespace(kind: &str) -> u64 {
-    fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
-}
-
 impl SpoolFile {
     /// Makes the spool of this process in `dir`, `len` bytes long, without any memory allocated to it yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
@@ -173,7 +83,8 @@ impl SpoolFile {
     /// `None` if somebody took it for a dead one before it was locked.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // The time makes the name unique: there may be several copies of this library in a process.
-        let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
+        let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
+        let path = dir.join(name.name(owner.pid));
         let file = options().create_new(true).mode(0o600).open(&path)?;
         let spool = SpoolFile { file, path };
         match range_lock::lock(&spool.file, range_lock::WHOLE) {
@@ -226,11 +137,6 @@ impl SpoolFile {
         &self.file
     }
 
-    /// Its name.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes into it, without touching memory: somebody may have cut it.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
@@ -247,11 +153,6 @@ fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     options
-}
-
-/// How the names of all spools of a process begin.
-fn prefix(owner: &Owner) -> String {
-    format!("{PREFIX}{}-{:x}-", owner.pid, owner.start_time)
 }
 
 /// A spool in a directory, by its name.
@@ -279,8 +180,8 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     let own_start = LazyCell::new(|| start_time("self").unwrap_or(0));
     let is_own = |pid, start: u64| pid == std::process::id() && start != 0 && start.abs_diff(*own_start) <= 1;
     let mut found = Vec::new();
-    for name in listing::names_that(dir, |name| name.as_bytes().starts_with(PREFIX.as_bytes()))? {
-        if let Some((pid, start, made)) = name.to_str().and_then(parse_name) {
+    for name in listing::names_that(dir, |name| matches!(parse(name), Some((_, FileKind::Spool { .. }))))? {
+        if let Some((pid, FileKind::Spool { start, made })) = parse(&name) {
             found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
         }
     }
@@ -288,16 +189,10 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     Ok(found)
 }
 
-/// The pid in the name of a spool.
-pub fn pid_in(name: &str) -> Option<u32> {
-    parse_name(name).map(|(pid, ..)| pid)
-}
-
 /// Whether the process that a spool belongs to has locked it.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
-    let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
-    is_spool && opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
+    opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
 /// Whether a file begins as a spool does; one that was just made has zeros there, or nothing.
@@ -307,45 +202,10 @@ pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
     read.is_ok() && (start == START || start == [0; START.len()])
 }
 
-/// The pid in the name of a spool, when that process was started, and when the spool was made.
-fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
-    let (pid, times) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
-    let (start, made) = times.split_once('-')?;
-    let time = |digits| u64::from_str_radix(digits, 16).ok();
-    Some((pid.parse().ok()?, time(start)?, time(made)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::mapping::Region;
-
-    #[test]
-    fn names_tell_the_process() {
-        assert_eq!(parse_name("jitsym-17-2af-1c.spool"), Some((17, 0x2af, 0x1c)));
-        for name in
-            ["jitsym-17.spool", "jitsym-17-1.spool", "jitsym-x-1-2.spool", "jitsym-17-2af-1c", "perf-17-1-1.spool"]
-        {
-            assert_eq!(parse_name(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn processes_are_told_apart() {
-        let own = Owner::this_process();
-        assert!(own.is_visibly_alive());
-        let earlier = Owner { start_time: own.start_time - 2, ..own };
-        assert!(!earlier.is_visibly_alive(), "an earlier process with the same pid");
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let dead = Owner { pid: child.id(), start_time: start_time(&child.id().to_string()).unwrap(), ..own };
-        assert!(dead.is_visibly_alive());
-        child.kill().unwrap();
-        while dead.is_visibly_alive() {
-            std::thread::yield_now();
-        }
-        child.wait().unwrap();
-        assert!(!dead.is_visibly_alive());
-    }
 
     #[test]
     fn spools_of_processes_that_have_just_started_are_passed_over() {
@@ -369,12 +229,12 @@ mod tests {
         let spool = SpoolFile::create(&dir, &owner, 8192).unwrap();
         assert_eq!(spool.file().metadata().unwrap().mode() & 0o777, 0o600);
         assert!(list(&dir).unwrap()[0].is_own);
-        assert!(SpoolFile::open_dead(spool.path()).unwrap().is_none(), "it is locked against its own process too");
+        assert!(SpoolFile::open_dead(&spool.path).unwrap().is_none(), "it is locked against its own process too");
         let path = dir.join("jitsym-1-1-1.spool");
         fs::write(&path, [0; 100]).unwrap();
         assert!(SpoolFile::open_dead(&path).is_err(), "others may read it");
         fs::remove_file(&path).unwrap();
-        fs::rename(spool.path(), &path).unwrap();
+        fs::rename(&spool.path, &path).unwrap();
         assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, is_own: false, path: path.clone() }]);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
         // A mapping keeps the lock, without any descriptor.
