@@ -1,4 +1,4 @@
-//! The spool's file: made for one process, locked as long as that lives, backed with memory before it is touched.
+//! The spool file of a process. The process keeps the file locked as long as the process lives.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use super::process::{is_alive, user};
 use super::sort::sort;
 use super::{range_lock, rights};
 
-/// What a spool begins with.
+/// The first bytes of every spool.
 pub const START: [u8; 8] = *b"jitspool";
 
 const PREFIX: &str = "jitsym-";
@@ -30,8 +30,8 @@ pub struct SpoolFile {
     path: PathBuf,
 }
 
-/// A spool of this process. It stays locked without a descriptor, as long as it is mapped: until the process ends or executes
-/// another program, and in no forked child.
+/// A spool of this process that has no descriptor. Its mapping keeps the file locked until the process ends or executes another
+/// program. A forked child does not hold the lock.
 #[derive(Debug)]
 pub struct NamedSpool {
     path: PathBuf,
@@ -41,17 +41,17 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed it or given its name to another file. Not said if the directory is another one: the process may have
-    /// changed its root.
+    /// Whether somebody has removed the spool or given its name to another file. False if the directory at this path is another
+    /// one than before: the process may have changed its root.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Removes the name.
+    /// Removes the file's name, unless the name is already lost.
     pub fn remove(&self) {
         if !self.is_lost() {
-            // Nothing can be done about a failure, and nothing is wrong in the file.
+            // A failure is ignored: nothing can be done about it, and the content of the file is right.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -65,7 +65,7 @@ fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path.parent().unwrap_or(Path::new("/"))).map(|data| number_of(&data))
 }
 
-/// Which process a spool belongs to. Pids are used again, and mean another process in another namespace.
+/// Which process a spool belongs to. The pid alone does not tell: pids are used again, and each pid namespace has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
@@ -73,7 +73,7 @@ pub struct Owner {
     pub start_time: u64,
     /// Number of the pid namespace; 0 if not known.
     pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if not known. In another one its paths mean other files.
+    /// Number of the mount namespace; 0 if not known. In another mount namespace, the owner's paths mean other files.
     pub mount_namespace: u64,
 }
 
@@ -89,7 +89,8 @@ impl Owner {
         }
     }
 
-    /// Whether that process runs, or may, as far as this one can see. In another namespace it cannot, and only the lock tells.
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace: there
+    /// only the lock of the spool tells.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
@@ -97,25 +98,25 @@ impl Owner {
         }
         let stat = if self.is_visible() && shows_our_numbers() { stat(&self.pid.to_string()) } else { None };
         match stat {
-            // In another time namespace it may be rounded another way.
+            // Another time namespace may round the start time differently.
             Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
-            // Hidden, or not to be looked up. It may be a later process with the same pid.
+            // The start time is not to be looked up, so a later process with the same pid counts as the owner.
             None => is_alive(self.pid),
         }
     }
 
-    /// Whether that process would be seen if it ran.
+    /// Whether this process would see the owner if the owner ran.
     pub fn is_visible(&self) -> bool {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
 
-    /// Whether its paths are ours.
+    /// Whether the owner's paths mean the same files in this process.
     pub fn has_our_paths(&self) -> bool {
         self.mount_namespace == namespace("mnt")
     }
 }
 
-/// Clock ticks between the host's boot and the start of a process; `None` for one that is gone or only waits to be reaped.
+/// Clock ticks between the host's boot and the start of a process; `None` if the process is gone or only waits to be reaped.
 pub(super) fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
 }
@@ -123,31 +124,31 @@ pub(super) fn start_time(process: &str) -> Option<u64> {
 fn stat(process: &str) -> Option<String> {
     let mut stat = [0; 1024];
     let len = File::open(format!("/proc/{process}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
-    // The name may hold any bytes.
+    // The name of the program, in the second field, may hold any bytes.
     Some(String::from_utf8_lossy(&stat[..len]).into_owned())
 }
 
-/// Whether `/proc` is that of this pid namespace.
+/// Whether `/proc` shows the numbers of this pid namespace.
 fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
-/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, except for
-/// the number of its threads.
+/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). If the first thread has ended while others run, the state
+/// is that of a process that waits to be reaped. Only the number of threads differs.
 fn start_in(stat: &str) -> Option<u64> {
-    // The name in parentheses may hold anything, also a parenthesis.
+    // The name in parentheses may itself contain a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let threads: u32 = fields.nth(16)?.parse().ok()?;
     if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    // As the clock of this thread's time namespace would have shown it.
+    // The kernel adds the offset of this thread's time namespace.
     let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
     fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
-/// Of this thread: that of a first one that has ended is none.
+/// The number of a namespace of the calling thread. A first thread that has ended has none, so `/proc/self` would not do.
 fn namespace(kind: &str) -> u64 {
     fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
 }
@@ -170,9 +171,9 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// `None` if somebody took it for a dead one before it was locked.
+    /// `None` if another process took the new spool for that of a dead process before it was locked.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
-        // The time makes the name unique: there may be several copies of this library in a process.
+        // The time makes the name unique: a process may contain several copies of this library.
         let path = dir.join(format!("{}{:x}{SUFFIX}", prefix(owner), monotonic_ns()));
         let file = options().create_new(true).mode(0o600).open(&path)?;
         let spool = SpoolFile { file, path };
@@ -193,8 +194,8 @@ impl SpoolFile {
         named.is_ok_and(|named| self.file.metadata().is_ok_and(|own| number_of(&own) == number_of(&named)))
     }
 
-    /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
-    /// `None` if somebody has it.
+    /// Opens what may be the spool of a dead process of this user, and locks it against all others who would recover it. `None`
+    /// if somebody else has locked it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
@@ -206,39 +207,37 @@ impl SpoolFile {
             Err(error) if range_lock::is_taken(&error) => return Ok(None),
             other => other?,
         }
-        // The previous holder of the lock may have removed it.
+        // The previous holder of the lock may have removed the file.
         Ok(spool.is_named().then_some(spool))
     }
 
-    /// Opens what may be a spool for reading. Not through a link, and without waiting for anybody.
+    /// Opens what may be a spool for reading. Follows no link, and does not wait if the file is a pipe.
     pub fn open_to_look(path: &Path) -> io::Result<File> {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// The facts that are needed when it is mapped and no longer has a descriptor.
+    /// What has to be known about the spool once it is mapped and has no descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
     }
 
-    /// The file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes into it, without touching memory: somebody may have cut it.
+    /// Writes to the file by a system call. Access through a mapping would raise SIGBUS if somebody has cut the file.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Removes the name.
+    /// Removes the file's name.
     pub fn remove(&self) {
-        // Nothing can be done about a failure, and nothing is wrong in the file.
+        // A failure is ignored: nothing can be done about it, and the content of the file is right.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -249,25 +248,25 @@ fn options() -> OpenOptions {
     options
 }
 
-/// How the names of all spools of a process begin.
+/// What the names of all spools of a process begin with.
 fn prefix(owner: &Owner) -> String {
     format!("{PREFIX}{}-{:x}-", owner.pid, owner.start_time)
 }
 
-/// A spool in a directory, by its name.
+/// What the name of a spool in a directory says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    /// Time since boot, in nanoseconds. First, because lists are in this order.
+    /// When the spool was made (`monotonic_ns`). The first field, because lists are in the order of this time.
     pub made: u64,
     pub pid: u32,
-    /// Of this process; or of the program that it was before it executed this one.
+    /// Whether the spool belongs to this process, or to the program that this process ran before it executed this one.
     pub is_own: bool,
     pub path: PathBuf,
 }
 
 impl Listed {
-    /// Whether it was made just now by a process that seems to live. It tells that without opening anything, for many processes that
-    /// start at once: each of them looks at the spools of all others.
+    /// Whether the spool was made within the last second by another process that seems to live. This opens no file: if many
+    /// processes start at once, each of them looks at the spools of all others.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
@@ -293,21 +292,21 @@ pub fn pid_in(name: &str) -> Option<u32> {
     parse_name(name).map(|(pid, ..)| pid)
 }
 
-/// Whether the process that a spool belongs to has locked it.
+/// Whether the process to which a spool belongs holds its lock.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let is_spool = name.to_str().is_some_and(|name| parse_name(name).is_some());
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
     is_spool && opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
-/// Whether a file begins as a spool does; one that was just made has zeros there, or nothing.
+/// Whether a file begins as a spool does. A new spool has zeros there, or is empty.
 pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
     let mut start = [0; START.len()];
     let read = dir.open_to_read(name).and_then(|file| file.read_at(&mut start, 0));
     read.is_ok() && (start == START || start == [0; START.len()])
 }
 
-/// The pid in the name of a spool, when that process was started, and when the spool was made.
+/// The pid in the name of a spool, when that process started, and when the spool was made.
 fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
     let (pid, times) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
     let (start, made) = times.split_once('-')?;
