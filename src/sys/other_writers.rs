@@ -28,7 +28,7 @@ fn descriptors(file: Identity) -> Vec<RawFd> {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
-    // Without `/proc`, all numbers are tried that a process may have by the usual limit.
+    // Without `/proc`, all numbers below the usual limit of a process are tried.
     let listed = listing::numbers(Path::new(&dir)).ok();
     in_host_table(|| {
         let numbers = listed.clone().unwrap_or_else(|| (0..1024).collect());
@@ -81,7 +81,7 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
-/// The host's descriptors through which the file can be written to, with their flags. Leaves out `ours`.
+/// The host's descriptors through which the file can be written to, without `ours`, and their flags.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
@@ -100,7 +100,7 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
 
-/// As `writes`, for a file that may have been cut. If `is_cut`, it may take a quarter of a second.
+/// As `writes`, for a file that may have been cut. If `is_cut`, the call may take a quarter of a second.
 ///
 /// A process that opens a file with O_TRUNC cuts the file some time before the descriptor exists (linux fs/open.c,
 /// `do_sys_openat2`), and may wait for a processor in between. So a file that was cut is checked again for a while.
@@ -158,7 +158,8 @@ fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 
-/// Tells other copies of this library whether this copy writes to a file. A mapping of the file would keep the lock.
+/// Tells other copies of this library whether this copy writes to a file. Has to be called with `false` before the file is
+/// closed, because a mapping of the file keeps the lock.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
     // On a file system without locks, other copies are not told and not seen.
@@ -171,7 +172,7 @@ fn has_other_copy(ours: &File) -> bool {
 }
 
 /// Whether a file was written to since this process started; `None` if that is not known. An earlier process with the same pid
-/// had ended by then. So the writer is somebody in this process, who may have closed the file since.
+/// had ended before. So the writer is somebody in this process, who may have closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }

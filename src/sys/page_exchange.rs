@@ -1,4 +1,4 @@
-//! Has valgrind read a file as the origin of pages that are mapped already: for a moment the file is mapped in their place.
+//! Has valgrind read a file as the origin of pages that are mapped already, by mapping the file in their place for a moment.
 //!
 //! valgrind reads debugging information when a program maps a file, and drops it when the program unmaps the file. Moving pages
 //! (`mremap`) does neither. So the pages are moved away, the file is mapped, and the pages are moved back over the file. They
@@ -41,7 +41,7 @@ pub fn data_page() -> io::Result<u64> {
 pub struct Origin<'a> {
     pub file: &'a File,
     pub text_at: u64,
-    /// The address at which the file's first page is mapped too.
+    /// The address at which the file's first page is mapped as well.
     pub data: u64,
 }
 

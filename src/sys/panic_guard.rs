@@ -54,7 +54,7 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call: what was noted before does not belong to it. Does not catch panics.
+/// Runs `body` as one call, so that notes of refusals from before do not belong to it. Does not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {

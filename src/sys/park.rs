@@ -1,5 +1,5 @@
-//! How a thread sleeps until another thread wakes it. Unlike `std::thread::park`, this needs no handle for the thread: std
-//! allocates one, and without memory that allocation ends the process.
+//! How a thread sleeps until another thread wakes it, in place of `std::thread::park`. std allocates a handle for the thread, and
+//! without memory that allocation ends the process.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Prefetches cache lines that are used soon, because they come from another processor's cache. Nothing happens if the address
-//! has no memory.
+//! Prefetches cache lines that the caller uses soon and that are in another processor's cache. An address without memory is
+//! ignored.
 
 /// Prefetches the line at an address for reading.
 #[inline(always)]
@@ -22,8 +22,8 @@ pub fn to_read(at: *const u8) {
 /// Prefetches the line `BYTES` after an address for writing.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's function is not used: unless the compiler knows that the processor has the instruction, it prefetches for
-    // reading.
+    // The compiler's function is not used, because it prefetches for reading unless the compiler is told that the processor has
+    // the instruction.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as above. 64-bit processors without the instruction ignore it.
     unsafe {

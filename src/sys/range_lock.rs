@@ -1,6 +1,6 @@
-//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Such a lock ends with the open file, which every mapping
-//! of the file keeps. The locks of a process (`F_SETLK`) would end when the process closes any descriptor of the file, and with
-//! its descriptor table.
+//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Such a lock lasts until the open file is closed, and every
+//! mapping keeps the file open. The locks of a process (`F_SETLK`) would end when the process closes any descriptor of the file,
+//! and with its descriptor table.
 
 use std::fs::File;
 use std::io;

@@ -10,9 +10,9 @@ use super::panic_guard;
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
-    /// Counts all failures of the process in their order.
+    /// The position of this failure in the order of all failures of the process.
     pub number: u64,
-    /// The process in which the call was refused. In a forked child, the thread has its parent's refusals.
+    /// The process in which the call was refused. After a fork, the child's thread still has the parent's refusals.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
@@ -87,7 +87,7 @@ pub fn last() -> Refusal {
 }
 
 impl Refusal {
-    /// Whether there is a text beside that of the error.
+    /// Whether the refusal says more than its error does.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty()
     }

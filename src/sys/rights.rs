@@ -1,6 +1,6 @@
 //! Whether this process may do more than other processes of its user.
 //!
-//! If it may, the kernel keeps other processes of its user from its memory (ptrace(2), "Ptrace access mode checking"). A file
+//! If this process may do more, the kernel keeps the others from its memory (ptrace(2), "Ptrace access mode checking"). A file
 //! that belongs to the user and is mapped by this process would be a way around that.
 
 use rustix::thread::capabilities;

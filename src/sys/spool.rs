@@ -100,7 +100,7 @@ impl Owner {
         match stat {
             // Another time namespace may round the start time differently.
             Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
-            // The start time is not to be looked up, so a later process with the same pid counts as the owner.
+            // The start time cannot be looked up, so a later process with the same pid counts as the owner.
             None => is_alive(self.pid),
         }
     }

@@ -34,8 +34,8 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds or somewhat longer, or for less after a spurious wakeup. It is no cancellation point
-/// and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system call.
+/// Sleeps for this number of microseconds or somewhat longer, or for less after a spurious wakeup. This is not a cancellation
+/// point and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
@@ -184,14 +184,14 @@ pub const STACK: usize = 512 << 10;
 /// Ends the process as the C library does when a program's last thread ends: `exit(0)`. A new thread calls `exit`, because exit
 /// handlers need a stack and signals as threads of the host have them.
 ///
-/// A sandbox or a limit may forbid another thread. Then the calling thread, which is one of ours, turns into an ordinary thread
-/// and calls `exit` itself. Nobody may wait for the calling thread from then on. To ensure that, `leave` is called first.
+/// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an ordinary
+/// thread and calls `exit` itself. Nobody may wait for the calling thread from then on. To ensure that, `leave` is called first.
 pub fn end_process(leave: fn()) {
-    /// The pid of the process in which a thread is about to exit; 0 once that thread has its own name. Until then another thread
-    /// of ours takes it for one of ours, and may call this function too.
+    /// The pid of the process in which a thread is about to exit; 0 once that thread has a name of its own. Until then its name
+    /// is one of `OURS`, so another thread of the library may find no thread of the host and call this function too.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // So far the thread has the name of a thread of ours, and other copies of the library would take it for one.
+        // The old name is one of `OURS`, by which all copies of the library tell their threads from the host's.
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
@@ -230,7 +230,7 @@ pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 /// As `spawn_quiet`, for a thread that allocates no memory: with a thread's first allocation, glibc sets 64 MiB of address space
 /// aside. The body has to begin with `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
-    // A new thread inherits its creator's signal mask, and has it until `become_quiet`.
+    // A new thread inherits its creator's signal mask. So it takes no signals before `become_quiet` either.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
@@ -302,7 +302,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
-    // A call of the host waits for a thread of that name, which therefore keeps the caller's priority and processors.
+    // A call of the host waits for a thread named `APART`, which therefore keeps the caller's priority and processors.
     if name != APART {
         be_ordinary();
     }

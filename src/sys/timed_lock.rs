@@ -52,8 +52,8 @@ impl<T> TimedLock<T> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// Takes the lock without waiting. `None` if somebody holds it, or is just taking it. A forked child has to use this: the
-    /// holder may be a thread of its parent.
+    /// Takes the lock without waiting. `None` if somebody holds it, or is just taking it. For a forked child, in which a holder
+    /// from the parent would never release the lock.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }

@@ -32,8 +32,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now. Never 0. If this thread has seen what another thread published, the time is no less than the times that the
-    /// other thread got before.
+    /// The time now. Never 0. If this thread has seen what another thread published, this time is no earlier than the times that
+    /// the other thread got before it published.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {

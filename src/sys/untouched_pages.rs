@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::mapping::page_size;
 
-/// Set if a page is in memory (bit 63) or in the swap (bit 62). The kernel shows both bits without privileges.
+/// The bits of an entry that say that the page is in memory (63) or in the swap (62). The kernel shows both without privileges.
 const TOUCHED: u64 = 1 << 63 | 1 << 62;
 /// How many pages one read covers.
 const STEP: usize = 64;

@@ -26,7 +26,7 @@ pub enum Dialect {
     Offsets,
 }
 
-/// The addresses of the unwinder's functions. Any may be 0: perhaps no library of the process has that function.
+/// The addresses of the unwinder's functions. An address is 0 if no library of the process has that function.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -101,8 +101,8 @@ pub fn dialect() -> Option<Dialect> {
 
 /// Finds out which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version, so
 /// a table is registered for a moment: the old version links the table's object into a list, and the new version leaves the link
-/// untouched. LLVM libunwind used to have functions of these names that do nothing, and later versions do not have them. Then the
-/// process may also have libgcc's functions, which nothing uses for unwinding.
+/// untouched. LLVM libunwind used to have functions of these names that do nothing, and later versions do not have them. Beside
+/// such a libunwind, the process may also have libgcc's functions, which nothing uses for unwinding.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -133,9 +133,9 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries. Each array of tables begins with a pointer to the second word of this. When libgcc is to forget an
-/// array that begins with four zero bytes, it takes the array for an empty table, and keeps what it knows. The pointer to a table
-/// at a multiple of 4 GiB begins with four zero bytes, and the pointer to this table's second word does not.
+/// A table without entries. Each array of tables begins with a pointer to the second word of this. The reason: when libgcc is to
+/// forget an array that begins with four zero bytes, it takes the array for an empty table, and forgets nothing. The pointer to a
+/// table at a multiple of 4 GiB begins with four zero bytes, and the pointer to this table's second word does not.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
@@ -149,7 +149,8 @@ pub struct Registered {
     object: Option<Box<Object>>,
     /// The array that libgcc finds tables by, which ends with NULL. Empty for a single table.
     array: Vec<*const u8>,
-    /// Where the FDE has its code's address and size, and the ones that libgcc knows the table by.
+    /// For `Registered::part`: where the FDE has its code's address and size, and the address and size that libgcc knows the
+    /// table by.
     part: Option<(*mut Code, Code)>,
 }
 

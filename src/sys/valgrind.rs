@@ -101,8 +101,8 @@ fn known() -> Option<Tool> {
     }
 }
 
-/// The tool of valgrind that runs the process. valgrind is asked once, by the first call that opens a session or comes before
-/// that.
+/// The tool of valgrind that runs the process. valgrind is asked once: by the call that opens the first session, or an earlier
+/// call.
 #[inline]
 pub fn tool() -> Tool {
     known().unwrap_or_else(|| {
@@ -119,8 +119,8 @@ fn ask_for_tool() -> Tool {
     // that helgrind knows.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains about requests to other tools, so it is recognised by the library that it has the loader load, as most tools
-    // do.
+    // DHAT complains about requests to other tools, so it must be recognised first. Like most tools, it has the loader load a
+    // library.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -215,7 +215,7 @@ pub fn make_defined(bytes: &[u8]) {
 /// Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
 ///
 /// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`). More than 300 blocks later the next turn of the thread has begun.
+/// `VEX_TRC_JMP_YIELD`). This function runs more blocks than that, so when it returns, the thread's next turn has begun.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]

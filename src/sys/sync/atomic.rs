@@ -1,5 +1,5 @@
-//! Atomics of which one access can be made weaker, by which a test shows that it would notice. For builds that look for races
-//! (see `sync`).
+//! Atomics for builds that look for races. One access can be made weaker, by which a test shows that it would notice (see
+//! `sync`).
 
 use std::fmt;
 use std::panic::Location;
@@ -16,7 +16,7 @@ use std::sync::atomic as inner;
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 
-/// The line before the environment was read.
+/// Value of `WEAK_LINE` before the environment was read.
 const NOT_ASKED: u32 = u32::MAX;
 
 /// Weakens the accesses at a place, `FILE:LINE`, and ends the weakening of the previous place.

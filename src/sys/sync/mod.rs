@@ -1,10 +1,10 @@
 //! Atomics, locks and channels for the whole library, so that tools which look for races get kinds that they understand.
 //!
 //! * By default they are those of the standard library and of crossbeam.
-//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's locks are
-//!   futexes, and partly in code that no tool has instrumented.
-//! * With `--cfg jitsym_loom` (`tests/models`) they are loom's, which runs every order of events, and each with every value that a
-//!   load may return.
+//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's locks
+//!   are futexes, and partly in code that no tool has instrumented.
+//! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every value
+//!   that it may return.
 //!
 //! In the last two builds, one access can be made to give no order (`weaken`), to see that the tools notice.
 

@@ -2,14 +2,14 @@
 //!
 //! The writer compares the counter with the clock once a round and publishes a straight line: time as a function of the counter.
 //! A registering thread reads the counter and looks up the time on the line. Such a stamp differs from the clock by less than a
-//! microsecond (by tens of nanoseconds, unless the kernel has just begun to slew the clock). Stamps never go back: a thread that
-//! has seen what another thread published after taking a stamp gets the same time or a later one. That rests on six things.
+//! microsecond (by tens of nanoseconds, unless the kernel has just begun to slew the clock). Stamps never go back: if a thread
+//! takes a stamp and then publishes something, no thread that has seen this takes an earlier stamp. That rests on six things.
 //!
 //! * The counter is read after everything that precedes it in the program, see `clock::arch_ticks`.
 //! * A new line begins where the old line is, or higher. A line that is ahead of the clock runs slower until they meet.
-//! * A line begins no lower than the clock, so it may follow stamps that were taken from the clock itself. If threads go back
-//!   from a line to the clock, the clock is held: stamps are no earlier than the height that the line has reached. While the
-//!   clock is held, each stamp is a nanosecond later than the one before.
+//! * A line begins no lower than the clock, so its stamps are no earlier than those that threads took from the clock before. If
+//!   threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the line has
+//!   reached. While the clock is held, each stamp is a nanosecond later than the one before.
 //! * The clock stands still while the machine is suspended. The counter may continue meanwhile, or restart. If it continues for
 //!   longer than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so
 //!   the clock need not be held. If the counter restarts, its values could be on the old line again hours later. So no line is
@@ -47,7 +47,7 @@ const CATCH_UP_NS: u64 = 50_000_000;
 /// A stamp of a held clock is later than the clock by less than this. The clock is held until it is this much above the height of
 /// the line. Threads can take far fewer stamps in this time than it has nanoseconds, and each stamp adds 1 ns.
 const HELD_NS: u64 = 1_000_000;
-/// The most that may lie between the beginning of a line and its publication: about 20 µs.
+/// The most ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
 /// A reading of the clock that takes longer than this was interrupted: about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
@@ -106,7 +106,7 @@ impl Line {
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// The height that the line has reached: no thread has taken a later stamp from it. `ns`: what the clock shows.
+    /// The height that the line has reached: no thread has taken a later stamp from the line. `ns`: what the clock shows.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -175,8 +175,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Drops everything but the height of the line. Threads follow the line until the new calibration is published, so this takes
-    /// the height that the line will have then.
+    /// Drops everything but the height of the line. Threads follow the line until the new calibration is published, so the line's
+    /// height at that time is kept.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -256,8 +256,8 @@ impl PublishedLine {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Published {
-    /// How many lines were published. The lowest bit says which place has the last line. The next line is written to the other
-    /// place, so no thread ever waits for a writer that is interrupted.
+    /// How many lines were published. The lowest bit is the index of the last line. The next line is written to the other place,
+    /// so no thread ever waits for a writer that is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
     /// The last stamp that was taken while the clock was held.
@@ -288,7 +288,7 @@ impl Published {
     }
 }
 
-/// Whether the counter is fit for this, on this machine.
+/// Whether the counter is fit to tell the time on this machine.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
     /// Not found out yet. Finding out takes some 40 µs, for which `jitsym_init` should not wait.

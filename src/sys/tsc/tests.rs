@@ -309,7 +309,7 @@ fn there_is_no_line_while_the_writer_sleeps() {
         assert!(!matches!(counter, Counter::Unfit), "the kernel has given up the counter");
     }
     let before = calibrated.now();
-    // If each reading of the clock is interrupted, `rest` leaves the line as it is. So it is tried again.
+    // If each reading of the clock is interrupted, `rest` leaves the line as it is, so the test calls it again.
     let is_gone = || {
         calibrated.rest();
         !line().exists()
