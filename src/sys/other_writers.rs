@@ -21,8 +21,7 @@ use super::{clock, host_fds, listing, range_lock, thread};
 /// The descriptors that the host's threads have open for a file.
 ///
 /// The background thread has its own descriptor table. It lists the host's descriptors in `/proc`, and has the thread of
-/// `host_fds` look at each of them. That thread opens nothing, because the host may close any descriptor in its table at any
-/// time.
+/// `host_fds` look at each. That thread opens nothing, because the host may close any descriptor in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
     let dir = match (DescriptorTable::current().is_host(), host_fds::tid()) {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
@@ -52,7 +51,7 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
-    // The system call is made by its number: older C libraries have no wrapper, and rustix would ask the loader for one.
+    // By number, because older C libraries have no wrapper, and rustix would ask the loader for one.
     // SAFETY: the path ends with a NUL, and there is room for the answer, for which zero is a valid value.
     let (result, data) = unsafe {
         let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
@@ -95,7 +94,7 @@ fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     })
 }
 
-/// Whether somebody else in this process can write to the file. `ours` is the caller's own open file, if there is one.
+/// Whether somebody else in this process can write to the file. `ours` is the caller's own open file, if any.
 pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
@@ -126,17 +125,16 @@ pub fn make_appending(file: Identity, ours: &File) {
 }
 
 /// Each copy of this library locks a byte of the files that it writes to, because no copy sees what another copy has open. These
-/// bytes begin at this offset, far after the end of any file. Each process has its own range of them, and each copy its own byte
-/// in that range.
+/// bytes begin here, far after the end of any file. Each process has a range of them, and each copy a byte in that range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// A number that is the same in all copies in this process and differs from that of any other process. It is computed from the
+/// A number that is the same everywhere in this process and differs from that of any other process. It is computed from the
 /// random bytes that the kernel has given to the process (getauxval(3), `AT_RANDOM`). Everybody can see which bytes are locked,
-/// so the number must reveal nothing: neither those random bytes, from which the C library makes secrets, nor an address.
+/// so it must reveal nothing: neither those random bytes, from which the C library makes secrets, nor an address.
 fn secret(of: usize) -> libc::off_t {
-    // SAFETY: getauxval returns the address of 16 bytes that never change, or 0.
+    // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
     let mut hasher = DefaultHasher::new();
     (random, of).hash(&mut hasher);
@@ -208,7 +206,7 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // Now another copy of the library, whose descriptors this copy does not see.
+        // Another copy of the library, whose descriptors this copy does not see.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {

@@ -1,4 +1,4 @@
-//! The spool file of a process. The process keeps the file locked as long as the process lives.
+//! The spool file of a process, which keeps the file locked as long as it lives.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -41,17 +41,17 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed the spool or given its name to another file. False if the directory at this path is another
-    /// one than before: the process may have changed its root.
+    /// Whether somebody has removed the spool or given its name to another file. False if its directory is another one than
+    /// before: the process may have changed its root.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Removes the file's name, unless the name is already lost.
+    /// Removes the file's name, unless it is lost.
     pub fn remove(&self) {
         if !self.is_lost() {
-            // A failure is ignored: nothing can be done about it, and the content of the file is right.
+            // A failure is ignored: nothing can be done about it, and the file's content is right.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -89,8 +89,8 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace: there
-    /// only the lock of the spool tells.
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace, where
+    /// only the lock tells.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
@@ -216,7 +216,7 @@ impl SpoolFile {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// What has to be known about the spool once it is mapped and has no descriptor.
+    /// What has to be known when the spool is mapped and has no descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
@@ -230,14 +230,14 @@ impl SpoolFile {
         &self.path
     }
 
-    /// Writes to the file by a system call. Access through a mapping would raise SIGBUS if somebody has cut the file.
+    /// Writes by a system call: through a mapping this would raise SIGBUS if somebody has cut the file.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 
     /// Removes the file's name.
     pub fn remove(&self) {
-        // A failure is ignored: nothing can be done about it, and the content of the file is right.
+        // A failure is ignored: nothing can be done about it, and the file's content is right.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -265,8 +265,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether the spool was made within the last second by another process that seems to live. This opens no file: if many
-    /// processes start at once, each of them looks at the spools of all others.
+    /// Whether the spool was made within the last second by another process that seems to live. Opens no file: when many
+    /// processes start at once, each looks at the spools of all others.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)

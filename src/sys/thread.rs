@@ -18,12 +18,12 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as that can be known. Three places are
-/// checked: the stack that the thread runs on, its own stack, where the C library has the thread's data, and its signal stack.
+/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as that can be known: the stack that the
+/// thread runs on, its own stack, where the C library has the thread's data, and its signal stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: both calls only report; the pointer is valid.
+    // SAFETY: both calls only report.
     let (own, signals) = unsafe {
         libc::sigaltstack(std::ptr::null(), signals.as_mut_ptr());
         (libc::pthread_self() as u64, signals.assume_init())
@@ -34,20 +34,20 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds or somewhat longer, or for less after a spurious wakeup. This is not a cancellation
-/// point and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system call.
+/// Sleeps for this number of microseconds or somewhat longer, or for less after a spurious wakeup. This is no cancellation point
+/// and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
 }
 
-/// In a model no time passes: other threads run instead.
+/// In a model no time passes, but other threads run.
 #[cfg(jitsym_loom)]
 pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
-/// Whether the C library knows of no other thread in this process. True as well if the C library does not say.
+/// Whether the C library knows of no other thread in this process, or does not say.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
     // SAFETY: glibc has such a byte, from version 2.32 on.
@@ -59,15 +59,15 @@ pub fn cpu_time() -> u64 {
     super::clock::read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Signals that a thread raises by its own actions. If such a signal is raised while it is blocked, the kernel ends the process
-/// and calls no handler. The host's handler may be that of a sandbox, which answers system calls in place of the kernel (SIGSYS),
-/// or that of a crash reporter.
+/// Signals that a thread raises by its own actions. If one is raised while it is blocked, the kernel ends the process, even if
+/// the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the kernel (SIGSYS), or
+/// that of a crash reporter.
 ///
 /// SIGABRT is not among them: `abort` unblocks it by itself, and a SIGABRT that is sent is like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// The set of all signals but these if `all`, else the set of these alone.
+/// All signals but these, or none but these.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
@@ -82,8 +82,7 @@ fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     }
 }
 
-/// Changes which signals the calling thread has blocked. Returns the set that was blocked before; `None` if a sandbox has refused
-/// the change.
+/// Changes which signals the calling thread has blocked. Returns the previous set; `None` if a sandbox has refused the change.
 fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::sigset_t> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: the pointers are valid, and the set is filled in if the call does not fail.
@@ -163,7 +162,6 @@ extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// What a new thread is called and what it runs.
 struct Start {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
@@ -173,7 +171,7 @@ struct Start {
 pub const WRITER: &CStr = c"jitsym-writer";
 /// Name of the thread that shares the host's descriptors (`host_fds`).
 pub const DELEGATE: &CStr = c"jitsym-host";
-/// Name of the threads that work on files for a call.
+/// Name of the threads that work on files during a call.
 pub const APART: &CStr = c"jitsym-files";
 /// Name of the thread that looks at the lists of debuggers.
 pub const BRIDGE: &CStr = c"jitsym-bridge";
@@ -181,14 +179,14 @@ pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
 /// Bytes of stack that a thread has beside what the C library needs there.
 pub const STACK: usize = 512 << 10;
 
-/// Ends the process as the C library does when a program's last thread ends: `exit(0)`. A new thread calls `exit`, because exit
+/// Ends the process as the C library does after a program's last thread: `exit(0)`. A new thread calls `exit`, because exit
 /// handlers need a stack and signals as threads of the host have them.
 ///
 /// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an ordinary
-/// thread and calls `exit` itself. Nobody may wait for the calling thread from then on. To ensure that, `leave` is called first.
+/// thread and calls `exit` itself. `leave` is called first, to ensure that nobody waits for the thread from then on.
 pub fn end_process(leave: fn()) {
     /// The pid of the process in which a thread is about to exit; 0 once that thread has a name of its own. Until then its name
-    /// is one of `OURS`, so another thread of the library may find no thread of the host and call this function too.
+    /// is one of `OURS`, so another thread of the library may find none of the host's and call this function too.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // The old name is one of `OURS`, by which all copies of the library tell their threads from the host's.
@@ -206,7 +204,7 @@ pub fn end_process(leave: fn()) {
     // SAFETY: the pointers are valid.
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
-        // Without this, exit handlers would take the thread for one that was interrupted in the middle of a call.
+        // Exit handlers would take the thread for one that was interrupted in the middle of a call.
         panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
@@ -243,8 +241,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends, which must be about to happen. Does not wait if the calling thread is that thread: then it
-    /// exits the process (`end_process`).
+    /// Waits until the thread ends, which must be about to happen. Does not wait for the calling thread itself, when it exits the
+    /// process (`end_process`).
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -298,7 +296,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// Makes the calling thread one of the library's: sets its name, and blocks all signals but those of `OWN_FAULTS`.
+/// Makes the calling thread one of the library's: it gets this name, and takes no signals but those of `OWN_FAULTS`.
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
@@ -309,9 +307,9 @@ pub fn become_quiet(name: &'static CStr) {
 }
 
 /// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of the
-/// process's first thread, as far as the kernel allows that. The calling thread has inherited all three from the thread that
-/// opened the session. Work in the background must not have a real-time priority. On processors where the writer gets hardly any
-/// time, records would be dropped.
+/// process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that opened
+/// the session. Work in the background must not have a real-time priority. Where the writer gets hardly any time, records are
+/// dropped.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // System calls, because musl has no such functions.
@@ -336,13 +334,12 @@ fn be_ordinary() {
     }
 }
 
-/// Arranges that `end` is called when the calling thread ends. False if there is no memory for that.
+/// Has `end` called when the calling thread ends. False if there is no memory for that.
 ///
 /// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's other
-/// handlers. It does not forget a destructor of a key, and does not wait for one that runs.
+/// handlers, but not this one, and does not wait if it runs.
 ///
-/// A destructor of thread-local storage would not do: the C library ends the process if there is no memory to note the
-/// destructor.
+/// A destructor of thread-local storage would not do: the C library ends the process if there is no memory to note one.
 pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
     /// The key plus 1; 0 if no key was made yet.
     static KEY: AtomicU64 = AtomicU64::new(0);

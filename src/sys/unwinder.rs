@@ -1,8 +1,8 @@
 //! The unwinder of the process: how unwind tables in memory are registered with it.
 //!
-//! C++ exceptions, `backtrace` and the end of a thread all use one unwinder library. A process may have one of three kinds of it.
-//! Each kind has the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
-//! UnwindLevel1-gcc-ext.c, `__register_frame`).
+//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library, which is of one of three kinds. Each kind has
+//! the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c,
+//! `__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -21,8 +21,7 @@ pub enum Dialect {
     Tree,
     /// LLVM libunwind: a list of FDEs, which are registered one by one.
     Each,
-    /// nongnu libunwind (`sys/libunwind`), which a process may have beside one of the others: a list. No two tables should
-    /// overlap.
+    /// nongnu libunwind (`sys/libunwind`), beside one of the others: a list. No two tables should overlap.
     Offsets,
 }
 
@@ -99,10 +98,10 @@ pub fn dialect() -> Option<Dialect> {
     })
 }
 
-/// Finds out which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version, so
-/// a table is registered for a moment: the old version links the table's object into a list, and the new version leaves the link
-/// untouched. LLVM libunwind used to have functions of these names that do nothing, and later versions do not have them. Beside
-/// such a libunwind, the process may also have libgcc's functions, which nothing uses for unwinding.
+/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when a
+/// table is registered, the old version links the table's object into a list, and the new version leaves the link untouched. LLVM
+/// libunwind used to have functions of these names that do nothing, and later versions lack them. Beside such a libunwind, the
+/// process may also have libgcc's functions, which nothing uses for unwinding.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -133,9 +132,9 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries. Each array of tables begins with a pointer to the second word of this. The reason: when libgcc is to
-/// forget an array that begins with four zero bytes, it takes the array for an empty table, and forgets nothing. The pointer to a
-/// table at a multiple of 4 GiB begins with four zero bytes, and the pointer to this table's second word does not.
+/// A table without entries. Each array of tables begins with a pointer to its second word, for this reason: libgcc takes an array
+/// that begins with four zero bytes for an empty table, and does not forget the array when it should. A pointer to a table at a
+/// multiple of 4 GiB begins with four zero bytes.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
@@ -149,15 +148,14 @@ pub struct Registered {
     object: Option<Box<Object>>,
     /// The array that libgcc finds tables by, which ends with NULL. Empty for a single table.
     array: Vec<*const u8>,
-    /// For `Registered::part`: where the FDE has its code's address and size, and the address and size that libgcc knows the
-    /// table by.
+    /// For `Registered::part`: where the FDE has its code's address and size, and the ones that libgcc knows the table by.
     part: Option<(*mut Code, Code)>,
 }
 
 /// The address and size of code, as an FDE has them.
 type Code = [u64; 2];
 
-// SAFETY: only libgcc reads through the pointers while other threads may read too, and libgcc may be called from any thread.
+// SAFETY: while other threads use the pointers, only libgcc reads through them, and libgcc may be called from any thread.
 unsafe impl Send for Registered {}
 
 impl Registered {
@@ -172,15 +170,14 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Registers a table with one FDE with `Dialect::Tree`, but for a part of the code only. `None` if `addr_at` is not in the
-    /// table.
+    /// Registers a table with one FDE with `Dialect::Tree`, for a part of the code. `None` if `addr_at` is not in the table.
     ///
-    /// libgcc reads the addresses of a table when the table is registered, and again when it is deregistered. So the FDE names
-    /// the part at both times, and the whole code in between.
+    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So the FDE names
+    /// the part at both times, and all of the code in between.
     ///
     /// # Safety
-    /// The table ends with a zero word, and has the code's address and size at `addr_at`. The table stays where it is until this
-    /// is dropped. Nobody else writes to the table, and nobody looks for the code now or when this is dropped.
+    /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays where it is until this is
+    /// dropped. Nobody else writes to it, and nobody looks for the code now or when this is dropped.
     pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
         let register = functions().register_info?;
         let mut object: Box<Object> = Box::new([0; 8]);
@@ -218,7 +215,7 @@ impl Registered {
 }
 
 /// Objects of tables that are deregistered from libgcc. Up to version 12, libgcc reads a table's object once more after it has
-/// found code by that table and released its lock. The code may still be live, because another table may contain it now.
+/// found code by that table and released its lock. That code may be live, because another table may contain it now.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -241,19 +238,19 @@ impl Drop for Registered {
     }
 }
 
-/// Takes the lock for changes of `Dialect::Each` and releases it, and changes nothing. In a forked child this may never return:
-/// the lock's owner may be a thread of the parent.
+/// Takes and releases the lock for changes of `Dialect::Each`. In a forked child this may never return, because the lock's holder
+/// may be a thread of the parent.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
-    // SAFETY: the function only looks for this address among those that are registered, and does not find it.
+    // SAFETY: the function looks for this address among those that are registered, and finds none.
     functions().deregister.into_iter().for_each(|deregister| unsafe { deregister(&raw const NO_TABLE) });
 }
 
 /// Sets four bytes of a registered table to 0.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {
-        // SAFETY: the field is these four bytes. The unwinder may read them on another thread now, and sees the old values or the
-        // new ones.
+        // SAFETY: the field has four bytes. The unwinder may read them on another thread, and sees the old values or the new
+        // ones.
         unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
         fence(Ordering::SeqCst);
     }
@@ -271,7 +268,6 @@ pub fn find(addr: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A table is deregistered from the list wherever it lies.
     #[test]
     fn table_at_a_multiple_of_4_gib() {
         const ROOM: usize = 8 << 30;
@@ -291,7 +287,7 @@ mod tests {
         if dialect() != Some(Dialect::List) {
             return;
         }
-        // SAFETY: the memory is new, and the one page that is used stays as long as the table is registered.
+        // SAFETY: the memory is new, and its one page that is used stays as long as the table is registered.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let memory = libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0);

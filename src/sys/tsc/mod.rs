@@ -10,16 +10,16 @@
 //! * A line begins no lower than the clock, so its stamps are no earlier than those that threads took from the clock before. If
 //!   threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the line has
 //!   reached. While the clock is held, each stamp is a nanosecond later than the one before.
-//! * The clock stands still while the machine is suspended. The counter may continue meanwhile, or restart. If it continues for
-//!   longer than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so
-//!   the clock need not be held. If the counter restarts, its values could be on the old line again hours later. So no line is
-//!   published while the writer sleeps.
-//! * A stamp counts only if its line is still the published one after the stamp was computed. So a thread that was interrupted
-//!   meanwhile does not return a time from an old line.
-//! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
+//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer than
+//!   the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the clock is
+//!   not held. If the counter restarts, its values could be on the old line again hours later. So there is no line while the
+//!   writer sleeps.
+//! * A stamp counts only if its line is still the published one afterwards. So a thread that was interrupted meanwhile does not
+//!   return a time from an old line.
+//! * The rates of the old and the new line differ by less than 100 parts in a million, and a new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take meanwhile are ahead of the new line by 2 ns at
-//!   most, and taking a stamp and passing it on takes several times that. If the writer is interrupted between its last reading
-//!   of the counter and the very next store, the 2 ns grow: by 1 ns for each millisecond or so, while the clock is not slewed.
+//!   most. Taking a stamp and passing it on takes several times that. If the writer is interrupted between its last reading of
+//!   the counter and the very next store, the 2 ns grow: by 1 ns for each millisecond or so, while the clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -32,24 +32,24 @@ use crate::sys::sync::outside::Mutex;
 const REACH_NS: u64 = 100_000_000;
 /// A line is drawn through samples that are at least this far apart. A short span makes a short line.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
-/// Before the first line is drawn, the rates of two spans are compared. They may differ by this many parts in a million: the
-/// slewing of NTP, 500, and the error of a reading. If they differ by more, the counter or the clock has jumped.
+/// How much the rates of two spans may differ for the first line, in parts in a million: the slewing of NTP, 500, and the error
+/// of a reading. If they differ by more, the counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
 /// The span grows to between one and two times this. That is long against the error of a reading, and short enough to follow the
 /// slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
-/// A longer span is not used: slewing of the clock long ago says nothing about the present rate.
+/// A longer span is not used: slewing long ago says nothing about the present rate.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
 /// If a line misses the clock by more than this, the line and the samples that it was drawn from are dropped.
 const TOLERANCE_NS: u64 = 2_000;
-/// A line that is ahead of the clock meets the clock after this time, unless it is replaced before.
+/// A line that is ahead of the clock meets it after this time, unless the line is replaced before.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// A stamp of a held clock is later than the clock by less than this. The clock is held until it is this much above the height of
-/// the line. Threads can take far fewer stamps in this time than it has nanoseconds, and each stamp adds 1 ns.
+/// A stamp of a held clock is later than the clock by less than this, and the clock is held until it is this much above the line.
+/// Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
 const HELD_NS: u64 = 1_000_000;
 /// The most ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
-/// A reading of the clock that takes longer than this was interrupted: about 200 ns.
+/// A reading of the clock that takes longer was interrupted: about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
 /// A sample is the best of this many readings.
 const READINGS: usize = 4;
@@ -175,8 +175,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Drops everything but the height of the line. Threads follow the line until the new calibration is published, so the line's
-    /// height at that time is kept.
+    /// Drops everything but the height of the line: its height when the new calibration is published, because threads follow it
+    /// until then.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -347,7 +347,7 @@ impl Calibrated {
             let new = change(old, sample);
             let held = self.published.last_held.load(Ordering::Relaxed);
             if new.line.exists() && (1..HELD_NS).contains(&held.saturating_sub(new.line.ns)) {
-                // The new line would begin lower than stamps that were taken already.
+                // The new line would begin below stamps that were taken already.
                 return;
             }
             if new.line != old.line {
@@ -356,7 +356,7 @@ impl Calibrated {
                 }
                 self.published.set(new.line);
             }
-            // One reason for a line to miss the clock: the kernel has found the counter unstable and has given it up.
+            // The line may have missed the clock because the kernel has found the counter unstable and given it up.
             let is_given_up = old.line.exists() && !new.line.exists() && !is_clock_source();
             *counter = if is_given_up { Counter::Unfit } else { Counter::Fit(new) };
             return;

@@ -58,7 +58,7 @@ impl Fake {
         line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
 
-    /// Rebases after each interval, and takes stamps in between, which must not go back. Returns the worst error of a stamp.
+    /// Rebases after each interval. Returns the worst error of the stamps in between, which must not go back.
     fn run(&mut self, calibration: &mut Calibration, interval: u64, passes: u64) -> u64 {
         let mut worst = 0;
         let mut last = 0;
@@ -236,7 +236,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // The machine is suspended right after a round, or later, up to shortly before the end of the line.
+        // Right after a round, and later, until the line is nearly at its end.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -252,14 +252,14 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // Suspended for less time than a line reaches. A thread may have used the line meanwhile, so the clock is held at its height.
+    // For less time than a line reaches. A thread may have used the line meanwhile, so the clock is held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
         fake.run(&mut calibration, 10 * MS, 100);
         fake.suspend(suspended);
         let worst = fake.run(&mut calibration, 10 * MS, 20);
-        // Beside the time of the suspension, the error is the time until the new calibration is published.
+        // The error includes the time until the new calibration is published.
         assert!(worst <= suspended + 40_000, "{worst} ns after {suspended} ns");
         assert!(fake.run(&mut calibration, 10 * MS, 10) < 200 && calibration.line.exists());
     }
@@ -317,8 +317,8 @@ fn there_is_no_line_while_the_writer_sleeps() {
     assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
 }
 
-/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the machine has no counter
-/// that can be calibrated, or if the kernel gives up the counter.
+/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or if
+/// the kernel gives it up.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
     let calibrated = Calibrated::default();
     let done = AtomicBool::new(false);
@@ -412,7 +412,7 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     assert_eq!(published.now(arch_ticks), 1 << 60);
     published.set(Line::none(1 << 61));
     assert_eq!(published.now(arch_ticks), 1 << 61);
-    // The writer is interrupted while it writes the next line: nobody waits for it, and the unfinished line is not used.
+    // A writer is interrupted while it writes the next line: nobody waits for it, and that line is not used.
     published.lines[0].store(Line::none(1 << 62));
     assert_eq!(published.now(arch_ticks), (1 << 61) + 1);
 }
@@ -423,7 +423,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // All of these are the same line, each with another point of it as its beginning.
+    // All of these are the same line, written from different points of it.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
