@@ -67,7 +67,7 @@ pub fn cpu_time() -> u64 {
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// All signals but these, or none but these.
+/// All signals but these if `all`, else only these.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
