@@ -1,4 +1,4 @@
-//! Everything that is asked of the operating system, and nearly all `unsafe` code that is not about pointers from C.
+//! All use of the operating system, and nearly all `unsafe` code that is not about pointers from C.
 
 pub mod barrier;
 pub mod clock;

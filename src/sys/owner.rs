@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use super::clock::{tick_ns, TimeNamespace};
 use super::process::is_alive;
 
-/// Which process something belongs to. Pids are used again, and mean another process in another namespace.
+/// Which process a file belongs to. The pid alone does not tell: pids are used again, and each pid namespace has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
@@ -16,7 +16,7 @@ pub struct Owner {
     pub start_time: u64,
     /// Number of the pid namespace; 0 if not known.
     pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if not known. In another one its paths mean other files.
+    /// Number of the mount namespace; 0 if not known. In another mount namespace, the owner's paths mean other files.
     pub mount_namespace: u64,
 }
 
@@ -32,7 +32,8 @@ impl Owner {
         }
     }
 
-    /// Whether that process runs, or may, as far as this one can see. In another namespace it cannot, and only the lock tells.
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace, where
+    /// only the lock tells.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
@@ -40,25 +41,25 @@ impl Owner {
         }
         let stat = if self.is_visible() && shows_our_numbers() { stat(&self.pid.to_string()) } else { None };
         match stat {
-            // In another time namespace it may be rounded another way.
+            // Another time namespace may round the start time differently.
             Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
-            // Hidden, or not to be looked up. It may be a later process with the same pid.
+            // The start time cannot be looked up, so a later process with the same pid counts as the owner.
             None => is_alive(self.pid),
         }
     }
 
-    /// Whether that process would be seen if it ran.
+    /// Whether this process would see the owner if the owner ran.
     pub fn is_visible(&self) -> bool {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
 
-    /// Whether its paths are ours.
+    /// Whether the owner's paths mean the same files in this process.
     pub fn has_our_paths(&self) -> bool {
         self.mount_namespace == namespace("mnt")
     }
 }
 
-/// Clock ticks between the host's boot and the start of a process; `None` for one that is gone or only waits to be reaped.
+/// Clock ticks between the host's boot and the start of a process; `None` if the process is gone or only waits to be reaped.
 pub fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
 }
@@ -66,17 +67,17 @@ pub fn start_time(process: &str) -> Option<u64> {
 fn stat(process: &str) -> Option<String> {
     let mut stat = [0; 1024];
     let len = File::open(format!("/proc/{process}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
-    // The name may hold any bytes.
+    // The name of the program, in the second field, may hold any bytes.
     Some(String::from_utf8_lossy(&stat[..len]).into_owned())
 }
 
-/// Whether `/proc` is that of this pid namespace.
+/// Whether `/proc` shows the numbers of this pid namespace.
 fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
-/// Field 22 (proc(5)). A process whose first thread has ended while others go on looks as if it waited to be reaped, except for
-/// the number of its threads.
+/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). If the first thread has ended while others run, the state
+/// is that of a process that waits to be reaped. Only the number of threads differs.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may hold anything, also a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! The spool's file: made for one process, locked as long as that lives, backed with memory before it is touched.
+//! The spool file of a process, which keeps the file locked as long as it lives.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::sys::process::{is_alive, user};
 use crate::sys::sort::sort;
 use crate::sys::{listing, range_lock, rights};
 
-/// What a spool begins with.
+/// The first bytes of every spool.
 pub const START: [u8; 8] = *b"jitspool";
 
 /// An open spool, locked.
@@ -27,8 +27,8 @@ pub struct SpoolFile {
     path: PathBuf,
 }
 
-/// A spool of this process. It stays locked without a descriptor, as long as it is mapped: until the process ends or executes
-/// another program, and in no forked child.
+/// A spool of this process that has no descriptor. Its mapping keeps the file locked until the process ends or executes another
+/// program. A forked child does not hold the lock.
 #[derive(Debug)]
 pub struct NamedSpool {
     path: PathBuf,
@@ -38,17 +38,17 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed it or given its name to another file. Not said if the directory is another one: the process may have
-    /// changed its root.
+    /// Whether somebody has removed the spool or given its name to another file. False if its directory is another one than
+    /// before: the process may have changed its root.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Removes the name.
+    /// Removes the file's name, unless it is lost.
     pub fn remove(&self) {
         if !self.is_lost() {
-            // Nothing can be done about a failure, and nothing is wrong in the file.
+            // A failure is ignored: nothing can be done about it, and the file's content is right.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -80,9 +80,9 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// `None` if somebody took it for a dead one before it was locked.
+    /// `None` if another process took the new spool for that of a dead process before it was locked.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
-        // The time makes the name unique: there may be several copies of this library in a process.
+        // The time makes the name unique: a process may contain several copies of this library.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
         let path = dir.join(name.name(owner.pid));
         let file = options().create_new(true).mode(0o600).open(&path)?;
@@ -104,8 +104,8 @@ impl SpoolFile {
         named.is_ok_and(|named| self.file.metadata().is_ok_and(|own| number_of(&own) == number_of(&named)))
     }
 
-    /// Opens what may be the spool of a dead process of this user, and locks it against everybody else who would recover it.
-    /// `None` if somebody has it.
+    /// Opens what may be the spool of a dead process of this user, and locks it against all others who would recover it. `None`
+    /// if somebody else has locked it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
@@ -117,34 +117,33 @@ impl SpoolFile {
             Err(error) if range_lock::is_taken(&error) => return Ok(None),
             other => other?,
         }
-        // The previous holder of the lock may have removed it.
+        // The previous holder of the lock may have removed the file.
         Ok(spool.is_named().then_some(spool))
     }
 
-    /// Opens what may be a spool for reading. Not through a link, and without waiting for anybody.
+    /// Opens what may be a spool for reading. Follows no link, and does not wait if the file is a pipe.
     pub fn open_to_look(path: &Path) -> io::Result<File> {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// The facts that are needed when it is mapped and no longer has a descriptor.
+    /// What has to be known when the spool is mapped and has no descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
     }
 
-    /// The file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Writes into it, without touching memory: somebody may have cut it.
+    /// Writes by a system call: through a mapping this would raise SIGBUS if somebody has cut the file.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Removes the name.
+    /// Removes the file's name.
     pub fn remove(&self) {
-        // Nothing can be done about a failure, and nothing is wrong in the file.
+        // A failure is ignored: nothing can be done about it, and the file's content is right.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -158,17 +157,17 @@ fn options() -> OpenOptions {
 /// A spool in a directory, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    /// Time since boot, in nanoseconds. First, because lists are in this order.
+    /// When the spool was made (`monotonic_ns`). The first field, because lists are in the order of this time.
     pub made: u64,
     pub pid: u32,
-    /// Of this process; or of the program that it was before it executed this one.
+    /// Whether the spool belongs to this process, or to the program that this process ran before it executed this one.
     pub is_own: bool,
     pub path: PathBuf,
 }
 
 impl Listed {
-    /// Whether it was made just now by a process that seems to live. It tells that without opening anything, for many processes that
-    /// start at once: each of them looks at the spools of all others.
+    /// Whether the spool was made within the last second by another process that seems to live. Opens no file: when many
+    /// processes start at once, each looks at the spools of all others.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
@@ -189,13 +188,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     Ok(found)
 }
 
-/// Whether the process that a spool belongs to has locked it.
+/// Whether the process to which a spool belongs holds its lock.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
     opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
-/// Whether a file begins as a spool does; one that was just made has zeros there, or nothing.
+/// Whether a file begins as a spool does. A new spool has zeros there, or is empty.
 pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
     let mut start = [0; START.len()];
     let read = dir.open_to_read(name).and_then(|file| file.read_at(&mut start, 0));
