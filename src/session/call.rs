@@ -88,8 +88,7 @@ impl Ref {
     }
 
     /// `flags`: what is known of the code's place, if `Regions::before_code` was called already. The caller calls `known`
-    /// before it
-    /// returns to the host.
+    /// before it returns to the host.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
@@ -112,8 +111,7 @@ impl Ref {
     }
 
     /// Writes the record of an end, and removes the frame tables from the unwinder if calls do that themselves. No child is
-    /// forked between
-    /// the two steps: it would inherit one without the other.
+    /// forked between the two steps: it would inherit one without the other.
     #[inline]
     fn end(
         &self,
@@ -142,10 +140,8 @@ impl Ref {
     }
 
     /// Waits until the unwinder, valgrind, or a debugger that listens knows of a change. The next instruction of the caller may
-    /// run the
-    /// code, throw an exception through it, or have to meet a breakpoint in it. After an end, the caller may overwrite the code
-    /// and a breakpoint
-    /// that is still set there.
+    /// run the code, throw an exception through it, or have to meet a breakpoint in it. After an end, the caller may overwrite
+    /// the code and a breakpoint that is still set there.
     ///
     /// An error says that a sink does not know of the change yet. If only a debugger does not know, the call succeeds: the debugger
     /// may have stopped only the writer.
@@ -163,8 +159,7 @@ impl Ref {
         /// While a debugger has stopped all threads, only one such step passes.
         const STEP: Duration = Duration::from_millis(50);
         // Under valgrind one thread runs at a time, and the writer may wait long for its turn. A debugger that is being called
-        // has stopped
-        // the writer, and soon stops the other threads.
+        // has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
         // While sinks are told of changes, the turn of this call's change will come.

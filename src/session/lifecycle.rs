@@ -109,8 +109,7 @@ impl Lifecycle {
     }
 
     /// Subtracts sessions that were closed while another call held the lock. If no session is left, asks the writer to end,
-    /// without
-    /// waiting.
+    /// without waiting.
     pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
         if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
@@ -296,8 +295,7 @@ impl Lifecycle {
     }
 
     /// A session joins the open ones. Its sinks start only if the running writer just remembers code. Remembering starts if no
-    /// other session
-    /// has asked for it.
+    /// other session has asked for it.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let only_remembers = running.config.asked_for() == Sinks::NONE;

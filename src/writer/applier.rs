@@ -156,10 +156,9 @@ impl Applier {
     }
 
     /// Times in a file must increase. A record may be stamped before the end of an earlier round but published later. Its time
-    /// is set
-    /// after the last record that was written then. That time is correct too: the call had not returned, so its code had not
-    /// run. No two
-    /// records have the same time either: the clock may stand still for some microseconds, and readers rely on the order.
+    /// is set after the last record that was written then. That time is correct too: the call had not returned, so its code had
+    /// not run. No two records have the same time either: the clock may stand still for some microseconds, and readers rely on
+    /// the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);

@@ -35,8 +35,7 @@ impl Writer {
             source.current = source.slot.current();
         }
         // After the slots, so that a chunk that is changed now is found at least once. Also, a thread's older chunks are always
-        // found before
-        // its newer ones.
+        // found before its newer ones.
         while self.sources.try_reserve(1).is_ok() {
             let Some(message) = self.shared.receive() else { return };
             match message {
@@ -115,8 +114,7 @@ impl Writer {
     }
 
     /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). Then nothing may stay in
-    /// files that
-    /// those processes can open: regions lose their files, and records continue in private memory.
+    /// files that those processes can open: regions lose their files, and records continue in private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();

@@ -1,6 +1,5 @@
 //! The writer and forks: how the writer quiesces, and what the child's writer inherits. That is the live code, and a copy of
-//! the jitdump
-//! group of each piece for the child's own jitdump.
+//! the jitdump group of each piece for the child's own jitdump.
 
 use std::time::Duration;
 
@@ -83,8 +82,7 @@ impl Writer {
     }
 
     /// In a forked child: takes the data with which the child continues from the parent's writer. The parent's files are
-    /// closed, except for
-    /// the jitdump, which the child reads.
+    /// closed, except for the jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);
         let region_code = std::mem::take(&mut self.applier.sinks.region.registry);

@@ -25,8 +25,7 @@ impl Writer {
     }
 
     /// Starts the gdb sink automatically if a debugger listens and another sink runs. A gdb sink that already runs with a limit
-    /// continues
-    /// without the limit, and keeps what the debugger looks at.
+    /// continues without the limit, and keeps what the debugger looks at.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
@@ -48,8 +47,7 @@ impl Writer {
     }
 
     /// The gdb sink, if it should run beside `others`, for core files and for a debugger that comes later. It does so if the
-    /// others want the
-    /// same records anyway, so that callers do not pay for it.
+    /// others want the same records anyway, so that callers do not pay for it.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -67,11 +65,11 @@ impl Writer {
         let status = applier.status.clone();
         // The gdb sink may have started automatically since the change was asked for.
         let by_default = status.sinks_by_default();
-        // A default sink that is now asked for continues.
+        // A sink that runs by default and is now asked for continues.
         let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
         let left = status.sinks().without(by_default).without(off).with(on);
-        // When the last sink that wants complete records stops, the default sink stops too.
+        // When the last other sink that wants complete records stops, the sink that runs by default stops too.
         let unwanted = by_default.without(raised);
         let ends = if with_wants(left).has(Sinks::GROUPS) { Sinks::NONE } else { unwanted };
         if config.remember {
@@ -86,7 +84,7 @@ impl Writer {
         let memory = self.shared.pool.memory();
         memory.header().set_files(&applier.sinks.files(&config));
         if started != Sinks::NONE {
-            // This round reads code registered after the files and the marker were created.
+            // Reads everything registered so far, now that the files and the marker exist.
             self.round_inside(false);
         }
         let applier = &mut self.applier;
@@ -97,9 +95,8 @@ impl Writer {
             applier.registry.forget_dead();
             applier.sinks.changed();
         }
-        // Uses a current time, not the time of the registrations. Otherwise perf, if it has watched the process since before
-        // the marker, would
-        // use mappings that it saw before the marker.
+        // Uses a current time, not the time of the registrations. Otherwise, in a perf recording that began earlier, mappings
+        // recorded before the marker would hide the code.
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
@@ -118,12 +115,11 @@ impl Writer {
     }
 
     /// No sink is wanted now: gives back all memory, including the chunks that threads hold. Returns whether all earlier
-    /// records are
-    /// written.
+    /// records are written.
     ///
     /// Waits for threads that lay down a record, and takes the chunks of all others. A thread that asks for a chunk later gets
-    /// none, and
-    /// sees that no sink is wanted. The sinks end last, because their files must contain every record that was accepted.
+    /// none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that was
+    /// accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
         let shared = self.shared;

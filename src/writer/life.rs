@@ -20,8 +20,7 @@ const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
     /// Begins, on the thread that will run the writer. Recovers dead processes' files if `recover`, then opens the spool and
-    /// the sinks. False
-    /// if no wanted sink runs.
+    /// the sinks. False if no wanted sink runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         if recover {
@@ -59,8 +58,7 @@ impl Writer {
     }
 
     /// Starts anew: ends what the last session left registered, and accepts requests again. Discards the records of calls that
-    /// came too
-    /// late for the last close, and returned `Closed`.
+    /// came too late for the last close, and returned `Closed`.
     pub(super) fn begin(&mut self) {
         self.off = false;
         let Applier { registry, sinks, notices, .. } = &mut self.applier;
@@ -107,8 +105,7 @@ impl Writer {
             (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
             // Code can no longer be unregistered. The registrations end when the next session begins, so that a program that
-            // ends need not
-            // wait for it.
+            // ends need not wait for it.
             self.applier.finish_regions();
             self.applier.sinks.close();
             self.applier.sinks.result().err()
@@ -132,8 +129,7 @@ impl Writer {
     }
 
     /// While the process exits: other threads' registrations would no longer be written. From now on these threads are told
-    /// that their
-    /// records are not accepted.
+    /// that their records are not accepted.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();

@@ -21,8 +21,7 @@ struct Reading {
 }
 
 /// Time stamp, and whether the event is not a registration. At the same time registrations come first: an event that ends them
-/// may have
-/// been stamped by a clock that stood still.
+/// may have been stamped by a clock that stood still.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
@@ -114,8 +113,7 @@ impl Merge {
     }
 
     /// Notes in each chunk how far this round has read it. Chunks that are read to their end are not touched again. Returns
-    /// whether anything
-    /// has been read since the last call.
+    /// whether anything has been read since the last call.
     pub fn mark(&mut self, round: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {
@@ -137,8 +135,7 @@ impl Reading {
     }
 
     /// Prefetches the name of an event that comes soon. The name lies in the cache of the thread that registered the code, so
-    /// the writer would
-    /// wait for each name.
+    /// the writer would wait for each name.
     #[inline(always)]
     fn look_ahead(&self) {
         let number = self.next + AHEAD;

@@ -1,8 +1,7 @@
 //! The background thread: collects the records of the registering threads, in the order of time, and writes them out.
 //!
 //! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking it. The
-//! pause
-//! adapts to the load. After a second without work the writer sleeps until it is woken.
+//! pause adapts to the load. After a second without work the writer sleeps until it is woken.
 
 mod applier;
 mod collect;
@@ -49,20 +48,17 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// calls.
 const BUSY_BYTES: usize = 256 * 1024;
 /// A round writes and commits after about this many bytes. Then threads reuse the chunks while the chunks are still in the
-/// processor's
-/// caches.
+/// processor's caches.
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 /// How old the writer is before it asks the kernel for barriers in a process with several threads. A shorter program would wait
-/// for
-/// the kernel's answer in vain.
+/// for the kernel's answer in vain.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// A thread's clock is always ahead by less than this.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
 /// How far the clock of a thread that a signal has interrupted is ahead at most, in nanoseconds or ticks. Holds while the
-/// writer stays
-/// on its processor.
+/// writer stays on its processor.
 const SIGNAL_AHEAD: u64 = 50_000;
 /// Rounds that read nothing, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_ROUNDS: u32 = 20;
@@ -162,8 +158,7 @@ impl Writer {
             // this one.
             self.look_at_requests();
             // A record that was committed before a request may have been stamped or published after the current round began. A
-            // round that begins
-            // after the request reads all those records.
+            // round that begins after the request reads all those records.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let signal_flush = self.shared.signal_flush.pending(self.exiting);
             let to_write =
@@ -281,8 +276,7 @@ impl Writer {
     }
 
     /// Reads everything that was published, writes it, and recycles the chunks. `now`: a caller wants all sinks up to date.
-    /// Returns how
-    /// many bytes were read.
+    /// Returns how many bytes were read.
     fn round(&mut self, now: bool) -> usize {
         self.quiesce().enter();
         let bytes = self.round_inside(now);
@@ -293,8 +287,8 @@ impl Writer {
     }
 
     /// The time now, but at least the time of the last request, because a request is about records stamped before it. A
-    /// thread's clock may be
-    /// ahead of the writer's: by the amount by which the writer was adjusting its clock when the kernel stopped it (`sys/tsc`).
+    /// thread's clock may be ahead of the writer's: by the amount by which the writer was adjusting its clock when the kernel
+    /// stopped it (`sys/tsc`).
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot note the time of its request.
@@ -323,8 +317,7 @@ impl Writer {
             return 0;
         }
         // Records stamped later than this wait for the next round. If record B follows from record A, B is stamped after A was
-        // published.
-        // So a round that reads B also finds A.
+        // published. So a round that reads B also finds A.
         let until = self.time_of_round();
         self.until = until;
         fence(Ordering::SeqCst);
@@ -421,8 +414,7 @@ impl Writer {
     }
 
     /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Waits until no record is unread
-    /// and a new
-    /// spool can be made. While the process exits no new spool is made: the exit itself removes the spool.
+    /// and a new spool can be made. While the process exits no new spool is made: the exit itself removes the spool.
     fn renew_spool(&mut self) {
         if self.exiting {
             return;

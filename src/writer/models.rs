@@ -1,10 +1,8 @@
-//! Models of what threads do to each other, for loom. They use the library's own code. loom runs it in every order of events,
-//! up to a
-//! number of unforced switches between threads. Each load returns every value that it may return in that order.
+//! Models of what threads do to each other, for loom. They use the library's own code. loom runs that code in every order of
+//! events, up to a number of unforced switches between threads. Each load returns every value that it may return in that order.
 //!
 //! Each model names the places whose order it depends on. With one of these places weakened the model has to fail: loom finds a
-//! race, a
-//! lost record, or a thread that waits for ever.
+//! race, a lost record, or a thread that waits for ever.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
 
@@ -142,7 +140,7 @@ fn register(local: &mut Local, size: usize) {
     local.register(&code, 0).expect("there is room");
 }
 
-/// Two such records fill a chunk.
+/// One such record fills half a chunk, so that two do not fit into one chunk.
 const LARGE: usize = CHUNK_SIZE / 2;
 
 /// A thread publishes records, changes its chunk and ends, while the writer reads. Each record is read once, and whole.

@@ -26,8 +26,7 @@ impl Applier {
     }
 
     /// Takes live code out of the other sinks when its memory has become a region. From now on the region's file names the
-    /// code, because
-    /// profilers read no other file for that memory.
+    /// code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
@@ -233,8 +232,7 @@ impl Applier {
     }
 
     /// With regions as the only sink, no file names code that lies elsewhere. The first flush that finds such code reports
-    /// that. Memory being
-    /// adopted may still become a region, so then nothing is reported.
+    /// that. Memory being adopted may still become a region, so then nothing is reported.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count());

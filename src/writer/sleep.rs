@@ -10,8 +10,7 @@ use crate::sys::{barrier, host_fds};
 /// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
 /// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A thread that
-/// has used the
-/// library wakes the writer when it ends, so the writer learns of the first thread's end.)
+/// has used the library wakes the writer when it ends, so the writer learns of the first thread's end.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often the writer checks whether the first thread has ended, if that thread does not wake it: it has never used the
 /// library.
@@ -28,8 +27,7 @@ impl Writer {
         self.shared.set_asleep(true);
         barrier::all_threads();
         // A thread that publishes a record or sends a message from now on sees that the writer sleeps. Earlier records and
-        // messages are found
-        // here.
+        // messages are found here.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {

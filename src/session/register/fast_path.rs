@@ -1,8 +1,8 @@
 //! The fast way of nearly every registration: a plain name, bytes that can be read here, room in the thread's chunk.
 //!
 //! Runtimes pay for the time that a registration takes. So each part is written at its final place in the chunk, each field is
-//! read where
-//! it is used, and nothing is built first and copied later. Anything unusual is left to the slow way, errors included.
+//! read where it is used, and nothing is built first and copied later. Anything unusual is left to the slow way, errors
+//! included.
 
 use super::local::Local;
 use crate::api::code::{Bytes, Code};
@@ -32,8 +32,7 @@ pub trait Given: Copy {
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     fn has_lines(&self) -> bool;
     /// Writes as much of the record of the code's lines as `out` holds, and returns the size of the whole record. `None` if
-    /// something
-    /// about the lines is unusual. The caller sets the record's time stamp later.
+    /// something about the lines is unusual. The caller sets the record's time stamp later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
 }
 
@@ -50,12 +49,11 @@ pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
 
 impl Local {
     /// Records a registration whose sinks want all parts of a record. `flags`: the flags of the code's place, if they were
-    /// asked for
-    /// already. If something is unusual, the chunk stays unchanged, and the error holds the flags as far as they are known now.
+    /// asked for already. If something is unusual, the chunk stays unchanged, and the error holds the flags as far as they are
+    /// known now.
     ///
     /// The order needs few registers: values that are checked and then done with come first, the large copies last. The section
-    /// keeps the
-    /// functions of the usual call together in few pages.
+    /// keeps the functions of the usual call together in few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {

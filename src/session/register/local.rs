@@ -19,8 +19,7 @@ use crate::sys::thread;
 pub(super) const NO_HANDLE: u64 = 1;
 
 /// What a registering thread keeps between calls. After a sleep, the first call waits for each cache line that it reads. So the
-/// fields
-/// that each call needs lie in few cache lines, without further pointers to follow.
+/// fields that each call needs lie in few cache lines, without further pointers to follow.
 #[repr(C, align(128))]
 pub struct Local {
     /// The session that the thread used last, and the session's place among the open ones.

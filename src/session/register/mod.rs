@@ -78,8 +78,7 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
 }
 
 /// Records a registration the fast way, if nothing about it is unusual. Otherwise the chunk is unchanged. The error then holds
-/// the
-/// flags of the code's place, if they were asked for: the slow way or `not_registered` needs them.
+/// the flags of the code's place, if they were asked for: the slow way or `not_registered` needs them.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -150,8 +149,7 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
         // The timeout keeps a writer that hangs from blocking the host for ever. A writer that reads later finds other bytes,
-        // which does no
-        // harm.
+        // which does no harm.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -190,8 +188,7 @@ impl Local {
     }
 
     /// Appends file and line to the name. File and line also become the only row of code without a line table. The composed
-    /// name is
-    /// clean but may be too long.
+    /// name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         let mut name = Composed::default();
@@ -204,8 +201,7 @@ impl Local {
     }
 
     /// Tries the fast way again in a new chunk, if a full chunk was most likely the reason for the failure. The slow way could
-    /// do that
-    /// too, but its code is in no cache.
+    /// do that too, but its code is in no cache.
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
@@ -300,8 +296,7 @@ impl Local {
 }
 
 /// The record of the code's inlined functions, if a sink can read it. Only debuggers and the files of regions can, including
-/// regions
-/// that the memory may become later. Invalid inlines are an error even if no sink reads them.
+/// regions that the memory may become later. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());

@@ -13,8 +13,7 @@ use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
 /// Frees the thread's state when the thread ends. If the thread calls the library again afterwards, each call makes and frees a
-/// new
-/// state. The C library calls this function at most four times.
+/// new state. The C library calls this function at most four times.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
     let _ = blocking_guarded(|| {
@@ -32,8 +31,7 @@ extern "C" fn end(_: *mut c_void) {
 }
 
 /// Has the writer learn when the calling thread ends, which is needed only while a writer runs. If there is no memory for that,
-/// the end of
-/// the host's last thread goes unnoticed until another watched thread ends or the writer looks around.
+/// the end of the host's last thread goes unnoticed until another watched thread ends or the writer looks around.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {

@@ -1,13 +1,10 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
 //! `/tmp` is full of other people's files. A pid may be in use by another process, or by a process that is not visible here. So
-//! a file
-//! is removed only if its name has exactly the form, and the file belongs to this user. It must have no other name, unless it
-//! is a
-//! region's file. It must have the library's mark or begin as a spool does, because files of other runtimes and of the user may
-//! have such
-//! names. Besides, no process with its pid may be alive, nobody may have it locked, and no visible process may have it open or
-//! mapped.
+//! a file is removed only if its name has exactly the form, and the file belongs to this user. It must have no other name,
+//! unless it is a region's file. It must have the library's mark or begin as a spool does, because files of other runtimes and
+//! of the user may have such names. Besides, no process with its pid may be alive, nobody may have it locked, and no visible
+//! process may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -34,8 +31,7 @@ pub struct Cleaned {
 }
 
 /// Removes the files of dead processes from a directory. With `dry_run` only lists them. With `before`, only files that nobody
-/// has
-/// written to since that time.
+/// has written to since that time.
 pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
@@ -104,10 +100,8 @@ fn pid_in(name: &OsStr) -> Option<u32> {
 }
 
 /// The text of the pid in `jit-PID-N.so`, in `jit-PID-vN.so` for valgrind, and in `jitted-PID-rN.so`, the form in `/tmp`. After
-/// N may
-/// follow a dot and the number of a generation, or a dot, an f and the pid of the process that forked this one.
-/// (`jitted-PID-N.so` is
-/// made by `perf inject`.)
+/// N may follow a dot and the number of a generation, or a dot, an f and the pid of the process that forked this one.
+/// (`jitted-PID-N.so` is made by `perf inject`.)
 fn region_pid(text: &str) -> Option<&str> {
     let text = text.strip_suffix(".so")?;
     let (pid, rest) = match text.strip_prefix("jitted-") {

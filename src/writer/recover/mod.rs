@@ -1,10 +1,8 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
 //! Recovery begins at the last round that the writer has committed. It cuts the jitdump to its length at that round, and
-//! rewrites the map.
-//! Then it applies everything published but not consumed, as the writer would have done. It removes the spool last, so after an
-//! interrupted
-//! recovery another one begins again at the same place.
+//! rewrites the map. Then it applies everything published but not consumed, as the writer would have done. It removes the spool
+//! last, so after an interrupted recovery another one begins again at the same place.
 //!
 //! A spool is the memory of a process that may have been killed because it went wrong. Or somebody made the spool to have files
 //! written. So nothing in it is trusted, and it is not mapped: a process that touches a mapping of a file that somebody cuts
@@ -54,8 +52,7 @@ pub struct Report {
 }
 
 /// How many spools with unwritten records a session leaves alone that does not ask for recovery. Each takes some MiB of memory.
-/// Beyond
-/// this number the oldest are recovered anyway, or removed if no process is left that could recover them.
+/// Beyond this number the oldest are recovered anyway, or removed if no process is left that could recover them.
 const LEFT_ALONE: usize = 16;
 /// With less free space than this in the directory, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
 const ROOM: u64 = 32 << 20;
@@ -85,10 +82,8 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. Removes empty
-/// spools. Also
-/// handles spools of earlier programs of this process: removes a spool if the new files replace its files, and otherwise
-/// completes the
-/// files. If that takes too long for a session, it continues in the background.
+/// spools. Also handles spools of earlier programs of this process: removes a spool if the new files replace its files, and
+/// otherwise completes the files. If that takes too long for a session, it continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
@@ -129,8 +124,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
 }
 
 /// Removes the spools of dead processes that contain nothing unwritten, such as those of forked children that have flushed and
-/// ended
-/// without exit handlers.
+/// ended without exit handlers.
 pub fn remove_empty(dir: &Path) {
     for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
         match Dead::open(&listed.path) {
@@ -370,8 +364,7 @@ impl Dead {
     }
 
     /// Notes in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next one knows
-    /// that file
-    /// and the present file.
+    /// that file and the present file.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {

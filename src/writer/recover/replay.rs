@@ -155,8 +155,7 @@ impl Replay {
     }
 
     /// Writes everything. Returns how many records were written, or why that failed. `announce` is told of a file before the
-    /// file replaces
-    /// the map.
+    /// file replaces the map.
     pub fn finish(mut self, announce: Announce<'_>) -> Result<u64, String> {
         if self.is_short {
             return Err("no memory for all that the files are to have".into());
