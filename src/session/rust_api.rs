@@ -75,8 +75,8 @@ impl Session {
     /// C.
     ///
     /// # Safety
-    /// From now on whole pages of the range are not read, written or run. They are unmapped before anything else is mapped
-    /// there.
+    /// Whole pages of the range are not read, written or run until they are unmapped. They are unmapped before anything else is
+    /// mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
