@@ -33,16 +33,16 @@
 //! call either, once a thread has its first chunk of memory.
 //!
 //! # Fork, signals, unloading
-//! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that may
-//! be called from a signal handler. The writer thread takes no signals except those that its own faults raise. The shared library
-//! is never unloaded.
+//! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that
+//! may be called from a signal handler. The writer thread takes no signals except those that its own faults raise. The shared
+//! library is never unloaded.
 //!
 //! # Where to find what
-//! Each folder of `src` is a room, and imports go one way. `capi` is the C layer. [`session`](Session) opens and closes
-//! sessions, and writes the records of calls into the calling thread's chunk. `code_alloc` cuts regions into pieces. `writer`
-//! merges the records and feeds each `sink`. `queue` holds the code that `session` and `writer` share. `registry` knows which
-//! code is live at which address. `format` has the byte layouts, `api` the plain types, `sys` the operating system. The program
-//! `jitsym` is the crate in `tool/`. It is not part of the C libraries.
+//! Each folder of `src` has one task, and imports between folders go one way. `capi` is the C layer. [`session`](Session) opens
+//! and closes sessions, and writes the records of calls into the calling thread's chunk. `code_alloc` cuts regions into pieces.
+//! `writer` merges the records and feeds each `sink`. `queue` holds the code that `session` and `writer` share. `registry`
+//! knows which code is live at which address. `format` has the byte layouts, `api` the plain types, `sys` the operating system.
+//! The program `jitsym` is the crate in `tool/`. It is not part of the C libraries.
 
 // The library runs in somebody else's process, so it must never end that process by a panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]

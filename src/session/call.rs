@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// A registration at a place that the regions were asked about has failed: withdraws the claim on the place.
+/// The registration of code has failed after the regions had counted the code: has the regions subtract the code again.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -143,8 +143,8 @@ impl Ref {
     /// run the code, throw an exception through it, or have to meet a breakpoint in it. After an end, the caller may overwrite
     /// the code and a breakpoint that is still set there.
     ///
-    /// An error says that a sink does not know of the change yet. If only a debugger does not know, the call succeeds: the debugger
-    /// may have stopped only the writer.
+    /// An error says that a sink does not know of the change yet. If only a debugger does not know, the call succeeds: the
+    /// debugger may have stopped only the writer.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -156,13 +156,13 @@ impl Ref {
 
     #[cold]
     fn wait_until_known(&self) -> Result<()> {
-        /// While a debugger has stopped all threads, only one such step passes.
+        /// While a debugger has stopped all threads, the wait counts at most one such step.
         const STEP: Duration = Duration::from_millis(50);
         // Under valgrind one thread runs at a time, and the writer may wait long for its turn. A debugger that is being called
         // has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // While sinks are told of changes, the turn of this call's change will come.
+        // While the sinks are being told of other changes, this call's change still waits for its turn.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {
@@ -173,7 +173,7 @@ impl Ref {
         };
         let answer = thread::uncancelled(|| self.shared.wait_until_told(STEP, goes_on));
         match answer {
-            // The writer did not get to this change, or could not tell one of the sinks.
+            // The writer did not get to this change, or could not tell one of the sinks about the change.
             Err(Error::Timeout | Error::NoMemory | Error::SinkFailed)
                 if sink::any_must_wait(self.shared.status.sinks_with_notes()) =>
             {
@@ -308,7 +308,7 @@ impl Ref {
         Ok(Config { sinks: sinks.unwrap_or(default), ..config })
     }
 
-    /// If the session was closed meanwhile, it must not stay noted as the session that is off.
+    /// `OFF` must not name a session that was closed meanwhile.
     fn forget_if_closed(&self) {
         if self.still_open(()).is_err() {
             forget_off(self.handle);
@@ -330,7 +330,7 @@ impl Ref {
         // If several threads close the session, one succeeds.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
-        // A later session may be the one that is noted as off.
+        // `OFF` may name a later session, so only this session's handle is removed from it.
         forget_off(self.handle);
         let mut is_noted = false;
         let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {

@@ -30,7 +30,7 @@ struct Table {
     codes: Vec<Known>,
     /// How many findings there are of each kind.
     found: [u32; 3],
-    /// The number of ends of all ids that the table knows of. Each end empties the table.
+    /// The value of `lifecycle::ends` at the last use. A change means that all ids have ended, and empties the table.
     ends: u32,
 }
 
@@ -174,7 +174,7 @@ impl Table {
         self.found[kind] <= SAID_MOST
     }
 
-    /// Compares the registered bytes with those in memory. `ends`: the memory must still be there.
+    /// Compares the registered bytes with those in memory. `ends`: the code ends now, so the memory must still be there.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
         let looked_at = size.min(BYTES_MOST as u64);

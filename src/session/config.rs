@@ -13,13 +13,13 @@ use crate::sys::clock::Clock;
 use crate::sys::rights;
 use crate::sys::valgrind::{self, Tool};
 
-/// The least bounds of file sizes: files with less room would be of no use.
+/// Smaller bounds of file sizes are raised to these, because smaller files would be of no use.
 const MAP_MAX_LEAST: u64 = 4096;
 const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
-/// The directories of files of processes that ran with this environment: maps and jitdumps, and spools.
+/// The directories in which processes with this environment write: maps and jitdumps, and spools.
 pub fn clean_dirs() -> Vec<PathBuf> {
     let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
     let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
@@ -56,8 +56,8 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Memory cannot be adopted without files of regions. So asking for adoption also asks for them, unless the user lists
-        // the sinks.
+        // Adopted memory needs the region sink. So asking for adoption also turns on this sink, unless `JITSYM` lists the
+        // sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind takes code in mappings of files for code that never changes.
@@ -117,8 +117,8 @@ impl Config {
             // The user's setting overrides the option here, too.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // A debugger knows the code that comes over the bridge, and cannot handle code that is reported twice. Under a
-            // valgrind profiler nobody debugs, and this sink would be half of the cost of a registration.
+            // A debugger knows the code that comes over the bridge, and cannot handle code that is reported twice. Nobody
+            // debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -246,15 +246,15 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // Who asks for adoption also gets files of regions, but not if the same user lists other sinks.
+        // Asking for adoption also turns on the region sink, unless the same user lists the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(map_only(), &[("JITSYM_ADOPT", "0")]), Sinks::MAP);
     }
 
-    /// Code in mappings of files changes, so the region sink is left out. The sink for valgrind runs beside all others. Outside
-    /// valgrind the sink runs only if asked for, and fails.
+    /// The sink for valgrind replaces the region sink, and runs beside all others. Outside valgrind it runs only if asked for,
+    /// and fails.
     #[test]
     fn the_sink_for_valgrind_is_added_under_valgrind() {
         let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, Tool::Other).unwrap().sinks;

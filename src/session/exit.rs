@@ -47,8 +47,9 @@ pub fn flush_at_exit() {
     explain::summary(process, &shared.status);
 }
 
-/// Registers one handler that waits, for the second of several threads that call `exit`. In C libraries that allow such calls,
-/// each handler runs on one of these threads. The first thread that finds no handler left ends the process.
+/// Registers a waiting exit handler, because several threads may call `exit`. In C libraries that allow such calls, each
+/// handler runs on one of these threads, and the first thread that finds no handler left ends the process. The handler
+/// registered here is for the second thread.
 pub fn arm_waiting() {
     // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
     unsafe {

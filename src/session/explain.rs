@@ -202,7 +202,7 @@ fn words(sinks: Sinks) -> Option<String> {
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
-    // A signal handler has interrupted the library, and perhaps the allocator, so nothing is reported.
+    // The call comes from a signal handler that has interrupted the library, and perhaps the allocator. So nothing is reported.
     if error == Error::Busy {
         return;
     }
@@ -210,7 +210,7 @@ pub fn refused(error: Error) {
         refusal::tell(error as u32);
         if let Some(shared) = process::current_shared() {
             shared.status.counters.calls_refused.add(1);
-            // For observers of the process: the writer publishes the counters.
+            // Wakes the writer so that it publishes the counter for observers of the process.
             shared.wake_if_asleep();
         }
     }

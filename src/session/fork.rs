@@ -26,8 +26,7 @@ use crate::session::register::{is_attached, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// How long a fork waits for the library in all. Only for threads that part memory from a file it may wait longer
-/// (`fork_lock`).
+/// How long a fork waits for the library in all. It may wait longer only while a thread parts memory from a file (`fork_lock`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How long a thread waits while another thread takes over the parent's state.
@@ -63,7 +62,7 @@ thread_local! {
 /// The fork handlers are registered with the C library.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// Starts the thread of the bridge again in a child, if there is a bridge.
+/// The function that starts the thread of the bridge again in a child, if there is a bridge.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
 /// Has this function called in each child whose fork waited for other threads.
@@ -100,11 +99,12 @@ fn prepare() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
-        // A signal handler that interrupts this library may find the library's locks held by its own thread.
+        // A signal handler that interrupts this library may find the library's locks held by its own thread. So its fork does
+        // not wait.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // The writer is waited for last, because these threads may wait for the writer. A third of the time is reserved for
-            // the writer.
+            // Waits for the writer last, because the other threads may wait for the writer themselves. A third of the time is
+            // reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
             let _ = process::guarded(|| {
@@ -239,8 +239,8 @@ pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
     Some(Config::new(options).and_then(|config| take_over(parent, Some(config))))
 }
 
-/// Closes a session that a child has inherited and not used. Nothing is taken over for that. `None` if the session is in use,
-/// or if this is no such child.
+/// Closes a session that a child has inherited and not used. Nothing is taken over for that. `None` if the child has begun to
+/// use its sessions, or if this process is no such child.
 pub fn close_unused(handle: u64) -> Option<Result<()>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
     if parent.host.page.words().taking.load(Ordering::Acquire) == TAKING {

@@ -1,4 +1,4 @@
-//! Handles: the name of a session in C, and the open session that a handle was found to name.
+//! Handles: how C names a session. Also `Ref`, an open session that was found by its handle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -98,14 +98,14 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Notes whether the session is off and stays off until a call changes that. The caller holds the process's lock.
+/// Notes in `OFF` whether the session is off, and stays off until a call changes that. The caller holds the process's lock.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;
     OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 
-/// Forgets that this session is off, unless a later session is the one that is noted.
+/// Removes this session's handle from `OFF`, but keeps a later session's handle.
 pub fn forget_off(handle: u64) {
     let _ = OFF.compare_exchange(handle, NO_HANDLE, Ordering::Relaxed, Ordering::Relaxed);
 }

@@ -50,7 +50,8 @@ pub struct Lifecycle {
     starting: Option<Starting>,
     /// The writer, while no thread runs it.
     writer: Option<Box<Writer>>,
-    /// Receives the writer from the thread that runs it. Kept if the writer did not stop in time, because it may still stop.
+    /// Receives the writer from the thread that runs it. Kept if the writer did not stop in time, because the writer may still
+    /// stop later.
     home: Option<Take<Box<Writer>>>,
     /// The library's threads.
     threads: Vec<Thread>,
@@ -152,19 +153,19 @@ impl Lifecycle {
         })
     }
 
-    /// The options of that attempt.
+    /// The options with which a forked child tries to start its sinks.
     pub fn unstarted_config(&self) -> Option<&Config> {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// What this process passes on to its own child.
+    /// What this process, whose sinks could not start so far, passes on to its own child.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
 
     fn start_with(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
-        // A session without sinks recovers no files of dead processes, and creates nothing that must be cleaned up.
+        // A session that writes nothing recovers no files of dead processes, and creates nothing that must be cleaned up.
         if !config.starts_writer() {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
@@ -249,7 +250,7 @@ impl Lifecycle {
 
     /// As `finish_start`, for a start that an earlier call stopped waiting for.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // The earlier call was the one to report that no sink could be opened.
+        // That no sink could be opened concerned the earlier call, so this call ignores that error.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
@@ -258,10 +259,10 @@ impl Lifecycle {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
-            // The earlier call was the one to report another error.
+            // Other errors concerned the earlier call, so this call ignores them.
             _ if self.running.is_some() => Ok(()),
-            // A writer that was told to end still has records. Until it has ended, no call may say that there is nothing to
-            // write.
+            // A writer that was asked to end may still be writing records. Until it has ended, no call may report that nothing
+            // is left to write.
             _ => self.fetch_writer(),
         }
     }
@@ -294,8 +295,8 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// A session joins the open ones. Its sinks start only if the running writer just remembers code. Remembering starts if no
-    /// other session has asked for it.
+    /// A session joins the open ones. Starts its sinks only if the writer has only remembered code so far. Has the writer
+    /// remember code if this session is the first to ask for that.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let only_remembers = running.config.asked_for() == Sinks::NONE;

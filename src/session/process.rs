@@ -43,7 +43,7 @@ pub struct Process {
     lifecycle: TimedLock<Lifecycle>,
     /// `Lifecycle::unstarted`, as the last call that held `lifecycle` left it.
     unstarted: AtomicU32,
-    /// Sessions that were closed while another call held `lifecycle` for too long.
+    /// Number of sessions that were closed while another call held `lifecycle` for too long.
     closed_meanwhile: AtomicU32,
     shared: OnceCell<Shared>,
     /// Code memory that is a mapping of an ELF file.
@@ -185,7 +185,7 @@ impl Process {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// The options with which it tries to start them. For this process's own child, which has no other thread.
+    /// The options with which this process tries to start those sinks. Called in its own child, where no other thread exists.
     pub fn unstarted_config(&self) -> Option<Config> {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }

@@ -208,7 +208,7 @@ impl Applier {
         self.status.counters.moved.add(1);
         // No jitdump runs, but what is left of a stopped one may have a frame load for the old place.
         live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
-        // A jitdump that has the code at the old place does not have it at the new place.
+        // The jitdump's group is for the old place, so `stored` is taken out below.
         (live.addr, live.index) = (event.addr, event.index);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);

@@ -54,7 +54,8 @@ impl Writer {
                 }
             }
         }
-        // There is no memory: the other messages stay in the channel, perhaps also messages of threads that have ended.
+        // There is no memory. The other messages stay in the channel, even those of ended threads, so no thread counts as ended
+        // in this round.
         self.sources.iter_mut().for_each(|source| source.ended = false);
         self.short = true;
     }

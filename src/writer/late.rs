@@ -25,7 +25,7 @@ impl Writer {
     }
 
     /// Starts the gdb sink automatically if a debugger listens and another sink runs. A gdb sink that already runs with a limit
-    /// continues without the limit, and keeps what the debugger looks at.
+    /// continues without the limit. The debugger finds the sink's entries all the time.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
@@ -91,7 +91,7 @@ impl Writer {
         applier.sinks.announce(fresh.with(started), started);
         applier.sinks.announce_paths();
         if started.has(Sinks::MAP) {
-            // The map lists code that is live from now on.
+            // The new map lists only code that is live now or later.
             applier.registry.forget_dead();
             applier.sinks.changed();
         }

@@ -177,7 +177,7 @@ impl Writer {
             if bytes > 0 {
                 idle_rounds = 0;
             }
-            // The change is answered first: the exiting thread may be waiting for it, and then end the process.
+            // The change comes before the answer: the thread that asked may be exiting, and end the process after the answer.
             if let Some(change) = change {
                 self.change_sinks(change);
             }
@@ -287,8 +287,8 @@ impl Writer {
     }
 
     /// The time now, but at least the time of the last request, because a request is about records stamped before it. A
-    /// thread's clock may be ahead of the writer's: by the amount by which the writer was adjusting its clock when the kernel
-    /// stopped it (`sys/tsc`).
+    /// thread's clock may be ahead of the writer's: if the kernel stopped the writer while it changed the clock (`sys/tsc`), by
+    /// as much as the old and the new clock diverged meanwhile.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot note the time of its request.

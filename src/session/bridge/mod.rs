@@ -134,7 +134,8 @@ fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` as the host's code: a list may be changed by any thread, even one that is inside a call of this library.
+/// Runs `look` so that other threads may change the listed code meanwhile. A list may contain code of any thread, even when a
+/// library calls `called`.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -273,7 +274,7 @@ struct Fingerprint {
     len: u64,
 }
 
-/// `None` if the entry has no readable object.
+/// `None` if the entry's object cannot be read.
 fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     let mut start = [0; Image::START_LEN];
     if listed.size < start.len() as u64 || listed.size > OBJECT_MAX {
@@ -325,7 +326,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         return Ok(None);
     }
     let lines = LineTables::of(&image);
-    // Whoever made the object has told the process's unwinder about it.
+    // Whoever made the object has already told the process's unwinder about it.
     let is_told = session.shared.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();

@@ -223,8 +223,8 @@ impl<'a> UnwindTables<'a> {
     }
 
     /// A section that contains only the FDE of a function with its CIE, and the section's address. The FDE keeps its address,
-    /// because pointers in it may count from there. Only if its pointer counts from the section of the code, the FDE gets a new
-    /// address: there the pointer is 0, counted from itself.
+    /// because pointers in it may count from there. Only an FDE whose pointer counts from the section of the code gets another
+    /// address: one at which a relative pointer of 0 names the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;

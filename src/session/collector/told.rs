@@ -234,7 +234,7 @@ impl State {
         let Some(addr) = self.unsettled.take() else { return };
         let Some(region) = self.regions.get_mut(&addr) else { return };
         if region.register(session, addr).is_err() {
-            // The earlier registration stays, with fewer inlined functions.
+            // The earlier registration stays, which has fewer inlined functions.
             region.inlined.truncate(region.registered);
         }
     }

@@ -16,8 +16,8 @@ use crate::queue::record::{flag, Event, EventKind};
 
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 
-/// A registration in the form that its caller has. The methods read the caller's memory, so a size that is relied on is read
-/// only once.
+/// A registration in its caller's form. The methods read the caller's memory, which may change. So a size that checks rely on
+/// is read only once.
 pub trait Given: Copy {
     /// Whether the code's bytes can be read here and need not stay in memory, and the code has no inlined functions.
     fn is_usual(&self) -> bool;

@@ -38,7 +38,7 @@ pub use thread::{is_attached, watch_thread_if_running};
 /// How long the end of stable code waits for the writer to read the code's bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Records a registration. `flags`: what is known of the code's place.
+/// Records a registration. `flags`: the record flags that the regions returned for the code's place.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
@@ -148,8 +148,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // The timeout keeps a writer that hangs from blocking the host for ever. A writer that reads later finds other bytes,
-        // which does no harm.
+        // The timeout keeps a writer that hangs from blocking the host for ever. A writer that reads the code later finds other
+        // bytes or no memory, and survives both.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -214,8 +214,8 @@ impl Local {
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // The slow way is given the flags of the place. Passing them to the fast way here would make every usual call
-            // slower.
+            // To retry the fast way with known flags would take an argument that makes every usual call slower. So the slow way
+            // takes over.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -305,7 +305,7 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     if !is_read {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // All calls may name one file, of any length, and the record repeats it.
+    // The record repeats the file for each call, and all calls may name one file of any length.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     if !shared.pool.can_hold(files) {
         return Err(Error::NoMemory);

@@ -80,7 +80,7 @@ pub fn with_local<T>(
     })
 }
 
-/// The caller has taken the pointer out of the cell.
+/// To be called with a pointer that the caller has taken out of the cell.
 #[cold]
 fn drop_local(local: NonNull<Local>) {
     // SAFETY: `new_local` has made the box, and nobody else has the pointer.

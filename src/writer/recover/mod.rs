@@ -4,7 +4,7 @@
 //! rewrites the map. Then it applies everything published but not consumed, as the writer would have done. It removes the spool
 //! last, so after an interrupted recovery another one begins again at the same place.
 //!
-//! A spool is the memory of a process that may have been killed because it went wrong. Or somebody made the spool to have files
+//! A spool is the memory of a process that may have been killed because it misbehaved. Or somebody made the spool to have files
 //! written. So nothing in it is trusted, and it is not mapped: a process that touches a mapping of a file that somebody cuts
 //! gets a signal.
 
