@@ -58,7 +58,6 @@ pub fn not_registered(addr: u64, size: u64, flags: u8) {
 }
 
 impl Ref {
-    /// The wanted sinks.
     #[inline]
     fn wanted(&self) -> Result<Sinks> {
         match self.shared.wanted() {
@@ -294,7 +293,6 @@ impl Ref {
         })
     }
 
-    /// The options with which sinks are started.
     fn config_for(&self, sinks: Option<Sinks>) -> Result<Config> {
         self.still_open(())?;
         let config = self.process.configs.get(place_number(self.handle)).ok_or(Error::Closed)?;

@@ -191,7 +191,6 @@ pub fn sink_words(bits: u32) -> Option<String> {
     words(Sinks(bits))
 }
 
-/// The words of sinks; `None` if there are none.
 fn words(sinks: Sinks) -> Option<String> {
     let words: Vec<&str> = KINDS.iter().filter(|kind| sinks.has(kind.bit)).map(|kind| kind.word).collect();
     (!words.is_empty()).then(|| words.join(" "))

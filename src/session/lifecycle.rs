@@ -25,7 +25,6 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many writers have ended in this process and its parents. With each of them all registrations ended.
 static ENDS: AtomicU32 = AtomicU32::new(0);
 
-/// See `ENDS`.
 pub fn ends() -> u32 {
     ENDS.load(Ordering::Acquire)
 }
@@ -41,7 +40,6 @@ pub struct Parts {
 /// See the module's description.
 #[derive(Default)]
 pub struct Lifecycle {
-    /// Number of open sessions.
     pub open: u32,
     /// When the call that holds the lock stops waiting.
     end: Option<Instant>,
@@ -311,7 +309,6 @@ impl Lifecycle {
         }
     }
 
-    /// Starts sinks.
     pub fn enable(&mut self, parts: Parts, config: Config) -> Result<()> {
         let shared = parts.shared;
         self.finish_earlier(shared)?;
@@ -332,7 +329,6 @@ impl Lifecycle {
         }
     }
 
-    /// Stops sinks.
     pub fn disable(&mut self, parts: Parts, sinks: Sinks) -> Result<()> {
         let shared = parts.shared;
         self.finish_earlier(shared)?;
@@ -471,7 +467,6 @@ struct Begin {
 }
 
 impl Begin {
-    /// The body of the thread.
     fn run(self) {
         panic_guard::enter_for_good();
         descriptors::separate();

@@ -15,7 +15,6 @@ use crate::session::{autoload, explain, fork};
 use crate::sys::{loader, reserve, thread};
 use crate::writer::recover;
 
-/// A session that was opened.
 pub struct Opened {
     pub handle: u64,
     pub asks_for_bridge: bool,

@@ -11,7 +11,6 @@ use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::{barrier, rights};
 
 impl Writer {
-    /// Reads what callers have asked for.
     pub(super) fn look_at_requests(&mut self) {
         if let Some(mut requests) = self.requests() {
             self.asked = requests.asked;

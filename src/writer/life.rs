@@ -98,7 +98,6 @@ impl Writer {
         self.recycle();
     }
 
-    /// Closes the files.
     pub(super) fn finish(&mut self, off: bool) -> Result<()> {
         self.quiesce().enter();
         let problem = if off {

@@ -133,7 +133,6 @@ impl World {
     }
 }
 
-/// Registers code of this size.
 fn register(local: &mut Local, size: usize) {
     let bytes = [0; CHUNK_SIZE];
     let code = Code { bytes: Bytes::Here(&bytes[..size]), ..Code::new(0x1000, size as u64, "code") };

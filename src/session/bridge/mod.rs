@@ -100,7 +100,6 @@ fn has_writer() -> bool {
     current_shared().is_some_and(|shared| !shared.status.has_ended())
 }
 
-/// The body of the bridge's thread.
 fn run() {
     panic_guard::enter_for_good();
     let mut last_change = Instant::now();
@@ -175,7 +174,6 @@ fn no_memory<E>(_: E) -> Error {
     Error::NoMemory
 }
 
-/// Compares all entries.
 fn compare(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let ends = lifecycle::ends();

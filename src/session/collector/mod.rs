@@ -49,7 +49,6 @@ pub fn start() -> Result<bool> {
         let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
         let opened = Session::open(&Options { sinks, ..Options::default() })?.into_handle();
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Another thread was faster.
             close(opened)?;
         }
     }

@@ -95,7 +95,6 @@ pub fn register_as_usual(
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
-/// Records a move.
 pub fn move_code(
     process: &'static Process,
     shared: &'static Shared,
@@ -110,7 +109,6 @@ pub fn move_code(
     with_local(process, shared, |local| local.move_code(id, size, target, flags))
 }
 
-/// Records the end of one registration.
 pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) -> Result<()> {
     // A wrong id must cost no record.
     shared.ids.size_of(id).ok_or(Error::UnknownId)?;
