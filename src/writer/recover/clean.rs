@@ -1,9 +1,10 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
-//! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from here. So
-//! a file is removed only if its name has exactly the form, it is this user's, and, unless it is a region's, it has no other name. It
-//! must have the library's mark, or begin as a spool does: files of other runtimes and of the user may be called so. Besides, no process
-//! with its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
+//! `/tmp` is full of other people's files. A pid may be in use by another process, or by a process that is not visible here. So
+//! a file is removed only if its name has exactly the form, and the file belongs to this user. It must have no other name,
+//! unless it is a region's file. It must have the library's mark or begin as a spool does, because files of other runtimes and
+//! of the user may have such names. Besides, no process with its pid may be alive, nobody may have it locked, and no visible
+//! process may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,19 +20,19 @@ use crate::sys::dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file with the name of a map, a jitdump, a region or a spool.
+/// A file with the name of a map, a jitdump, a region's file or a spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The file.
     pub path: PathBuf,
-    /// Why it is still there; `None` if it is gone.
+    /// Why the file is still there; `None` if it is gone.
     pub kept: Option<String>,
-    /// What its end gives back to the file system. Of a file with several names, each has its part of it.
+    /// How much space its end gives back. Each name of a file with several names counts as an equal part.
     pub bytes: u64,
 }
 
-/// Removes the files of dead processes from a directory, or only lists them; with a time, only those that nobody has written to
-/// since then.
+/// Removes the files of dead processes from a directory. With `dry_run` only lists them. With `before`, only files that nobody
+/// has written to since that time.
 pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
