@@ -1,4 +1,4 @@
-//! Writing groups to the file: new ones at its end, and later those that could not be written at first.
+//! Writing groups to the file: appends new groups, and later the groups that had to wait.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -10,17 +10,18 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
+/// When a file is longer than `RESERVE_FROM`, room is allocated ahead: as much as the file is long, at most `RESERVE_MOST`.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
 impl Jitdump {
-    /// The file, to be written to; opened again if the host has closed it. Takes note if it has been cut.
+    /// Makes the file ready for a write: opens it again if the host has closed the descriptor. If somebody has cut or overwritten
+    /// the file, sets `spoiled` and fails.
     pub(super) fn usable(&mut self) -> io::Result<()> {
         let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
         let len = len.or_else(|_| self.contents.own.reopen())?;
         let file = self.contents.own.held()?;
-        // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
+        // Another runtime that takes the file for its own cuts the file to nothing, and then writes its own header first.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
             file.set_len(self.len)?;
@@ -28,7 +29,7 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // Somebody else writes to it too. Their records are whole, as far as we know.
+            // If the file is longer, somebody else writes to it too. Their records are assumed to be whole.
             self.len = len;
         }
         if self.spoiled {
@@ -37,14 +38,14 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Writes the groups that have come together.
+    /// Writes the collected groups.
     pub fn flush(&mut self) {
         let mut groups = std::mem::take(&mut self.groups);
         groups.write(|pieces, lens| self.put(pieces, lens));
         self.groups = groups;
     }
 
-    /// Appends groups, in whole. Those that cannot be written wait, or are lost.
+    /// Appends whole groups. Adds those that cannot be written to the backlog, or counts them as lost if the backlog has no room.
     pub(super) fn put(&mut self, pieces: &[&[u8]], lens: &[usize]) {
         let (mut groups, mut size, mut lost) = (0, 0, 0);
         if self.contents.own.trouble.is_none() {
@@ -71,7 +72,7 @@ impl Jitdump {
         self.count(groups as u64, written, lost);
     }
 
-    /// Counts groups that were written, and those that neither are in the file nor wait.
+    /// Counts `groups` written groups of `bytes` bytes, and `lost` groups that are neither in the file nor in the backlog.
     pub(super) fn count(&self, groups: u64, bytes: u64, lost: u64) {
         let counters = &self.status.counters;
         counters.jitdump_records.add(groups);
@@ -80,7 +81,7 @@ impl Jitdump {
         counters.jitdump_held.set(self.contents.backlog.bytes() as u64);
     }
 
-    /// Appends as many groups as there is room for, and reports their number in `groups`.
+    /// Appends as many whole groups as possible, and counts them in `groups`, also on failure. `groups` must be 0.
     fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
         self.usable()?;
         let (mut allowed, mut size) = (0, 0);
@@ -99,7 +100,7 @@ impl Jitdump {
         }
         self.len += whole;
         if whole < written {
-            // Readers would lose the records after half a record.
+            // After a partial record, readers would lose all later records.
             self.torn = file.set_len(self.len).is_err();
         }
         if result.is_ok() && allowed < lens.len() {
@@ -117,17 +118,17 @@ impl Jitdump {
         result
     }
 
-    /// Writes what waits, as far as that can be.
+    /// Writes the groups of the backlog. Those written before a failure leave the backlog.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
-            // They stay where they are while they are written: a child that is forked then finds them there.
+            // The groups stay in the backlog during the write, so that a child forked then finds them there.
             let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
             let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
             let (mut groups, mut offset) = (0, self.len);
             let result = self.append(&pieces, &lens, &mut groups);
             let size = lens[..groups].iter().sum::<usize>() as u64;
-            // If another program has written to the file, the groups are after its bytes.
+            // If another program has appended to the file meanwhile, the groups lie after its bytes.
             offset = offset.max(self.len - size);
             for (order, group) in &first[..groups] {
                 self.contents.places.set(*order, group.len() as u64, offset);
@@ -140,7 +141,7 @@ impl Jitdump {
         self.usable()
     }
 
-    /// Appends a group while the sink is still in trouble, or fails.
+    /// Appends one group during a repair. Unlike `put`, fails instead of adding the group to the backlog.
     pub(super) fn put_again(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.append(pieces, &[len], &mut 0)?;
@@ -150,7 +151,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Gives the room ahead back.
+    /// Returns the room that was allocated after the end of the file.
     pub fn trim(&mut self) -> io::Result<()> {
         match self.contents.own.held() {
             Ok(file) if self.reserved > self.len => {
@@ -163,7 +164,7 @@ impl Jitdump {
     }
 }
 
-/// The part of the pieces that begins after `skip` bytes.
+/// The part of the pieces, taken as one text, that begins after `skip` bytes and is `len` bytes long.
 fn part<'a>(pieces: &[&'a [u8]], mut skip: usize, mut len: usize) -> Vec<&'a [u8]> {
     let mut parts = Vec::new();
     for piece in pieces {

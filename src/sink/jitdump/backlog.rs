@@ -1,7 +1,7 @@
-//! What a jitdump that cannot be written has to catch up on: where each group lies in the file, and those that wait.
+//! Where each group of a jitdump is: at which offset of the file, or in the backlog of groups that could not be written yet.
 //!
-//! Groups are known by their place in the order of all groups, counted in bytes as if every one had been written. As long as
-//! nothing goes wrong that is their place in the file.
+//! A group is identified by its place in the order of all groups. The place is counted in bytes, as if every group had been
+//! written to one file. As long as every write succeeds, that place is the group's offset in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -13,15 +13,16 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// Where the groups are that have been written: where each run begins in the file, or `NOWHERE`, by where its groups begin.
+/// Where the written groups are. The key is the place at which a run of consecutive groups begins in the order of all groups. The
+/// value is the run's offset in the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
-/// The place of groups that are not in the file.
+/// The offset of groups that are not in the file.
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// A run of groups has been written. The groups after it count as unwritten until another call.
+    /// Notes that a run of groups has been written. Later groups count as unwritten until another call.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -31,7 +32,7 @@ impl Places {
         }
     }
 
-    /// Where in the file a group begins.
+    /// The offset of a group in the file. `None` if the group is not in the file.
     pub fn get(&self, order: u64) -> Option<u64> {
         let (&at, &place) = self.0.range(..=order).next_back()?;
         (place != NOWHERE).then(|| place + (order - at))
@@ -41,7 +42,7 @@ impl Places {
 /// Groups that wait to be written.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// In order.
+    /// Sorted by the place in the order of all groups.
     groups: VecDeque<(u64, Arc<Vec<u8>>)>,
     bytes: usize,
     most: usize,
@@ -65,12 +66,12 @@ impl Backlog {
         self.bytes
     }
 
-    /// Whether it is about to be full.
+    /// Whether the backlog is nearly full.
     pub fn is_tight(&self) -> bool {
         self.bytes > self.most / 8 * 7
     }
 
-    /// Keeps a group that lies in pieces. False if there is no room for it.
+    /// Keeps a copy of a group that lies in pieces. False if there is no room for the group.
     pub fn add(&mut self, order: u64, len: usize, pieces: &[&[u8]]) -> bool {
         let mut group = Vec::new();
         if self.bytes + len > self.most || group.try_reserve_exact(len).is_err() || self.groups.try_reserve(1).is_err()
@@ -94,7 +95,7 @@ impl Backlog {
         self.place_of(order).ok().map(|at| self.groups[at].1.as_slice())
     }
 
-    /// The oldest ones, as many as are worth one system call.
+    /// The oldest groups, as many as are written in one system call.
     pub fn first(&self) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> + '_ {
         self.groups.iter().take(256).cloned()
     }
@@ -106,7 +107,7 @@ impl Backlog {
         }
     }
 
-    /// Forgets all groups that are not `wanted`, and returns the number of the others.
+    /// Forgets all groups that are not `wanted`, and returns how many groups it forgot.
     pub fn retain(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
         let before = self.groups.len();
         self.groups.retain(|&(order, _)| wanted(order));
@@ -115,30 +116,30 @@ impl Backlog {
     }
 }
 
-/// The file, and where its groups are.
+/// The file, the places of its groups, and the backlog.
 #[derive(Debug, Default)]
 pub struct Contents {
     pub own: OwnedFile,
-    /// The same file, for a forked child.
+    /// A mapping of the file, through which a forked child reads the groups.
     view: Option<View>,
     pub places: Places,
     pub backlog: Backlog,
-    /// Place of the next group in the order of all groups.
+    /// The place of the next group in the order of all groups.
     pub next: u64,
 }
 
 impl Contents {
-    /// Nothing yet. `next`: the place of the first group.
+    /// The contents of a file without groups. `next`: the place of the first group.
     pub fn new(own: OwnedFile, next: u64) -> Contents {
         Contents { own, next, ..Contents::default() }
     }
 
-    /// Whether a group is not known to be written. In a child: the fork came while it was being written.
+    /// Whether the group has only been collected, or is just being written. In a child: the parent forked during that write.
     pub fn is_underway(&self, stored: Stored) -> bool {
         stored.offset >= self.next
     }
 
-    /// Reads a group, or as much of it as is asked for.
+    /// Reads the first `bytes.len()` bytes of a group, from the backlog or the file.
     pub fn read(&self, order: u64, bytes: &mut [u8]) -> io::Result<()> {
         if let Some(group) = self.backlog.get(order) {
             bytes.copy_from_slice(group.get(..bytes.len()).ok_or(io::ErrorKind::InvalidData)?);
@@ -152,7 +153,7 @@ impl Contents {
         }
     }
 
-    /// Reads a group in whole, without its code bytes.
+    /// Reads a whole group except its code bytes.
     pub fn group(&self, stored: Stored) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(stored.len)?;
@@ -161,20 +162,20 @@ impl Contents {
         Ok(bytes)
     }
 
-    /// Another file takes the place of the one before.
+    /// Replaces the file by another file.
     pub fn hold(&mut self, file: File) -> io::Result<()> {
         self.view = None;
         self.own.hold(file).map(drop)
     }
 
-    /// Nothing is written or read any more.
+    /// Closes the file and ends its mapping.
     pub fn close(&mut self) {
         self.view = None;
         self.own.close();
     }
 
-    /// The file has this length now: lets forked children see all of it. A child that cannot, because address space is short,
-    /// builds its groups from the registry's data.
+    /// Extends the mapping to the file's new length, so that forked children can read all groups. If address space is short there
+    /// is no mapping, and a child builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
             self.view = self.own.held().and_then(|file| View::new(file, len)).ok();
@@ -196,7 +197,7 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // From 70 to 100 is lost, from 100 to 130 waits, and 130 comes after it.
+        // The groups from 70 to 100 are lost. Those from 100 to 130 wait and are written late, followed by the group at 130.
         places.set(100, 10, 70);
         places.set(110, 20, 80);
         places.set(130, 5, 100);
@@ -206,7 +207,7 @@ mod tests {
             assert_eq!(places.get(order), place, "{order}");
         }
         assert_eq!(places.0.len(), 4);
-        // A hole in the middle is filled late.
+        // A part of the lost groups is written last.
         places.set(80, 5, 105);
         assert_eq!(
             (places.get(79), places.get(82), places.get(85), places.get(100)),

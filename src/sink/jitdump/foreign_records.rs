@@ -1,4 +1,4 @@
-//! What other runtimes append to a jitdump of a process that was killed. wasmtime does, in whole records.
+//! Keeps the records that other runtimes have appended to the jitdump of a killed process. wasmtime appends whole records.
 
 use std::fs::File;
 use std::io;
@@ -10,10 +10,10 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use crate::format::jitdump::places;
 use crate::queue::shared::INDICES_START;
 
-/// Cuts a file to its first `len` bytes and the groups of others after them, and returns how long it is then. The library's own groups
-/// after them are of a round that was not committed.
+/// Reduces a file to its first `len` bytes and the groups of other runtimes after them, and returns the new length. Removes the
+/// library's own groups after `len`, because their round was not committed.
 ///
-/// If this is interrupted, the groups that have been kept so far are whole, and are found again.
+/// If this is interrupted, the groups kept so far are whole, and the next call finds them again.
 pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {
     let mut kept: Vec<Range<u64>> = Vec::new();
     places(
@@ -45,7 +45,7 @@ pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {
 
 fn move_down(file: &File, range: &Range<u64>, to: u64) -> io::Result<()> {
     let flags = fcntl_getfl(file)?;
-    // Else the kernel appends, whatever the place is.
+    // With `O_APPEND`, pwrite(2) would write at the end of the file, whatever the offset.
     fcntl_setfl(file, flags - OFlags::APPEND)?;
     let moved = copy_down(file, range, to);
     fcntl_setfl(file, flags)?;
@@ -101,7 +101,7 @@ mod tests {
                     expected.extend_from_slice(&bytes);
                 }
             }
-            // One that is not whole.
+            // The last group is cut.
             let torn = group(100, &mut random);
             whole.extend_from_slice(&torn[..random.below(torn.len() as u64) as usize]);
             std::fs::write(&path, &whole).unwrap();

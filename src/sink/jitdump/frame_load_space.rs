@@ -1,36 +1,38 @@
-//! Reserved address space for frame loads (`format::jitdump::frame_load`). Packed code has no room after it for its unwind tables. So its
-//! group has a second LOAD, the frame load, at another address, and the tables follow the frame load. Nothing is ever mapped in this
-//! address space.
+//! Reserved address space for frame loads (`format::jitdump::frame_load`).
+//!
+//! Packed code has no room after it for its unwind tables. So its group has a second LOAD, the frame load, at another address,
+//! and the tables follow the frame load. Nothing is ever mapped in this address space.
 
 use std::sync::Mutex;
 
 use crate::sys::mapping::{self, Reserved};
 
-/// Address space that is asked for at a time.
+/// Address space is reserved in areas of this size in bytes.
 const AREA: u64 = 16 << 20;
-/// How many such areas there may be.
+/// The maximal number of areas.
 const AREAS: usize = 64;
-/// After this many failed searches below code in one neighbourhood, no search is made there again; the size of a neighbourhood; and
-/// the number of neighbourhoods with remembered failures.
+/// After this many failed searches below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no search is made
+/// there again. Failures are remembered for at most `NEIGHBOURHOODS` neighbourhoods.
 const ATTEMPTS: u32 = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const NEIGHBOURHOODS: usize = 64;
-/// How far below the code a frame load may lie, so that all distances fit 32 bits.
+/// The maximal distance from a frame load up to its code. All distances in the tables then fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// The frame loads of the process. Reserved address space stays reserved, because perf knows of each frame load until the recording ends. A
-/// host that opens session after session must not lose more address space with each. Only writers use this, one after the other.
+/// The frame loads of the process. Address space stays reserved, because perf knows of each frame load until the recording ends.
+/// All sessions share it, so that a host which opens many sessions loses no more address space than `AREAS` areas. Only writers
+/// use this, one after the other.
 static ALL: Mutex<FrameLoads> = Mutex::new(FrameLoads { areas: Vec::new(), failures: Vec::new() });
 
-/// An address below `addr` at which `len` bytes stay free permanently. `None` if no such address is available, also in a child that
-/// was forked during this call.
+/// An address below `addr` at which `len` bytes stay free permanently. `None` if no such address is available. Always `None` in a
+/// child that was forked during this call, because the lock then stays taken.
 pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }
 
 struct FrameLoads {
     areas: Vec<Area>,
-    /// Neighbourhoods without room, and how often there was none.
+    /// Numbers of neighbourhoods without room, and how many searches failed in each.
     failures: Vec<(u64, u32)>,
 }
 
@@ -79,7 +81,7 @@ impl FrameLoads {
     }
 }
 
-/// The nearest free area below, at a distance that leaves the code room to grow.
+/// Reserves the nearest free area below `addr`. At least one area stays between them, so that the code can grow.
 fn reserve_below(addr: u64) -> Option<Reserved> {
     let top = addr / mapping::page_size() as u64 * mapping::page_size() as u64;
     (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))
@@ -102,7 +104,7 @@ mod tests {
             last = at;
         }
         assert_eq!(frame_loads.areas.len(), 1);
-        // Another area when the first one is full, and none for what fits none.
+        // A second area is reserved when the first is full. No area is reserved for a request that fits in no area.
         assert!(frame_loads.place(addr, AREA).is_some());
         assert_eq!(
             (frame_loads.place(addr, AREA + 1), frame_loads.place(5000, 100), frame_loads.areas.len()),

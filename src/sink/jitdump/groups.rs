@@ -1,22 +1,22 @@
-//! Groups on their way to the jitdump in few system calls. Most lie in chunks.
+//! Groups that are collected for the jitdump and written in few system calls. Most groups are written from their chunks.
 
 use std::ops::Range;
 
 use crate::queue::chunk::Chunk;
 
-/// Pieces and bytes that may come together before they are written.
+/// The collected groups are written when they have this many pieces or bytes, or are this many groups.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;
 
-/// Most code bytes that are not in a record are there in whole.
+/// Zeros to write in place of missing code bytes. A short buffer is enough, because code bytes are rarely missing.
 static ZEROS: [u8; 2048] = [0; 2048];
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Groups {
     pieces: Vec<Piece>,
-    /// How long each group is.
+    /// The length of each group.
     lens: Vec<usize>,
     bytes: usize,
     /// The bytes of groups that `push_made` has begun.
@@ -25,23 +25,24 @@ pub struct Groups {
 
 #[derive(Debug)]
 enum Piece {
-    /// So many bytes of bodies in a chunk, from a place on.
+    /// Bytes of bodies in a chunk: offset and length.
     InChunk(Chunk, usize, usize),
     /// A part of `made`.
     Made(Range<usize>),
     Owned(Vec<u8>),
-    /// At most as many as there are in `ZEROS`.
+    /// A number of zeros, at most the length of `ZEROS`.
     Zeros(usize),
 }
 
 impl Groups {
-    /// Begins a group that is part of a record: `len` bytes from `at` on. Its chunk is not recycled before the groups are written.
+    /// Begins a group with `len` bytes of a record, from offset `at` of the chunk. The chunk must not be recycled before the
+    /// groups are written.
     pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.lens.push(0);
         self.add_in_chunk(chunk, at, len);
     }
 
-    /// Adds to the last group what is part of a record.
+    /// Adds bytes of a record to the last group.
     pub fn add_in_chunk(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.grow(len);
         match self.pieces.last_mut() {
@@ -50,8 +51,8 @@ impl Groups {
         }
     }
 
-    /// Begins a group with the bytes that `make` appends, and returns their number and what `make` has returned. If that is `None`, no
-    /// group is begun.
+    /// Begins a group with the bytes that `make` appends. Returns their number and the result of `make`. If `make` returns
+    /// `None`, no group is begun.
     pub fn push_made<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<(usize, T)> {
         let start = self.made.len();
         let said = make(&mut self.made)?;
@@ -63,7 +64,7 @@ impl Groups {
         Some((len, said))
     }
 
-    /// Begins a group that lies in no chunk.
+    /// Begins a group whose bytes lie in no chunk.
     pub fn push_owned(&mut self, group: Vec<u8>) {
         self.lens.push(0);
         let len = group.len();
@@ -77,7 +78,7 @@ impl Groups {
         self.bytes += by;
     }
 
-    /// Adds code bytes to the last group, with zeros for those that are missing of `size`.
+    /// Adds code bytes to the last group, and zeros up to a length of `size`.
     pub fn add(&mut self, code: Vec<u8>, size: usize) {
         self.grow(size);
         let mut missing = size - code.len();
@@ -89,7 +90,7 @@ impl Groups {
         }
     }
 
-    /// Whether it is time to write them.
+    /// Whether the collected groups should be written now.
     pub fn are_many(&self) -> bool {
         self.pieces.len() >= BATCH_PIECES || self.bytes >= BATCH_BYTES || self.lens.len() >= BATCH_GROUPS
     }
@@ -98,10 +99,10 @@ impl Groups {
         self.bytes
     }
 
-    /// Hands all of them to `write`, with their lengths, and forgets them.
+    /// Hands the pieces of all groups and the length of each group to `write`, and forgets the groups.
     pub fn write(&mut self, write: impl FnOnce(&[&[u8]], &[usize])) {
         let bytes = |piece| match piece {
-            // SAFETY: these are committed bodies in a chunk that is recycled later, and nobody writes to them any more.
+            // SAFETY: these are committed bodies, to which nobody writes any more. Their chunk is recycled only after this call.
             &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
             Piece::Made(range) => &self.made[range.clone()],
             Piece::Owned(bytes) => &bytes[..],

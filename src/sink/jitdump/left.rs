@@ -1,11 +1,11 @@
-//! Live code of a jitdump that is stopped: where the file has it, and what is kept of it in memory.
+//! What is remembered of live code when a jitdump is stopped: the places of its groups in the file, and its info records.
 
 use crate::format::info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Registry, Stored};
 
-/// Which code a jitdump has that is stopped, and where, by its index: code that moves gets another one. If it is started again and
-/// still is the same file, that code need not be written to it another time.
+/// The live code in the file of a stopped jitdump: code index and place of the group, sorted by index. If the sink is started
+/// again with the same file, this code need not be written again. Code that moves meanwhile gets a new index.
 #[derive(Debug, Default)]
 pub struct Reopened(Vec<(u64, Stored)>);
 
@@ -15,21 +15,21 @@ impl Reopened {
         Some(self.0[at].1)
     }
 
-    /// Keeps code for which this is so.
+    /// Forgets code unless `is_kept` accepts its place.
     pub(super) fn retain(&mut self, is_kept: impl Fn(Stored) -> bool) {
         self.0.retain(|&(_, stored)| is_kept(stored));
     }
 
     fn note(&mut self, index: u64, stored: Stored) {
-        // Without memory it is written twice, which costs no more than room.
+        // Without memory the code is not noted. It may then be written twice, which only makes the file longer.
         if self.0.try_reserve(1).is_ok() {
             self.0.push((index, stored));
         }
     }
 }
 
-/// Live code loses its place in the jitdump. If `keep` is set, its info records are kept as far as they can be read. Returns where
-/// the groups lay that could be read.
+/// Removes the places in the jitdump from all live code in the registry. If `keep` is set, the registry keeps the info records
+/// that could be read. Returns the places of the groups that could be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();
     for id in registry.live_by_place().into_iter().flatten() {

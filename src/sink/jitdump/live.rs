@@ -1,9 +1,8 @@
-//! Live code on its way to a jitdump that has been started while it lived: in a forked child, or late. And back into memory, when
-//! a jitdump is stopped.
+//! Writes the code that is already live when a jitdump is started: in a forked child, or when the sink is enabled late.
 //!
-//! A group is copied from the parent's jitdump, if that has it, through the mapping that the child has inherited. The parent may
-//! write to the jitdump at the same time, or cut it, so nothing in it is trusted. Otherwise the group is built from the registry's
-//! data and the bytes at the address of the code.
+//! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
+//! write to its jitdump or cut it at the same time, so the copied records are checked. Otherwise the group is built from the
+//! registry's data and the bytes at the address of the code.
 
 use super::backlog::Contents;
 use super::Jitdump;
@@ -13,9 +12,9 @@ use crate::format::jitdump::{Group, Relocation};
 use crate::registry::{Live, Registry, Stored};
 use crate::sys::process_memory;
 
-/// Bytes that come together before they are written.
+/// A batch is written when it has this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// Groups that do: what is kept of them in the meantime is small enough to be had when memory is short.
+/// A batch is written when it has this many groups, so that the list of pending groups stays small when memory is short.
 const BATCH_GROUPS: usize = 1024;
 
 /// A group that is about to be written.
@@ -26,7 +25,7 @@ struct Pending {
 }
 
 impl Jitdump {
-    /// Writes all live code. False if there is no memory for that.
+    /// Writes the groups of all live code. False if there is no memory for that.
     pub(super) fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         self.flush();
         let (left, parent) = (std::mem::take(&mut self.reopened), self.parent.take());
@@ -46,7 +45,7 @@ impl Jitdump {
                 continue;
             }
             if live.stored.is_some_and(|stored| parent.as_ref().is_some_and(|parent| parent.is_underway(stored))) {
-                // The fork came while its group was written, and did not wait for that. Only the parent has its lines and tables.
+                // The parent forked while it was writing this group. Only the parent has the lines and tables of the code.
                 registry.set_stored(id, None, live.tables_len);
                 left_out += 1;
                 continue;
@@ -69,7 +68,7 @@ impl Jitdump {
         true
     }
 
-    /// Writes one piece of live code, whose info records are kept.
+    /// Writes the group of live code whose info records are in the registry.
     pub(super) fn write_one(&mut self, registry: &mut Registry, id: u64, timestamp: u64) {
         self.flush();
         let Some(live) = registry.get(id) else { return };
@@ -84,7 +83,7 @@ impl Jitdump {
         }
     }
 
-    /// A fork may find us in the middle of writing: only then the registry says that the groups are in the file.
+    /// Writes the batch, and only then notes in the registry where its groups are: a child may be forked during the write.
     fn write_batch(
         &mut self,
         registry: &mut Registry,
@@ -102,7 +101,8 @@ impl Jitdump {
         lens.clear();
     }
 
-    /// Appends a group with its bytes. Returns its length without them, and that of its unwind tables.
+    /// Appends a group with its code bytes to `out`. Returns the length of the group without the code bytes, and of its unwind
+    /// tables.
     fn put_group(
         &self,
         out: &mut Vec<u8>,
@@ -124,7 +124,7 @@ impl Jitdump {
         let records = &info[inlines::len(info)..];
         let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
-        // A parent had the bytes from elsewhere perhaps, and has counted those that it could not read.
+        // With a parent nothing is counted here: the parent has already counted the code that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }
@@ -132,8 +132,8 @@ impl Jitdump {
     }
 }
 
-/// Appends the group of this code with its bytes, as the parent has it. Returns its length without the bytes, and that of its
-/// unwind tables.
+/// Appends a copy of the parent's group of this code, with the code bytes. Returns the same as `put_group`. `None` if the parent
+/// has no such group.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
     let Stored { offset, len } = live.stored?;
     let start = out.len();
@@ -149,8 +149,8 @@ fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], time
     Some((len, live.tables_len))
 }
 
-/// Appends a group that is built from the known data, with the bytes at the address. Returns whether all these bytes could be read,
-/// and the group's length without them.
+/// Appends a group built from the registry's data and the code bytes at the address. Returns whether all code bytes could be
+/// read, and the length of the group without them.
 fn make_group(
     out: &mut Vec<u8>,
     pid: u32,
@@ -175,7 +175,7 @@ fn relocation(live: &Live, tid: u32, timestamp: u64) -> Relocation {
     Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size }
 }
 
-/// Makes the buffer longer, if there is memory for it.
+/// Appends `more` zeros to the buffer. `None` if there is no memory.
 fn make_room(out: &mut Vec<u8>, more: usize) -> Option<()> {
     out.try_reserve(more).ok()?;
     out.resize(out.len() + more, 0);

@@ -1,4 +1,4 @@
-//! Code that begins to live, on its way to the jitdump: its group, most often as it lies in its record, and its bytes.
+//! Adds the groups of newly registered and moved code to the jitdump. Most groups are written as they lie in the record.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::sink::{describe, Loaded, Origin, Sink};
 use crate::sys::{process_memory, reserve};
 
 impl Jitdump {
-    /// Takes code over, and notes in the registry where its group will be.
+    /// Collects the group of the code for the next write, and notes in the registry where the group will be.
     pub(super) fn add(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         let (stored, tables_len) = match code.origin {
             Origin::Registered(chunk, event, load) => self.add_record(code.live, chunk, event, load),
@@ -36,7 +36,8 @@ impl Jitdump {
         (Some(stored), live.tables_len)
     }
 
-    /// The code is stable, or was laid down before the jitdump was started, or gets another head.
+    /// For code whose group may get a frame load, or whose bytes are not in the record: the flag `STABLE` is set, or the code was
+    /// registered before the jitdump was started.
     #[cold]
     #[inline(never)]
     fn add_in_parts(
@@ -69,7 +70,8 @@ impl Jitdump {
         (Some(Stored { offset, len }), tables_len)
     }
 
-    /// A move is a fresh LOAD: perf 7.2 crashes on MOVE records, and none unwinds through code moved by one.
+    /// A move is written as a new LOAD: perf 7.2 crashes on MOVE records, and no perf unwinds through code moved by such a
+    /// record.
     #[cold]
     #[inline(never)]
     fn add_moved(&mut self, live: &Live, event: &Event, body: &[u8], before: Option<Stored>) -> (Option<Stored>, u32) {
@@ -103,22 +105,23 @@ impl Jitdump {
         (Some(stored), live.tables_len)
     }
 
-    /// Where in the order of all groups the next one will be.
+    /// The place of the next group in the order of all groups.
     pub(super) fn next_place(&self) -> u64 {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Sets a place aside for the frame load of packed code, permanently. `None` if the code has no tables, or there is no room.
+    /// Permanently reserves address space for the frame load of packed code. `None` if the code has no tables, or space is
+    /// lacking.
     fn place_frame_load(&self, live: &Live) -> Option<u64> {
-        // In a process that is gone nothing can be set aside.
+        // No address space can be reserved in a dead process.
         if live.tables_len == 0 || self.dead {
             return None;
         }
         frame_load_space::place(live.addr, frame_load::room(live.size, live.tables_len as usize))
     }
 
-    /// Reads a group back that was taken over before: keeping the tables and lines of all live code in memory for a move that
-    /// hardly ever comes would cost every host more than this.
+    /// Reads a group back from the file. The alternative, keeping the tables and lines of all live code in memory for rare moves,
+    /// would cost every host more.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
         self.write_until(stored);
         let read = self.contents.group(stored);
@@ -129,15 +132,16 @@ impl Jitdump {
         read.ok()
     }
 
-    /// Writes a group if it has not been written yet.
+    /// Writes the collected groups if this group is among them.
     pub fn write_until(&mut self, stored: Stored) {
-        // Most moves are of code whose group was written long ago; those that come together are written together.
+        // Most moved code has a group that was written long ago. So this flush is rare, and new groups are still written in
+        // batches.
         if self.contents.is_underway(stored) {
             self.flush();
         }
     }
 
-    /// The same as `read_back`, also of the parent's jitdump in a forked child that has not written anything yet.
+    /// The same as `read_back`. In a forked child that has written nothing yet, reads from the parent's jitdump.
     pub fn group_before(&mut self, stored: Stored) -> Option<Vec<u8>> {
         match &self.parent {
             Some(parent) => parent.group(stored).ok(),
@@ -145,7 +149,7 @@ impl Jitdump {
         }
     }
 
-    /// A copy of code bytes, or zeros in their place if there is no memory for them.
+    /// A copy of code bytes. Empty if there is no memory: then zeros are written in their place.
     fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
         reserve::copy_of(bytes).unwrap_or_else(|_| {
             self.status.counters.unreadable.add(1);
@@ -153,9 +157,9 @@ impl Jitdump {
         })
     }
 
-    /// The bytes of code that are not in its record, or zeros in their place.
+    /// Code bytes that are not in the record. Zeros are written in place of those that cannot be read.
     fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
-        // By the kernel: a host that breaks its promise must not be ended by this thread.
+        // The kernel reads the bytes: if the host has unmapped the code too early, reading it directly would end the process.
         let read = if self.dead { None } else { process_memory::copy(self.status.pid, addr, size).ok() };
         let (code, is_whole) = read.unwrap_or_default();
         if !is_whole {

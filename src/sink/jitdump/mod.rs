@@ -1,7 +1,7 @@
-//! The jitdump sink: a file that holds whole groups only, and the marker by which perf finds it.
+//! The jitdump sink: a file of whole groups, and the marker mapping by which perf finds the file.
 //!
-//! A group cannot be written when the disk is full, or when the file is gone or as long as it may be. Then groups wait in memory,
-//! as far as there is room, and the writer tries again from time to time.
+//! No group can be written while the disk is full, or while the file is missing or at its size limit. Groups then wait in a
+//! bounded backlog in memory, and the writer tries again from time to time.
 
 mod append;
 pub mod backlog;
@@ -52,42 +52,42 @@ pub static KIND: Kind = Kind {
 /// The sink.
 #[derive(Debug)]
 pub struct Jitdump {
-    /// What the configuration says of its place; none before it is opened for the first time.
+    /// The configured directory. `None` until the sink is opened for the first time.
     wanted: Option<DumpDir>,
     status: Arc<Status>,
     header: [u8; HEADER_SIZE],
-    /// Where the last whole group ends. Everything after it is taken back if a write fails.
+    /// Where the last whole group in the file ends. If a write fails, the file is cut back to this length.
     len: u64,
-    /// How long the file may become.
+    /// The maximal length of the file.
     most: u64,
-    /// Up to where the file system has provided room.
+    /// The file system has allocated room up to this offset.
     reserved: u64,
-    /// When it was opened the last time, the file had all that was written to it before.
+    /// When the sink was opened last, the file still had everything that the sink had written before.
     goes_on: bool,
-    /// Half a group may lie after the last whole one.
+    /// A partial group may lie after the last whole group.
     torn: bool,
-    /// The file has to be rewritten: it is gone, cut, or as long as it may be.
+    /// The file has to be rewritten: it was removed or cut, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
-    /// Groups that found no room in the backlog. Code among it that lives is written again another way.
+    /// Number of groups for which the backlog had no room. `write_lost` later builds new groups for those whose code still lives.
     lost: u64,
-    /// Groups that have come together since the last write.
+    /// Groups collected since the last write.
     groups: Groups,
-    /// Of a sink that was stopped.
+    /// Which live code the file held when the sink was stopped.
     reopened: Reopened,
-    /// In a forked child, until its live code is written.
+    /// In a forked child: the parent's jitdump, until the child has written its live code.
     parent: Option<Contents>,
-    /// The process is dead.
+    /// The file is that of a dead process, and this process recovers it.
     dead: bool,
 }
 
 impl Jitdump {
-    /// One that has no file yet.
+    /// A sink that has no file yet.
     pub fn new(status: Arc<Status>) -> Jitdump {
         Jitdump::at(PathBuf::new(), 0, status)
     }
 
-    /// One whose file lies at `path`, or at another name beside it.
+    /// A sink whose file lies at `path`, or under another name in the same directory.
     pub fn at(path: PathBuf, mode: u32, status: Arc<Status>) -> Jitdump {
         let (pid, clock) = (status.pid, status.clock);
         let header = Header { machine: ELF_MACHINE, pid, timestamp: clock.now(), arch_timestamp: clock == Clock::Arch };
@@ -110,11 +110,11 @@ impl Jitdump {
         }
     }
 
-    /// Opens the file: the one that we wrote before if it is still there, else a new one.
+    /// Opens the file that the sink wrote before, if that file is still there. Else makes a new file.
     fn open_file(&mut self) -> io::Result<()> {
         self.contents.own.close_dir();
         if let Ok(len) = self.contents.own.reopen() {
-            // Other runtimes take it for their own file, or append to it.
+            // Another runtime may have taken the file for its own and overwritten it.
             self.spoiled |= !self.is_ours(self.contents.own.held()?);
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
@@ -125,10 +125,10 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // Another marker than that of a lost file: perf finds files by the names of mappings, and the old one has none.
+            // A lost file's marker is replaced: perf finds files by the names of mappings, and the lost file has no name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
-                // No marker refers to it.
+                // No marker refers to the new file, so perf would never read it.
                 let _ = self.contents.own.place().and_then(|(dir, name)| dir.remove(name));
                 return Err(error);
             }
@@ -139,9 +139,9 @@ impl Jitdump {
         self.contents.hold(created)
     }
 
-    /// Notices that the file is gone.
+    /// Fails, and plans a rewrite, if the file was removed or overwritten.
     fn check(&mut self) -> io::Result<()> {
-        // One that the host has closed is opened again before it is written to.
+        // If the host has closed the descriptor, nothing is checked here: the next write opens the file again.
         let open = self.contents.own.held().and_then(Held::checked).ok();
         if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
             self.spoiled = true;
@@ -151,8 +151,8 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Goes on with the file of a dead process, from where its last whole round ended, and with what others have appended since. Does not
-    /// believe that it is that file, see `file::take_over`.
+    /// Continues the file of a dead process after the last committed round. Keeps the groups that other runtimes have appended
+    /// since. The spool is not trusted about which file that is, see `file::take_over`.
     pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let (file, _) = self.contents.own.take_over(&[state.identity], may_be_locked)?;
@@ -171,27 +171,27 @@ impl Jitdump {
         Ok(())
     }
 
-    /// The groups that were written, for a forked child. After that the sink writes nothing.
+    /// In a forked child: hands over the parent's groups, to be read. After that this sink writes nothing.
     pub fn let_go(&mut self) -> Contents {
         std::mem::take(&mut self.contents)
     }
 
-    /// In a forked child: takes over what the parent's sink has let go of.
+    /// In a forked child: keeps the parent's groups until `load_live` has copied them.
     pub fn inherit(&mut self, parent: Option<Contents>) {
         self.parent = parent;
     }
 
-    /// Forgets the groups that have come together: their chunks are about to be recycled.
+    /// Forgets the collected groups, because their chunks are about to be recycled.
     pub fn drop_groups(&mut self) {
         self.groups = Groups::default();
     }
 
-    /// Forgets what it had when it was stopped.
+    /// Forgets which code the file held when the sink was stopped.
     pub fn forget(&mut self) {
         self.reopened = Reopened::default();
     }
 
-    /// Hands out what is in it.
+    /// Hands the place of each group in the file to `found`.
     pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
         let read =
             self.contents.own.held().and_then(|file| {
@@ -202,7 +202,7 @@ impl Jitdump {
 }
 
 impl Sink for Jitdump {
-    /// The same directory again means the same file, also where the directory was made for it.
+    /// With the same configuration as before, the sink keeps its file, even if the sink made the directory itself.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
             *self = Jitdump::new(self.status.clone());
@@ -259,13 +259,13 @@ impl Sink for Jitdump {
 
     fn close(&mut self, how: Close) -> io::Result<()> {
         match how {
-            // The marker stays too: perf opens every dump whose marker it saw, and gives up altogether if one is missing.
+            // The file and the marker stay: perf opens every dump whose marker it saw, and fails as a whole if one is missing.
             Close::Stay => {
                 let trimmed = self.trim();
                 self.contents.close();
                 return trimmed;
             }
-            // What waits to be written is given up.
+            // Waiting groups are discarded, and counted as lost.
             Close::Leave => {
                 self.contents.own.close_dir();
                 (self.contents.own.trouble, self.lost) = (None, 0);

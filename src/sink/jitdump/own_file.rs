@@ -1,4 +1,4 @@
-//! The file of the sink: it is made under the first free name, and looked at later, for others may cut it or write to it.
+//! How the sink makes its file under the first free name, and later checks whether others have cut the file or write to it.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::sys::file::{self, Held};
 use crate::sys::other_writers;
 
 impl Jitdump {
-    /// Makes a file, under the first name that nobody else has.
+    /// Makes a file under the first name that nobody else uses.
     pub(super) fn make(&mut self) -> io::Result<File> {
         let before = self.contents.own.name().to_owned();
         let mut zeros = 0;
@@ -29,20 +29,20 @@ impl Jitdump {
         }
     }
 
-    /// Whether the file is still the one that we have begun.
+    /// Whether the file begins with the header that this sink wrote.
     pub(super) fn is_ours(&self, file: &File) -> bool {
         let mut found = [0; HEADER_SIZE];
         file.read_exact_at(&mut found, 0).is_ok() && found == self.header
     }
 
-    /// Whether somebody has cut the file, or written another header.
+    /// Whether somebody has cut the file or overwritten its header.
     pub(super) fn is_cut(&self) -> bool {
         let file = self.contents.own.held().and_then(Held::checked_len).ok();
         !self.dead && file.is_some_and(|(file, len)| len < self.len || !self.is_ours(file))
     }
 
-    /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that. `is_cut`: looks for
-    /// whoever is about to open it.
+    /// Whether another library in this process also uses the file, or uses another file that has the name now. The name must then
+    /// be left to that library. `is_cut`: also waits for a library that is just opening the file.
     pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
         let Some(identity) = self.contents.own.identity else { return false };
         let file = self.contents.own.held().and_then(Held::checked).ok();

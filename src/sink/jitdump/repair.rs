@@ -1,5 +1,7 @@
-//! Waiting groups are written first. Live code that found no room to wait is then written from the registry's data and the bytes at
-//! its address. It has its name, but no lines and unwind tables.
+//! Repairs the file: rewrites it if needed, then writes the groups that wait, then new groups for live code whose group was lost.
+//!
+//! These new groups are built from the registry's data and the bytes at the address of the code. They have the name, but no lines
+//! and no unwind tables.
 
 use std::io;
 
@@ -13,7 +15,7 @@ use crate::sys::process_memory;
 use crate::sys::sort::sort;
 
 impl Jitdump {
-    /// Sets right what is wrong with the file, if that is due or wanted now. `None` if it is not.
+    /// Repairs the file after a failure, if a retry is due or this round asks for it. `None` if nothing was attempted.
     pub(super) fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
         if self.contents.own.trouble.is_some() && self.contents.backlog.is_tight() {
             self.forget_dead_backlog(round.registry);
@@ -28,7 +30,7 @@ impl Jitdump {
         Some(result)
     }
 
-    /// What waits is worth its memory only if the code lives.
+    /// Drops the waiting groups of dead code, so that the backlog has room for live code.
     fn forget_dead_backlog(&mut self, registry: &Registry) {
         let mut live: Vec<u64> = Vec::new();
         if live.try_reserve_exact(registry.live_count()).is_err() {
@@ -51,7 +53,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Rewrites the file with live code alone.
+    /// Rewrites the file with the groups of live code only.
     fn rewrite_live(&mut self, round: &Round<'_>) -> io::Result<()> {
         let registry = &*round.registry;
         let mut groups: Vec<(u64, usize)> = Vec::new();
@@ -69,7 +71,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Writes live code again that has found no room to wait, or whose group was lost with the file.
+    /// Writes new groups for live code whose group had no room in the backlog, or was lost with the file.
     fn write_lost(&mut self, registry: &mut Registry, time: u64) -> io::Result<()> {
         let is_lost = |order| self.contents.places.get(order).is_none() && self.contents.backlog.get(order).is_none();
         let mut lost: Vec<u64> = Vec::new();
@@ -80,7 +82,7 @@ impl Jitdump {
             let (addr, size, index, pid) = (live.addr, live.size, live.index, self.status.pid);
             let group = Group { pid, tid: pid, index, addr, size, name, lines: Lines::Rows(&[]), unwind: None };
             let mut head = vec![0; group.fixed_size()];
-            // It lives at the time of the last record that was applied; and time must not go back in the file.
+            // The code is live at `time`, when the last applied record was made. Timestamps in the file must not decrease.
             if !matches!(group.write(time, &mut head, 0), Ok(Some(_))) {
                 continue;
             }

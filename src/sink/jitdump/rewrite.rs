@@ -14,14 +14,14 @@ use crate::sys::file;
 use crate::sys::marker::Marker;
 
 impl Jitdump {
-    /// The most that `rewrite` is to be asked for: less than all that the file may hold, so that it is not needed again soon.
+    /// The maximal size of the groups passed to `rewrite`. It is below the file's limit, so that no other rewrite is needed soon.
     pub(super) fn rewrite_most(&self) -> u64 {
         (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
     }
 
-    /// Rewrites the file with only these groups (in their order, with their lengths). The new file replaces the old one, or gets
-    /// another name if another library also writes to the old one. `announce` is told of the new file before it takes the name.
-    /// Returns how many groups had waited and are not among these.
+    /// Rewrites the file with only these groups, given as places in the order of all groups and lengths. The new file replaces
+    /// the old one, or gets another name if another library also writes to the old one. Calls `announce` before the new file
+    /// takes the name. Empties the backlog, and returns how many of its groups are not in the new file.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());
         let elsewhere = self.is_taken(was_cut);
@@ -32,7 +32,7 @@ impl Jitdump {
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
             announce(Sinks::JITDUMP, FileState { identity, len });
-            // The groups have taken their time.
+            // Writing the groups took a while. Another library may have opened the old file meanwhile.
             if !elsewhere && self.is_taken(!was_cut && self.is_cut()) {
                 return Err(io::Error::new(file::TAKEN, "is written by another library in this process by now"));
             }
@@ -69,7 +69,7 @@ impl Jitdump {
         Ok(forgotten)
     }
 
-    /// Writes the header, and the groups as far as they can be read.
+    /// Writes the header and all groups that can be read. Returns their places and the length of the new file.
     fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
         const BUFFER: usize = 256 * 1024;
         let mut buffer = Vec::new();
@@ -117,7 +117,7 @@ mod tests {
     use crate::queue::status::Status;
     use crate::sys::clock::Clock;
 
-    /// Somebody opens the file as if it were new while the other one is written that is to replace it.
+    /// Somebody opens the old file as if it were new, while its replacement is being written.
     #[test]
     fn a_file_that_is_taken_meanwhile_is_not_replaced() {
         const PID: u32 = 4_000_000_001;
