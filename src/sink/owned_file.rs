@@ -1,5 +1,6 @@
-//! A file that a sink owns under a name by which readers find it: made or taken over, opened again, replaced, closed, removed. Its
-//! contents, and the judgement whether it is still good, are the sink's.
+//! A file that a sink owns under a name by which readers find it: how the file is made, taken over, replaced, closed and removed.
+//!
+//! The sink itself writes the contents, and decides whether the file is still good.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -19,15 +20,15 @@ use crate::sys::other_writers;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct OwnedFile {
-    /// Empty before it is opened for the first time.
+    /// Empty until the sink is opened for the first time.
     path: PathBuf,
     pub mode: u32,
     dir: Option<Dir>,
     file: Option<Held>,
-    /// Of the file that was opened last.
+    /// The identity of the file that was opened last.
     pub identity: Option<Identity>,
     marker: Option<Marker>,
-    /// Something could not be written.
+    /// When to try again, if the last write failed.
     pub trouble: Option<Retry>,
 }
 
@@ -44,19 +45,20 @@ impl OwnedFile {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// Another name in the same directory.
+    /// Changes the name of the file. The directory stays the same.
     pub fn set_name(&mut self, name: &OsStr) {
         self.path.set_file_name(name);
     }
 
-    /// The directory that the file lies in, opened again if the host has closed it, and the file's name.
+    /// The directory of the file and the file's name. Opens the directory again if the host has closed it.
     pub fn place(&mut self) -> io::Result<(&Dir, &OsStr)> {
         let held = self.dir.take().filter(Dir::is_open);
         let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Opens the file that was opened last, if it still has the name: it was closed, by the sink or by the host. Returns its length.
+    /// Opens the file again that was opened last, if it still has the name. For a file that the sink or the host has closed.
+    /// Returns the length of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;
@@ -64,20 +66,20 @@ impl OwnedFile {
         self.hold(file)
     }
 
-    /// Makes the file, in the place of one that a dead process has left. See [`file::claim`].
+    /// Makes a new file. Replaces a file that an earlier process with the same pid has left. See [`file::claim`].
     pub fn claim(&mut self) -> io::Result<File> {
         let mode = self.mode;
         let (dir, name) = self.place()?;
         file::claim(dir, name, mode, file::APPEND)
     }
 
-    /// The file of a dead process, which is to be one of these. See [`file::take_over`].
+    /// Opens the file of a dead process, if it is one of `known`. See [`file::take_over`].
     pub fn take_over(&mut self, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
         let (dir, name) = self.place()?;
         file::take_over(dir, name, known, may_be_locked)
     }
 
-    /// From now on it is this file. Returns its length.
+    /// Makes `file` the owned file. Returns its length.
     pub fn hold(&mut self, file: File) -> io::Result<u64> {
         let (identity, len) = file::identity_and_len(&file)?;
         self.identity = Some(identity);
@@ -85,26 +87,26 @@ impl OwnedFile {
         Ok(len)
     }
 
-    /// The file, while it is open.
+    /// The file. Fails if it is not open.
     pub fn held(&self) -> io::Result<&Held> {
         Ok(self.file.as_ref().ok_or(file::CLOSED)?)
     }
 
-    /// What a spool has to know of the file while it is open. `len`: how far it is written.
+    /// What the spool notes of the file. `len`: the length of the written part. `None` if the file is not open.
     pub fn state(&self, len: u64) -> Option<FileState> {
         self.file.as_ref()?;
         Some(FileState { identity: self.identity?, len })
     }
 
-    /// When the next attempt is to be made, if the last one has failed and the file is open.
+    /// When to try again, if the last write failed and the file is open.
     pub fn again(&self) -> Option<&Retry> {
         self.trouble.as_ref().filter(|_| self.file.is_some())
     }
 
-    /// Makes a file that is to replace the present one, in the same directory. Returns its name too.
+    /// Makes a file in the same directory that is to replace the present file. Returns the new file and its name.
     ///
-    /// The first choice of a name is always the same, so that the file of a killed process is replaced by the next one with its pid.
-    /// Others may have taken that name to prevent it, so the next choices cannot be foreseen.
+    /// The first name tried is always the same, so that a later process with the same pid replaces what a killed process has
+    /// left. Somebody may have taken that name to prevent the replacement, so the other names tried are random.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;
@@ -123,35 +125,35 @@ impl OwnedFile {
         }
     }
 
-    /// Removes such a file: it does not replace the present one after all.
+    /// Removes a file that `make_replacement` made and that is not going to replace the present file.
     pub fn remove_replacement(&mut self, name: &OsStr) {
         let _ = self.place().and_then(|(dir, _)| dir.remove(name));
     }
 
-    /// The mapping by which others find the file; that of the file before it ends.
+    /// Sets the mapping by which others find the file, and ends the mapping of the previous file.
     pub fn set_marker(&mut self, marker: Option<Marker>) {
         std::mem::replace(&mut self.marker, marker).into_iter().for_each(Marker::end);
     }
 
-    /// Closes the file, which stays, and returns it.
+    /// Takes the open file out without removing it, and returns it. The descriptor is closed when the caller drops it.
     pub fn close(&mut self) -> Option<Held> {
         let file = self.file.take()?;
         let _ = file.checked().map(|file| other_writers::note(file, false));
         Some(file)
     }
 
-    /// Closes the directory. The next one is the directory that has the path then.
+    /// Closes the directory. The next use opens the directory that has the path at that time.
     pub fn close_dir(&mut self) {
         self.dir = None;
     }
 
-    /// In a forked child: lets go of the parent's file.
+    /// In a forked child: gives up the parent's file.
     pub fn let_go(&mut self) {
         self.file = None;
     }
 
-    /// Removes the file, which is closed. Not by way of the directory that is held: this may be a thread of the host, and another
-    /// descriptor table.
+    /// Removes the closed file. Opens the directory anew: this may be a thread of the host, in whose descriptor table `dir` is
+    /// not open.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
     }

@@ -1,29 +1,29 @@
-//! What the sink remembers of a shared map, and when it rewrites one.
+//! How the sink recognizes its own text in a map that others may write to, and how often it rewrites a map.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// The least time between two rewrites, unless somebody asks for a flush.
+/// The minimal time between two rewrites, unless somebody asks for a flush.
 pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// Rewriting takes at most this part of the writer's time.
+/// After a rewrite, the next one waits at least this many times as long as the rewrite took.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// How much is remembered.
+/// How many bytes are remembered of the beginning, and of the end.
 const MARK: usize = 64;
 
-/// The known contents of the file. With them the sink notices when another writer has opened the file as if it were new.
+/// Parts of the text that the sink has written. If the file no longer has them, another writer has opened it as if it were new.
 #[derive(Debug, Default)]
 pub struct Marks {
-    /// The beginning, if that is ours.
+    /// The beginning of the file, if this sink wrote it.
     head: Vec<u8>,
-    /// The end of what we have written last.
+    /// The end of the text that this sink wrote last.
     tail: Vec<u8>,
     tail_end: u64,
 }
 
 impl Marks {
-    /// Text has been written that ends there.
+    /// Notes that this text has been written, and ends at the offset `end`.
     pub fn note(&mut self, text: &[u8], end: u64) {
         if end == text.len() as u64 {
             self.head.clear();

@@ -1,8 +1,8 @@
-//! The perf map sink: appends lines while that keeps the file true, else rewrites it.
+//! The perf map sink: appends lines to the file, or rewrites the file when existing lines have to change.
 //!
-//! perf and other readers read the file at any moment. So each write is of whole lines, and a changed file is put in place by
-//! renaming. A reader that has the old file open or mapped keeps it unchanged. When others in this process write to the same file
-//! it is `shared`, and only appended to.
+//! perf and other readers may read the file at any moment. So each write consists of whole lines, and a rewritten file replaces
+//! the old one by renaming. A reader that has the old file open or mapped sees it unchanged. If others in this process write to
+//! the same file, the map is `shared`, and the sink only appends to it.
 
 mod marks;
 mod shared;
@@ -26,7 +26,7 @@ use crate::sink::{describe, Announce, Close, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
 
-/// Lines that wait for a file that cannot be written. If there are more of them, the file is rewritten once it can be.
+/// The maximal size in bytes of the lines that wait while the file cannot be written. With more, the file is rewritten later.
 const PENDING_MAX: usize = 1 << 20;
 
 /// See the module's description.
@@ -44,28 +44,28 @@ pub static KIND: Kind = Kind {
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
-    /// Its marker is made when it is closed.
+    /// The file. Its marker mapping is made when the file is closed.
     own: OwnedFile,
     dialect: Dialect,
-    /// How long the file may become.
+    /// The maximal length of the file.
     most: u64,
     len: u64,
     marks: Marks,
-    /// Others in this process write to the file, so that lines in it cannot be changed.
+    /// Others in this process write to the file, so its lines cannot be changed.
     shared: bool,
-    /// The process is dead, and so are the others in it.
+    /// The map is that of a dead process, and this process recovers it. No other writers run in a dead process.
     dead: bool,
-    /// Lines to append.
+    /// Lines that are to be appended.
     pending: Vec<u8>,
-    /// Lines in the file have to change; of a shared one: some may be missing.
+    /// Lines in the file have to change. In a shared map: lines may be missing.
     stale: bool,
     not_before: Instant,
-    /// Live code is left out.
+    /// Lines of live code are left out of the file for lack of room.
     omits: bool,
 }
 
 impl PerfMap {
-    /// One whose file lies at `path`.
+    /// A sink whose file lies at `path`.
     pub fn at(path: PathBuf, dialect: Dialect, mode: u32, status: Arc<Status>) -> PerfMap {
         PerfMap {
             status,
@@ -83,7 +83,8 @@ impl PerfMap {
         }
     }
 
-    /// Opens the file: the one that we wrote before if it is still there, else a new one.
+    /// Opens the file that the sink wrote before, if that file is still there. Else makes a new file, or joins the file that
+    /// another library in this process has made under the same name.
     fn open_file(&mut self) -> io::Result<()> {
         self.own.close_dir();
         if let Ok(len) = self.own.reopen() {
@@ -91,7 +92,7 @@ impl PerfMap {
             self.len = len;
             return Ok(());
         }
-        // One that was lost is written again from the registry.
+        // If the earlier file was lost, the new file is written from the registry.
         self.stale |= self.own.identity.is_some();
         self.marks = Marks::default();
         let claimed = self.own.claim();
@@ -108,8 +109,9 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Opens the file of a dead process: the one that is known, or the one that was about to replace it. Returns its lines: at
-    /// least those of the last whole round, and what others in the process have written. Trusts neither, see `file::take_over`.
+    /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it. Returns
+    /// its whole lines: at least those of the last committed round, and those of other writers in that process. The two
+    /// identities are not trusted, see `file::take_over`.
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -124,15 +126,16 @@ impl PerfMap {
         if identity == state.identity && (text.len() as u64) < state.len {
             return refuse("has been cut");
         }
-        // The last line may be half a one.
+        // The last line may be incomplete.
         text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1));
         let is_line = |line: RawLine<'_>| line.fields().is_some();
-        // Names of others may have newlines in them. Their file is only appended to.
+        // Names that other writers wrote may contain newlines. So only the first line of a shared map is checked.
         let is_map = if shared { raw_lines(&text).next().is_none_or(is_line) } else { raw_lines(&text).all(is_line) };
         if !is_map {
             return refuse("is not a perf map");
         }
-        // Lines of a round that was not committed come first: its records are applied again, to the code of the round before.
+        // Lines of a round that was not committed are moved to the front. The records of that round are applied again later, so
+        // the lines of the committed rounds must win.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
@@ -140,12 +143,12 @@ impl PerfMap {
         self.own.mode = file.metadata()?.mode() & 0o777;
         self.len = self.own.hold(file)?;
         (self.shared, self.dead) = (shared, true);
-        // Any next write replaces the file at once or not at all.
+        // The next write then replaces a map that is not shared atomically, instead of appending to it.
         self.stale = true;
         Ok(text)
     }
 
-    /// Closes the file, which stays.
+    /// Closes the file without removing it.
     fn close_file(&mut self) {
         if let Some(file) = self.own.close() {
             self.own.set_marker(file.checked().and_then(Marker::of_map).ok());
@@ -154,7 +157,7 @@ impl PerfMap {
         self.pending.clear();
     }
 
-    /// Whether the file has to be rewritten, or lines may be missing in it.
+    /// Whether the file has to be rewritten, or lines may be missing from it.
     fn is_stale(&self) -> bool {
         self.stale && self.own.held().is_ok()
     }
@@ -168,12 +171,12 @@ impl PerfMap {
         }
         let is_whole =
             |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
-        // Programs that tidy /tmp remove it under long-running processes. A host may have closed it, and anybody who may write
-        // to it may have cut it.
+        // Programs that clean /tmp remove the files of long-running processes. The host may have closed the descriptor, and
+        // anybody with write access may have cut the file.
         self.stale |= now && self.own.held().is_ok_and(|file| !is_whole(file));
-        // Lines that exceed the file's limit need a rewrite.
+        // Lines that would exceed the size limit need a rewrite, which leaves other lines out.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
-        // When code dies there is room for what was left out.
+        // Lines of dead code can be dropped, which makes room for the live code that was left out.
         self.stale |= self.omits && registry.live_count() < registry.span_count();
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -208,14 +211,14 @@ impl PerfMap {
             status.aside(|| (&file).write_all(&text))?;
             let is_in_place = self.put_in_place(&name)?;
             if is_in_place {
-                // Whatever fails from here on, this is the file that has the name.
+                // From here on the new file has the name, even if something fails later.
                 self.own.identity = Some(identity);
             }
             Ok(is_in_place)
         });
         if !matches!(replaced, Ok(true)) {
             self.own.remove_replacement(&name);
-            // If somebody else has come, what is missing is appended in the next round.
+            // If the old file was kept because others write to it, the next round appends the missing lines to it.
             return replaced.map(drop);
         }
         self.len = self.own.hold(file)?;
@@ -227,13 +230,14 @@ impl PerfMap {
         Ok(())
     }
 
-    /// All lines that there is room for: dead code goes first, the oldest first; then the live code that was registered last.
+    /// All lines that the file has room for. Without room, first the lines of dead code are left out, the oldest first. Then
+    /// those of the live code that was registered last are left out.
     fn text(&self, registry: &mut Registry, counters: &Counters) -> io::Result<Vec<u8>> {
         let len_of = |name: &[u8]| line_len(name) as u64;
         let mut total: u64 = registry.spans().map(|(_, _, name)| len_of(name)).sum();
         let fits = total <= self.most;
         if !fits {
-            // Some more than needed, so that it happens rarely.
+            // Forgets some more code than necessary, so that this happens rarely.
             let wanted = self.most / 8 * 7;
             let before = registry.span_count();
             registry.forget_while(|name| {
@@ -267,24 +271,25 @@ impl Sink for PerfMap {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
-            // Others who have written to it would lose it to whoever takes it for a leftover of ours.
+            // The marker of a shared file stays. Without it, another copy of this library could take the file for a leftover and
+            // replace it, although others have written to it.
             if !self.shared {
                 self.own.set_marker(None);
             }
             let stale = self.stale;
             *self = PerfMap::at(path, config.dialect, config.file_mode, self.status.clone());
-            // Code may have been registered before there was a file.
+            // Code may have been registered before the file was opened.
             self.stale = stale;
         }
-        // The first attempt may be made at once.
+        // The first write after opening is attempted at once.
         self.own.trouble = None;
         self.most = config.map_max;
         self.open_file().map_err(|error| describe("create", self.path().unwrap_or(Path::new("")), &error))
     }
 
-    /// Without a jitdump only this file can tell of the code if the process is killed. Then its line is appended also if older
-    /// lines have to change. Otherwise the line waits until the file is rewritten: no two lines are to contradict each other, and
-    /// the jitdump allows recovery.
+    /// Appends the line of the code, or leaves it to the next rewrite if older lines have to change: no two lines should
+    /// contradict each other. Without a jitdump the line is appended in any case, because only this file names the code if the
+    /// process is killed. With a jitdump, the map can be recovered.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {
@@ -301,7 +306,7 @@ impl Sink for PerfMap {
         if self.own.held().is_ok() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
             push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
         } else {
-            // Without a file nothing is collected: a later one is written from the registry.
+            // Without an open file no lines are collected. A later file is written from the registry.
             self.stale = true;
         }
     }
@@ -310,7 +315,7 @@ impl Sink for PerfMap {
         self.stale = true;
     }
 
-    /// A rewrite happens only if it is due or `now`.
+    /// Rewrites the file only if a rewrite is due or the round asks for it.
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         let waits = !round.now && self.own.again().is_some_and(|again| !again.is_due());
         let status = self.status.clone();
@@ -340,7 +345,7 @@ impl Sink for PerfMap {
         match how {
             Close::Stay => self.close_file(),
             Close::Leave => self.own.close_dir(),
-            // No page of the parent's file is mapped here.
+            // The marker needs no attention: the child does not inherit that mapping.
             Close::LetGo => self.own.let_go(),
             Close::Remove if !self.shared => self.own.remove(),
             Close::Remove => {}

@@ -1,7 +1,7 @@
-//! A shared map: other writers in this process write to the same file, since there is only one that profilers read.
+//! A shared map: other writers in this process write to the same file, because profilers read only one map of a process.
 //!
-//! Then the file is neither replaced, because the others would continue to write to the old one, nor cut. Whole lines are appended
-//! after those of the others. Lines that should change stay, so that two may claim the same address.
+//! A shared file is not replaced, because the other writers would continue to write to the old file, and not cut. The sink only
+//! appends whole lines. Lines that should change stay, so two lines may claim the same address.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Seek};
@@ -18,8 +18,8 @@ use crate::sys::other_writers;
 use crate::sys::sort::sort;
 
 impl PerfMap {
-    /// Finds out whether others write to the file. Examines the whole process only when the file is to be rewritten or is not as it
-    /// was left. Returns whether the file is as it was left.
+    /// Finds out whether others write to the file, and sets `shared` if so. Examines the descriptors of the whole process only if
+    /// the file is to be rewritten or has changed. True only if the file is known to be as this sink left it.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.own.held().ok().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
@@ -38,7 +38,7 @@ impl PerfMap {
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         let comes = || {
-            // Before it is replaced.
+            // A file that was cut is watched a while longer before it is replaced.
             let is_due = now || self.stale && Instant::now() >= self.not_before;
             let is_cut = is_due && len < self.len;
             self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
@@ -50,8 +50,8 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// The file has lost its name. If another writer in this process has given the name to another file, that file becomes ours
-    /// too.
+    /// Called when the file was removed. If another writer in this process uses a new file of that name, the sink joins that
+    /// file.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {
@@ -66,7 +66,8 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Gives the rewritten file its name, unless others write to the old one. Then the old one keeps the name.
+    /// Gives the rewritten file the map's name. If others write to the old file, the old file keeps the name. Returns whether the
+    /// rewritten file has the name.
     pub(super) fn put_in_place(&mut self, fresh: &OsStr) -> io::Result<bool> {
         let ours = self.own.identity;
         let (dir, name) = self.own.place()?;
@@ -74,25 +75,26 @@ impl PerfMap {
         if !is_ours || dir.exchange(fresh, name).is_err() {
             return file::put_in_place(dir, fresh, name, ours).map(|()| true);
         }
-        // From here on no writer opens the old file, so the set of its writers does not grow.
+        // From here on nobody can open the old file by the map's name, so it gets no more writers.
         let (len, dead) = (self.len, self.dead);
         let old = self.own.held().ok().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
         let in_company = !dead
             && old.is_some_and(|((file, now), identity)| now > len || other_writers::writes(identity, Some(file)));
         let (dir, name) = self.own.place()?;
         if !in_company {
-            // If it stays, that is no failure: the map is the new one. The next new one takes its place, and `jitsym clean` knows
-            // its name.
+            // A failure to remove the old file is ignored: the new file is in place. The next rewrite replaces the old file, and
+            // `jitsym clean` knows its name.
             let _ = dir.remove(fresh);
             return Ok(true);
         }
         let is_back = dir.exchange(fresh, name).is_ok() || dir.rename(fresh, name).is_ok();
         self.shared |= is_back;
-        // Where the old one cannot come back, the map is the new one. The others go on with the old one, so that is not removed.
+        // If the old file cannot get its name back, the new file is the map. The old file is not removed: the others still write
+        // to it.
         Ok(!is_back)
     }
 
-    /// Appends what is not in the file yet.
+    /// Appends the lines that the file lacks.
     pub(super) fn write_shared(&mut self, registry: &Registry, now: bool, status: &Status) -> io::Result<()> {
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -119,7 +121,7 @@ impl PerfMap {
         let (written, result) = status.aside(|| file::append(file, &mut [IoSlice::new(&self.pending)]));
         let end = file.stream_position()?;
         if let Err(error) = result {
-            // Half a line is taken back, unless another writer has appended to it.
+            // An incomplete write is cut off again, unless another writer has appended to the file since.
             if written > 0 && file::identity_and_len(file)?.1 == end {
                 file.set_len(end - written)?;
             }
@@ -134,7 +136,7 @@ impl PerfMap {
         Ok(())
     }
 
-    /// The lines of all code that are not in the file.
+    /// The lines of all known code that the file lacks.
     fn missing(&self, registry: &Registry) -> io::Result<Vec<u8>> {
         let (file, len) = self.own.held()?.checked_len()?;
         let mut there = Vec::new();
