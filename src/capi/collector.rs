@@ -100,7 +100,7 @@ pub unsafe extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_ui
 }
 
 /// # Safety
-/// `data` is what the event says.
+/// `data` points to the struct that belongs to the event.
 unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> c_uint {
     let done = thread::quietly(|| {
         guarded(|| {

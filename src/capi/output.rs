@@ -53,7 +53,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
         };
     }
     let stats = with_counters!(in_c);
-    // SAFETY: the struct is at least that large; fields of a newer header after it are left alone.
+    // SAFETY: the struct is at least that large; fields of a newer header after it are not changed.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
     Ok(())
 }

@@ -36,7 +36,7 @@ pub trait Sink: Send {
     /// Code with this id has ended, or other code has taken its place.
     fn gone(&mut self, _id: u64) {}
 
-    /// Code leaves its place. The next `enter` or `load` with this id tells its new place.
+    /// Code leaves its place and continues to live. The next `enter` or `load` with this id tells its new place.
     fn leaves(&mut self, id: u64) {
         self.gone(id);
     }
@@ -70,8 +70,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// The sink is about to be disabled while code lives, and everything is written. `keep`: the sink has to leave in the
-    /// registry what a sink needs that is started later.
+    /// The sink is about to be disabled while code lives, and everything is written. `keep`: a sink may be started later that
+    /// needs the records of live code, so these have to stay in the registry.
     fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
     /// Closes the sink's output, in the way that `how` says.

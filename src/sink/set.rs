@@ -87,7 +87,7 @@ impl SinkSet {
         let mut started = Sinks::NONE;
         for is_silent in [false, true] {
             for (kind, sink) in self.each().filter(|(kind, _)| kind.is_silent == is_silent && sinks.has(kind.bit)) {
-                // A silent sink alone is not what was asked for if all other sinks have failed.
+                // If all other sinks have failed, a silent sink is not started: alone it is not what was asked for.
                 if is_silent && started == Sinks::NONE && sinks != kind.bit {
                     continue;
                 }
@@ -112,7 +112,7 @@ impl SinkSet {
                 sink.changed();
             }
             if !sink.is_ok() {
-                // The failure is from the last session.
+                // The sink failed in an earlier session, and has not recovered.
                 status.sink_is_behind(kind.bit);
             }
         }
@@ -455,8 +455,8 @@ impl Adopted {
     }
 }
 
-/// Checks that a path may be the path of a file of a process. The host chooses the directory and the links that lead to it. It
-/// does not choose the name.
+/// Checks that a path is absolute and that its name is one that a process gives to its file. The directory and the links that
+/// lead to it are not checked, because the host chooses them.
 fn check_name(path: &Path, is_own: impl Fn(&OsStr) -> bool) -> io::Result<()> {
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.rsplit(|&byte| byte == b'/').next().unwrap_or_default();

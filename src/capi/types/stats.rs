@@ -20,10 +20,9 @@ pub enum jitsym_spool_state {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
-    /// `sizeof(jitsym_stats)`, set by the caller: as many bytes are written.
+    /// `sizeof(jitsym_stats)`, set by the caller: at most as many bytes are written.
     ///
-    /// At most that many bytes are written. If the caller's header is newer than the library, the fields that the
-    /// library does not know are not changed.
+    /// If the caller's header is newer than the library, the fields that the library does not know are not changed.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     pub sinks_running: u32,

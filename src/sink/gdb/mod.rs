@@ -38,9 +38,9 @@ const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
 /// not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// The same limit where most code ends before it is put into an object: a longer wait saves work on code that ends soon.
+/// The longest such time, if most code ends before it is put into an object: a longer wait saves work on code that ends soon.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
-/// While no debugger listens, the removal of ended code takes at most one part in this many of the writer's time.
+/// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;
 
 /// In a forked child: the objects of its parent's writer, which are in the child's list of objects too.
@@ -162,7 +162,7 @@ impl Sink for Gdb {
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
         each_live(registry, group_of, |id, live, name, info| {
-            // Code that the objects have named since before a fork stays there.
+            // Code that the objects have contained since before a fork needs no new entry.
             if self.objects.addr_of(id) != Some(live.addr) {
                 self.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
             }
@@ -175,8 +175,8 @@ impl Sink for Gdb {
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         // Without memory, new code waits for a later round. The sink has not failed then: it may be running without being asked
-        // for. Under valgrind no batch is awaited, because this process does not see the breakpoints of a debugger that is
-        // connected to valgrind.
+        // for. Under valgrind, each round puts all new code into objects, because this process does not see the breakpoints of a
+        // debugger that is connected to valgrind.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

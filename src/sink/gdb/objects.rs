@@ -22,7 +22,7 @@ const PARTED: Duration = Duration::from_secs(5);
 /// This many fresh functions, or this many bytes of names and records, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// If at least an eighth of this has come, up to this many bytes of memory are kept for the next fresh code.
+/// If there was at least an eighth of that much fresh code, up to this many bytes of memory are kept for the next.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -91,7 +91,7 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // Nobody types the source file and line after `break`, and the line table has them.
+        // The name is used without file and line: nobody types these after `break`, and the line table has them.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {

@@ -77,7 +77,7 @@ impl Table {
     }
 }
 
-/// Whether there is memory for an unwinder to register a table. The unwinder itself does not check whether there is, and cannot
+/// Whether there is memory for an unwinder to register a table. The unwinder itself does not check its allocations, and cannot
 /// use this library's reserve.
 pub fn is_room() -> bool {
     reserve::is_there(NOTES) && !reserve::is_short()
@@ -119,7 +119,7 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
 /// that lies on both sides of such an address (gcc bug 119151). The second part then gets another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
-    // The host may have registered the code with the unwinder itself. No two tables may have the same address.
+    // The host may have registered the code with the unwinder itself. No address may be in two tables.
     if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
         return None;
     }

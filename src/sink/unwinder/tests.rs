@@ -184,7 +184,7 @@ fn handlers_at_random() {
     assert!(moving > 0 && cut > 0);
 }
 
-/// The unwinder finds all live code, and nothing else. Single tables can also be registered with libgcc's list.
+/// The unwinder finds all live code, and nothing else. `Dialect::Tree` registers single tables, which libgcc's list accepts too.
 fn code_at_random(dialect: Dialect, begin: u64) {
     let seed = Seed::new();
     let mut random = Random(seed.0);
@@ -224,7 +224,7 @@ fn code_at_random(dialect: Dialect, begin: u64) {
         for (&addr, &(id, size, has_gaps)) in &live {
             assert!(tables.has(id, (addr, size)));
             assert_eq!(find(addr), Some(addr), "round {round}");
-            // The entry that it finds may be for a part of the code.
+            // The unwinder may find an entry for a part of the code.
             let last = if has_gaps { addr + size - 2 } else { addr + size - 1 };
             let gaps = [addr + size / 3, addr + size - 1].into_iter().filter(|_| has_gaps);
             gaps.for_each(|gap| assert_eq!(find(gap), None, "{gap:#x} in round {round}"));
@@ -254,8 +254,8 @@ fn code_in_few_tables_at_random() {
     }
 }
 
-/// A call has no effect if it tells of code that has ended or moved meanwhile, or if the sink has ended. Single tables are
-/// registered with libgcc's list here too.
+/// A call has no effect if it tells of code that has ended or moved meanwhile, or if the sink has ended. This test also registers
+/// single tables with libgcc's list.
 #[test]
 fn calls_tell_of_code_where_it_lives() {
     const SIZE: u64 = 100;

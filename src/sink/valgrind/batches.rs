@@ -285,7 +285,7 @@ impl Groups {
                 self.join(part, &fresh, &mut due);
             }
         }
-        // The new file of a group replaces what valgrind knows of all its pages, so these need no separate removal.
+        // The new file of a group replaces what valgrind knows of all its pages. Pages in such a group need no separate report.
         gone.retain(|gone: &Due| self.touching(&gone.pages).is_empty());
         if with_stale {
             due.append(&mut self.stale);
@@ -301,8 +301,8 @@ impl Groups {
 
     /// Replaces a group by one group for each run of its pages that have code.
     ///
-    /// `gone`: the pages without code that valgrind may still know. valgrind forgets a whole file when one of its pages is
-    /// replaced. So if the group was reported, its new files suffice, if there are any.
+    /// Adds to `gone` the pages without code that valgrind may still know. valgrind forgets a whole file when one of its pages is
+    /// replaced. So pages are added only if the group's last report failed, or if none of its pages has code.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
         let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);

@@ -23,8 +23,8 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// The directories for the files. The last is used first. The first is for the case that nothing may be executed from the
-    /// file system of the last.
+    /// Directories for the files, the preferred one last. The other one is used if nothing may be executed from files in the
+    /// preferred one.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,
@@ -181,7 +181,7 @@ impl Files {
         let Some(identity) = self.made.get_mut(number as usize).and_then(Option::take) else { return };
         let Some(dir) = self.dir.as_ref() else { return };
         if dir.identity_of(&name).is_ok_and(|found| identity.is(&found)) {
-            // A failure has no remedy here.
+            // A failure to remove the file is ignored.
             let _ = dir.remove(&name);
         }
     }

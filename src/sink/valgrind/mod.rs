@@ -1,7 +1,7 @@
 //! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
 //!
-//! valgrind's tools read names when code first runs, so calls wait for the writer while this sink runs. Without valgrind the sink
-//! does not run: other threads that run the code at that moment would find nothing there (`sys/page_exchange`).
+//! valgrind's tools read names when code first runs, so calls wait for the writer while this sink runs. The sink runs under
+//! valgrind only: elsewhere, other threads that run the code at that moment would find no memory there (`sys/page_exchange`).
 
 mod batches;
 mod files;
@@ -40,8 +40,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// valgrind is told this long after the end of code that it has ended, or when other code comes to its page. The delay collects
-/// code that ends together. If the page then has no code, valgrind is told at once, because the host may unmap the page.
+/// The end of code is reported to valgrind after this time, or when other code comes to its page: much code may end at once. If
+/// the page then has no code, the end is reported at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {

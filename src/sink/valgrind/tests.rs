@@ -94,7 +94,7 @@ fn function(id: u64, size: u64) -> Function {
     Function::new(id, size, b"", Info::NOTHING).unwrap()
 }
 
-/// Runs code at random. `refusals`: valgrind refuses some groups at first.
+/// Adds and ends code at random, and checks what valgrind knows. `refusals`: valgrind refuses some groups at first.
 fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: bool) {
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let mut refused = BTreeSet::new();
