@@ -88,8 +88,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
 /// `_SINK_FAILED`.
 ///
-/// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system
-/// call in the steady state.
+/// Any thread, concurrently; not from a signal handler. With `code->bytes` set the call takes no lock and makes no
+/// system call in the steady state.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.

@@ -54,8 +54,8 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// as before. It may also enlarge the memory by `mremap` to twice its size, or by 32 MiB. Earlier advice about the
 /// memory (`madvise`) and its protection key are lost.
 ///
-/// The file needs disk space for the bytes in the memory and for registered code, in addition to the memory itself. On
-/// a file system in memory (tmpfs), or of an unknown kind, the file needs as much space as the memory has.
+/// The file needs room on its file system for the bytes in the memory and for registered code, in addition to the
+/// memory itself. On a file system in memory (tmpfs), or of an unknown kind, it needs as much room as the memory has.
 ///
 /// The file also names code that is already registered there. Code that replaces dead code has its own name. The
 /// library tells perf of the replacement through a change of protection. If the runtime makes the memory executable
