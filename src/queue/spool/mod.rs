@@ -4,6 +4,7 @@
 //! Then everything published in it, and the writer's progress, is there after SIGKILL, for [`recover`] to continue from. Otherwise,
 //! and while nothing is written, it is private memory of the same shape at the same addresses.
 
+pub mod file;
 pub mod layout;
 pub mod of_others;
 pub mod published;
@@ -18,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::queue::chunk::{Chunk, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::status::SpoolState;
 use crate::sys::mapping::{page_size, Region};
-use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
+use crate::sys::owner::Owner;
+use file::{NamedSpool, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 
 /// See the module's description.

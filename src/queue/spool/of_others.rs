@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
-use crate::sys::spool::SpoolFile;
 
 /// How often a text that changes meanwhile is read.
 const READINGS: usize = 10;
