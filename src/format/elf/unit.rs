@@ -1,4 +1,4 @@
-//! What units and their line programs are made of.
+//! Types and a function that units and line programs share.
 
 use crate::format::jitdump::raw::RawEntry;
 
@@ -13,10 +13,10 @@ pub struct Function<'a> {
     pub size: u64,
 }
 
-/// A line, and where in the code it begins.
+/// A line, and the offset in the code at which it begins.
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
-/// Fills in the length of what begins with it and goes up to the end.
+/// Writes the length of a structure that begins at `begin` with its length, and ends at the end of `out`.
 pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
     let len = u32::try_from(out.len() - begin - 4).ok()?;
     out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());
