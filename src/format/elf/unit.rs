@@ -13,10 +13,11 @@ pub struct Function<'a> {
     pub size: u64,
 }
 
-/// A line, and the offset in the code at which it begins.
+/// A line with the offset in the code at which it begins; `None` if its address is before the code.
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
-/// Writes the length of a structure that begins at `begin` with its length, and ends at the end of `out`.
+/// Fills in the length of a structure in its first four bytes, at `begin`. The structure ends where `out` ends. The length does
+/// not include the four bytes.
 pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
     let len = u32::try_from(out.len() - begin - 4).ok()?;
     out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());
