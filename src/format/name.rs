@@ -14,11 +14,10 @@ pub const MAX: usize = crate::api::limits::NAME_MAX;
 const TAIL: usize = 9;
 
 /// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
-/// removed. A name that is too long is cut, and ends with a hash of the whole name. A clean name is returned as it is. The
-/// result may be empty.
+/// removed. A name that is too long is cut, and ends with a hash of the whole. The result may be empty.
 ///
-/// Cleaning a very long name allocates no more memory than a name of the greatest length, because a failed allocation of a
-/// `String` ends the process.
+/// A name of any length needs no more memory than the longest one that is kept, because a failed allocation of a `String` ends
+/// the process.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
     if let (true, Ok(text)) = (name.len() <= MAX, std::str::from_utf8(name)) {
@@ -71,7 +70,7 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators. They are not control characters, but some readers end a line there.
+/// The Unicode line and paragraph separators: not control characters, but some readers end a line there.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -81,8 +80,8 @@ pub fn nameless(addr: u64) -> String {
     format!("jit_{addr:x}")
 }
 
-/// Copies a name to `to` if it is plain: printable ASCII without spaces at the ends, neither too short nor too long. A plain
-/// name needs no cleaning, and nearly all names are plain. If the result is `false`, the bytes at `to` are undefined.
+/// Copies a name to `to` if it is plain: printable ASCII without spaces at the ends, neither too short nor too long. Nearly all
+/// names are plain. If the result is `false`, the bytes at `to` are undefined.
 ///
 /// # Safety
 /// `name.len()` bytes are writable at `to`.
@@ -101,8 +100,8 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
         return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
-    // The last block overlaps the block before, so that no byte is left for a loop over bytes. There are no loops here, because
-    // compilers turn a copying loop into a function call, and then make a second loop for the checks.
+    // The last block overlaps the block before, so that no single bytes are left. No loops, because compilers make a copying
+    // loop a function call, and a second loop for the checks.
     // SAFETY: there are `len` bytes in both places, and so each block lies in both, and each has a first and a last byte.
     unsafe {
         if len > 16 {
@@ -127,7 +126,7 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
 unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
-    // SAFETY: the name and `to` have the same length, and 16 bytes of it follow each start.
+    // SAFETY: both have the same length, and 16 bytes follow each start.
     starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), to.add(at)) });
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
@@ -144,8 +143,8 @@ unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
 }
 
-/// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses instructions that every x86-64 processor
-/// has. Compilers that optimize for size do not generate these instructions from a loop.
+/// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses instructions of every x86-64 processor,
+/// because compilers that optimize for size do not make them from a loop.
 #[cfg(target_arch = "x86_64")]
 struct Blocks(std::arch::x86_64::__m128i);
 
@@ -157,8 +156,8 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// A vector with `BYTE` in all 16 places, made from a constant in the instruction itself. A compiler would load the
-    /// constant from the library's data, and the first call after a sleep would wait for that page.
+    /// A vector of 16 times `BYTE`, from a constant in the instruction. A compiler would load it from the library's data, and
+    /// the first call after a sleep would wait for that page.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;
@@ -218,8 +217,8 @@ impl Blocks {
         let word = unsafe { from.cast::<u128>().read_unaligned() };
         // SAFETY: as above.
         unsafe { to.cast::<u128>().write_unaligned(word) };
-        // For ASCII bytes, adding 1 sets the highest bit only of 0x7f, and adding 0x60 sets the highest bit of all bytes from
-        // 0x20 on. Neither addition carries into the next byte.
+        // In ASCII, adding 1 sets the highest bit only of 0x7f, and adding 0x60 that of all bytes from 0x20 on. No carry
+        // reaches the next byte.
         self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
     }
 

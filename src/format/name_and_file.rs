@@ -47,7 +47,6 @@ impl Composed {
         }
     }
 
-    /// The name that has been composed so far.
     pub fn get(&self) -> &[u8] {
         // SAFETY: `len` bytes are written.
         unsafe { slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }

@@ -12,8 +12,7 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     let len = put_number(&mut numbers, 0, dialect, start);
     let len = put_number(&mut numbers, len, dialect, size);
     out.reserve(line_len(name));
-    // Copies the whole array, and then cuts it to the length of the numbers. A copy of constant length costs less than half of
-    // a `memcpy` call.
+    // Copies the whole array, and then cuts it: a copy of constant length costs less than half of a `memcpy` call.
     let start = out.len();
     out.extend_from_slice(&numbers);
     out.truncate(start + len);
@@ -88,7 +87,6 @@ fn parse_hex(digits: &[u8]) -> Option<u64> {
 /// A line of a perf map from any program, without its newline.
 #[derive(Clone, Copy, Debug)]
 pub struct RawLine<'a> {
-    /// The line.
     pub bytes: &'a [u8],
     /// Whether a newline follows the line.
     pub ended: bool,
@@ -107,7 +105,6 @@ pub fn raw_lines(text: &[u8]) -> impl Iterator<Item = RawLine<'_>> {
 pub struct RawFields<'a> {
     /// Where the code starts.
     pub start: u64,
-    /// Size of the code.
     pub size: u64,
     /// The rest.
     pub name: &'a [u8],

@@ -60,21 +60,18 @@ pub struct Abi {
     pub registers: &'static [RangeInclusive<u32>],
     /// The registers that hold addresses, so that a CFA can count from them.
     pub general: RangeInclusive<u32>,
-    /// Stack pointer.
     pub sp: u16,
-    /// Frame pointer.
     pub fp: u16,
     /// Return address column.
     pub ra: u16,
-    /// Distance from the CFA to the return address that the call instruction has stored. SP points to this address at entry.
-    /// `None` if the call instruction leaves the address in a register.
+    /// Distance from the CFA to the return address, if the call instruction stores it. SP points there at entry.
     pub entry_ra: Option<i32>,
     /// The defaults of a [`FramePointer`](crate::api::code::FramePointer): a field that is 0 stands for these values.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
-    /// Distance from the CFA to the slot of the caller's frame pointer, in a frame with a frame pointer. The return address is
-    /// in the next higher slot. `None` if both are in the lowest slots of the frame, which the frame pointer points to.
+    /// In a frame with a frame pointer: distance from the CFA to the caller's frame pointer. The return address is in the slot
+    /// above. `None` if both are in the lowest slots, where the frame pointer points.
     pub frame_record: Option<i32>,
     /// Whether both slots are filled from `pushed` on. Otherwise both values are still in their registers until the frame
     /// pointer is set.

@@ -1,6 +1,6 @@
 //! Unwind entries for the unwinders of the process itself, with absolute addresses of code.
 //!
-//! These entries lie anywhere in memory. So their distance to the code may not fit 32 bits.
+//! They lie anywhere in memory, so their distance to the code may not fit 32 bits.
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
@@ -18,8 +18,8 @@ const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 16;
 /// Offset in an FDE of its LSDA's address, which follows the length of the augmentation data.
 const FDE_LSDA: usize = 25;
-/// An upper bound for how much longer the entries become: addresses and sizes of code have 8 bytes, there may be a handler,
-/// both entries are padded, and the table has an end mark.
+/// The entries become longer by at most this: addresses and sizes of code have 8 bytes, there may be a handler, both entries
+/// are padded, and there is an end mark.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -76,8 +76,8 @@ pub struct Entry<'a> {
     pub instructions: &'a [u8],
 }
 
-/// Calls `body` for each entry of an `.eh_frame`. The section was made to follow code of this size (rounded up to 8), and the
-/// code is at this address. `None` as soon as an entry is invalid, or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8), at this address.
+/// `None` as soon as an entry is invalid, or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -149,8 +149,7 @@ fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<(
     let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
     let letters_len = rest.iter().position(|&byte| byte == 0)?;
     let (letters, rest) = rest.split_at_checked(letters_len)?;
-    // The zero at the end of the string. Then three numbers: code alignment, data alignment, and return address register. Each
-    // number ends with a byte below 0x80.
+    // A zero, and three numbers: code alignment, data alignment, return address. Each ends with a byte below 0x80.
     let mut numbers = 1;
     for _ in 0..3 {
         numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;

@@ -12,7 +12,6 @@ const AUGMENTATION: usize = 9;
 /// Size of what precedes the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;
 
-/// A `.debug_frame` section.
 #[derive(Debug, Default)]
 pub struct DebugFrame {
     pub bytes: Vec<u8>,
@@ -21,9 +20,8 @@ pub struct DebugFrame {
 }
 
 impl DebugFrame {
-    /// Appends the entries of an `.eh_frame`. The section was made to follow code of this size (rounded up to 8), and the code
-    /// is at this address. `None` if an entry is invalid, or if there is no memory. The entries before that one remain
-    /// appended.
+    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), at this address.
+    /// `None` if an entry is invalid, or if there is no memory. The entries before stay appended.
     pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
         each_entry(section, place, |entry| self.append_entry(entry))
     }
@@ -48,8 +46,7 @@ impl DebugFrame {
         let rest = cie.get(AUGMENTATION..)?;
         let letters_len = rest.iter().position(|&byte| byte == 0)?;
         let rest = rest.get(letters_len..)?;
-        // The zero at the end of the string. Then three numbers: code alignment, data alignment, and return address register.
-        // Each number ends with a byte below 0x80.
+        // A zero, and three numbers: code alignment, data alignment, return address. Each ends with a byte below 0x80.
         let mut numbers = 1;
         for _ in 0..3 {
             numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
@@ -91,8 +88,7 @@ mod tests {
     use crate::format::arch::Arch;
     use crate::format::cfi::{absolute, encode};
 
-    /// A reader of the `.debug_frame` finds the same rows as a reader of the `.eh_frame`. There are two kinds of frames, twice
-    /// each, and all share one CIE.
+    /// Readers of `.debug_frame` and of `.eh_frame` find the same rows, for two kinds of frames, twice each. They share a CIE.
     #[test]
     fn a_reader_finds_the_same() {
         const SIZE: u64 = 100;

@@ -3,9 +3,9 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert whole tables. It can neither select entries nor convert a section that lies at a separate address, and its
-//! arithmetic overflows when the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to
-//! `gimli::write` one instruction at a time.
+//! gimli can convert whole tables, but neither selected entries nor a section at a separate address, and its arithmetic
+//! overflows when the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
+//! one instruction at a time.
 
 use std::ops::Range;
 
@@ -40,14 +40,12 @@ struct Kept<'a> {
     range: Range<u64>,
 }
 
-/// The entries of the section `bytes` that overlap `code`. `addr` is the address of the section, from which pc-relative
-/// pointers count.
+/// The entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address, `addr`.
 ///
-/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. The state
-/// that applies just before the code becomes the state at the code's start.
+/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. Its state
+/// just before the code becomes the state at the code's start.
 ///
-/// Without `code`, converts all entries, as if each began where the code begins. The size of the result is an upper bound for
-/// any code.
+/// Without `code`, converts all entries, as if each began where the code begins. Their size is an upper bound for any code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
@@ -67,8 +65,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
             CieOrFde::Fde(partial) => partial,
         };
-        // Accepts only a CIE that the loop has read already. A CIE at any other offset could overlap other entries, and there could
-        // be one for each FDE.
+        // Accepts only a CIE that the loop has read. A CIE at any other offset could overlap entries, and each FDE could have
+        // one.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -116,8 +114,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             match step(&instruction, from_cie, location)? {
                 Some(next) => location = next,
                 None => {
-                    // Instructions after the last kept byte are not needed. Instructions before the first one apply at the
-                    // start.
+                    // Instructions after the last kept byte are not needed. Instructions before the first kept byte apply
+                    // there.
                     let offset = location.saturating_sub(kept.start);
                     match u32::try_from(offset) {
                         Ok(offset) if offset < len => {
@@ -207,8 +205,8 @@ fn cie(
 /// The state that some instructions depend on. Unwinders reject a table whose instructions do not match this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// One bit for each state, the current one in the lowest bit and the remembered ones above. A set bit means that the CFA is
-    /// an expression, so that there is no register or offset to change.
+    /// A bit for each state, the current one lowest, the remembered ones above. 1: the CFA is an expression, so there is no
+    /// register or offset to change.
     expressions: u64,
     /// The number of remembered states.
     remembered: u32,

@@ -1,10 +1,10 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Both are addresses of this process, for its own unwinder. But the same entries are also in files, which other processes
-//! read. perf with libunwind would look for an indirect pointer at such an address, and unwind nothing. So no augmentation
-//! string names the two addresses. Augmentation data that the string does not name is no place for them either, because some
-//! readers do not skip it (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So an FDE begins with `DW_CFA_GNU_args_size`
-//! instructions that contain the addresses. All readers know this instruction, and it changes no register.
+//! Both are addresses of this process, for its own unwinder. Files have the same entries, but other processes read them: perf
+//! with libunwind would look there for an indirect pointer, and unwind nothing. So no augmentation string names the addresses.
+//! Augmentation data without a name is no place for them, because not every reader skips it (gdb 13 in a CIE, llvm-dwarfdump in
+//! an FDE). So an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register.
+//! Their operands are the addresses.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -25,8 +25,7 @@ pub struct Handler {
 const ARGS_SIZE: u8 = DW_CFA_GNU_args_size.0;
 /// A LEB128 number of 64 bits, always with the greatest possible length.
 type Number = [u8; 10];
-/// A LEB128 number of three bits that is one byte longer than necessary. The length marks the library's own instructions,
-/// because gimli writes no number with an unnecessary byte.
+/// A LEB128 number that is a byte too long. This marks the instructions, because gimli writes no such numbers.
 type Mark = [u8; 2];
 /// Size of the four instructions: the mark with three bits, both addresses, and 0.
 const LEN: usize = 1 + size_of::<Mark>() + 2 * (1 + size_of::<Number>()) + 2;

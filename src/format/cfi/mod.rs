@@ -3,8 +3,7 @@
 //!
 //! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
 //! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without
-//! a gap. Every pointer in the tables is relative. So the same bytes are also valid when they are stored after the code in
-//! memory.
+//! a gap. Every pointer in the tables is relative. So the same bytes also serve when they are stored after the code in memory.
 
 pub mod absolute;
 pub mod debug_frame;
@@ -49,8 +48,7 @@ pub struct Tables {
 /// Offsets of the words in the tables that depend on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// The distances back to the code: where each is, and the place from which it counts. The first is in the FDE, the second
-    /// in the header's table.
+    /// The distances back to the code: where each is, and where it counts from. One is in the FDE, one in the header's table.
     pub to_code: [(usize, usize); 2],
     /// Where the size of the code is.
     pub size: usize,
@@ -86,12 +84,11 @@ impl Tables {
         is_within.then_some(Places { to_code: [(fde + 8, fde + 8), (hdr + HDR_TABLE, hdr)], size: fde + 12 })
     }
 
-    /// Copies the tables to `out` for code of another size. `out` has the same length as the tables, and `check_size` has
-    /// accepted the size. The result is the same as from [`encode`] for that size. Tables from an `.eh_frame` section are
-    /// copied unchanged, because they may cover only a part of the code.
+    /// Copies the tables to `out` (of the same length), for code of a size that `check_size` accepts. The result is that of
+    /// [`encode`] for this size. Tables from an `.eh_frame` section do not change, because they may cover a part of the code.
     ///
-    /// The caller must know that the description is valid for that size: the rows of [`Unwind::Rows`] must lie in the code, and
-    /// an [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
+    /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
+    /// [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
@@ -110,7 +107,7 @@ impl Tables {
         out
     }
 
-    /// Tables with these bytes. Like tables from an `.eh_frame` section, they do not depend on the size of the code.
+    /// Tables that, like those from an `.eh_frame` section, do not depend on the size of the code.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
@@ -141,8 +138,7 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Refuses sizes that no FDE can hold. The real limit is a little lower, because the distance from the tables to the code must
-/// fit, too.
+/// Refuses sizes that no FDE can hold. The tables' distance to the code makes the limit a little lower.
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),
@@ -203,7 +199,7 @@ fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
     i32::try_from(start - distance).map_err(|_| Error::TooLarge)
 }
 
-/// Offsets of the FDEs in a section that this module has written. In an FDE the second word, the distance to the CIE, is not 0.
+/// Offsets of the FDEs in a section that was written here. An FDE's second word, the distance to its CIE, is not 0.
 fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || loop {
@@ -216,7 +212,7 @@ fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// The error of this library for an error of gimli's writer.
+/// The library's error for an error of gimli's writer.
 fn write_error(error: gimli::write::Error) -> Error {
     match error {
         // The distance from an FDE to its code does not fit 32 bits.

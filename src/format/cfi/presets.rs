@@ -223,7 +223,6 @@ impl Program {
         self.now = state;
     }
 
-    /// A frame with a frame pointer.
     fn frame_pointer(&mut self, frame: &Frame) -> Result<()> {
         let abi = self.abi;
         let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;

@@ -1,10 +1,10 @@
-//! Source lines of a region in DWARF. Each function has its own unit, made from the jitdump record of its lines and from the
-//! record of its inlined functions.
+//! Source lines of a region in DWARF. Each function has its own unit, made from the jitdump record of its lines and the record
+//! of its inlined functions.
 //!
-//! The format is DWARF 4, because all programs that read these files support it: addr2line and objdump (which `perf annotate`
-//! and `perf report --srcline` call), libdw, gdb, and the crates gimli and blazesym. The additions of version 5 have no
-//! advantage here: they put file names in a section that all units share, and older binutils read this section wrongly. In
-//! version 4 a unit is complete in itself, so that units can be appended.
+//! DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and `perf report
+//! --srcline` call), libdw, gdb, and the crates gimli and blazesym. Version 5 has no advantage here: it puts file names in a
+//! section that all units share, and older binutils read this wrongly. In version 4 a unit is complete in itself, so that units
+//! can be appended.
 
 use super::hidden;
 use super::inlines::Inlines;
@@ -178,7 +178,6 @@ fn unit_head(addr: u64, size: u32, line_at: u32) -> [u8; UNIT_ADDR + 16] {
     out
 }
 
-/// Start and size of code.
 fn place(addr: u64, size: u32) -> [u8; 12] {
     let mut out = [0; 12];
     let mut put = Put::new(&mut out);

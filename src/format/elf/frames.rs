@@ -1,8 +1,8 @@
-//! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are changed for the
-//! places of entry and code in the file. Equal CIEs are written once.
+//! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
+//! file. Equal CIEs are written once.
 //!
-//! The section only grows by appending. A zero word at its end is not necessary, because the section header has the section's
-//! size. The next entry would have to overwrite this word while other processes read the section.
+//! The section only grows at its end. It has no zero word there, which the next entry would overwrite while others read the
+//! section. The section header has the size.
 
 use super::search::Row;
 use crate::format::cfi::debug_frame::CIES_MAX;
@@ -21,7 +21,6 @@ pub struct Frames {
 /// The place of the new entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Size of the code.
     pub code_size: u64,
     /// Distance from the start of the section to the code.
     pub code: i64,
@@ -64,8 +63,8 @@ impl Frames {
             if back == 0 {
                 continue;
             }
-            // The distance counts from its field to the code. `.eh_frame` begins after the code, so the result is the start
-            // within the code.
+            // The distance counts from its own field, and the section begins after the code. The result is an offset in the
+            // code.
             let section_at = i64::try_from(to.code_size.checked_next_multiple_of(8)?).ok()?;
             let start = i64::from(u32_at(entry, 8)? as i32).checked_add(section_at)?.checked_add(at as i64 + 8)?;
             let range = u32_at(entry, 12)?;

@@ -1,4 +1,4 @@
-//! The header page: the ELF headers and all else that tells where the file's parts are, in one block that is written at once.
+//! The header page: all that tells where the file's parts are, in one block that is written at once.
 
 use std::ops::Range;
 
@@ -7,7 +7,6 @@ use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
 use crate::format::put::Put;
 
-/// Size of the page.
 pub const HEADER_SIZE: usize = 4096;
 
 pub const ELF_HEADER: u16 = 64;
@@ -52,7 +51,7 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// If the header page lies over the beginning of the code, the bytes of this code are here. Otherwise empty.
+    /// Where the bytes of code are that the header page lies over; may be empty.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -93,8 +92,8 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(".text", SHT_PROGBITS, code, text, 16),
-            // All symbols refer to the section before, including the symbols of code in this section. Old readers subtract the
-            // difference between a section's address and offset from its symbols, and only the section before has none.
+            // The symbols of this code refer to the section before. Old readers subtract from a symbol the difference between
+            // its section's address and offset, which is not 0 here.
             Section {
                 beyond: self.text.start.wrapping_sub(self.first.start),
                 ..section(".text", SHT_PROGBITS, code, &self.first, 16)
@@ -122,8 +121,7 @@ impl Image {
         }
 
         let mut segments = 1;
-        // libdw identifies an object by its start and end address. So these are the same for all generations and sizes of the
-        // file.
+        // libdw identifies an object by its start and end, so both are the same for all generations and sizes.
         let end = self.text.start + self.text_room;
         let loaded = self.begin..self.text.end.min(end);
         put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
@@ -154,8 +152,8 @@ impl Image {
     }
 }
 
-/// The ELF header of a file of this kind (`ET_*`). The program headers follow the ELF header directly. The last section
-/// contains the names of the sections.
+/// The ELF header of a file of this kind (`ET_*`). The program headers follow it. The last section has the names of the
+/// sections.
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
@@ -191,7 +189,7 @@ fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Ran
 fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
     let len = section.range.end - section.range.start;
     let name = NAMES.windows(section.name.len()).position(|name| name == section.name.as_bytes()).unwrap_or(0);
-    // The section with the symbols' names follows the section of the symbols. All symbols are local.
+    // The symbols' names are in the next section. All symbols are local.
     let (link, info, entry) = match section.kind {
         SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
         _ => (0, 0, 0),
@@ -227,7 +225,6 @@ pub struct Entry {
     pub entry_size: u64,
 }
 
-/// The bytes of a section header.
 pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
     let mut header = [0; SECTION_HEADER as usize];
     let mut put = Put::new(&mut header);

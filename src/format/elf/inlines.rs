@@ -48,13 +48,13 @@ impl<'a> Inlines<'a> {
 
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // In the record, an entry takes at least 22 bytes and its name. Here it takes at most 34 bytes and twice the name, and
-        // 32 bytes in the ranges.
+        // An entry takes at least 22 bytes and its name in the record, and here at most 34 and twice the name, and 32 in the
+        // ranges.
         2 * self.size
     }
 
-    /// Appends the functions of which the inlined ones are instances. The unit begins at `begin` in `info`. Returns the offset
-    /// of each function in the unit, by its name. `rows`: the lines of the unit, each with its offset in the code.
+    /// Appends the functions of which the inlined ones are instances, to the unit at `begin`. Returns the offset of each in the
+    /// unit. `rows`: the lines of the unit, each with its offset in the code.
     pub fn append_origins(
         &self,
         info: &mut Vec<u8>,
@@ -81,7 +81,7 @@ impl<'a> Inlines<'a> {
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
-            // The second copy is the linkage name. Without it, binutils uses the symbols, which only know the outermost
+            // The second one is the linkage name. Without it, binutils asks the symbols, which only know the outermost
             // function.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
@@ -94,9 +94,8 @@ impl<'a> Inlines<'a> {
         Some(origins)
     }
 
-    /// Appends the inlined functions to their function, which must be the last entry of `info`, and ends that entry.
-    /// `ranges_at` is the section's offset of the bytes that this call appends to `ranges`. `None` if the inlined functions are
-    /// invalid.
+    /// Appends the inlined functions to their function, the last entry of `info`, and ends that entry. `ranges_at`: offset in
+    /// the section at which this call's ranges begin. `None` if the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,

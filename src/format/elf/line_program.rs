@@ -54,11 +54,10 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// The beginning of a line program whose rows all have the same file. This is kept from function to function, because the next
-/// function is often from the same file.
+/// The beginning of a line program with a single file. It is kept, because the next function is often from the same file.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// Whether file names are split into directory and rest. valgrind assumes that a name without a directory is relative.
+    /// Whether file names are split into directory and rest: without a directory, valgrind takes a name for a relative one.
     pub splits_names: bool,
     file: Vec<u8>,
     bytes: Vec<u8>,
@@ -80,8 +79,7 @@ impl Head {
     }
 }
 
-/// Appends a line program. The caller has reserved room. Returns the offset of the address in the program, and the numbers of
-/// the files.
+/// Appends a line program to the reserved room. Returns the offset of the address in the program, and the files' numbers.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,
@@ -128,8 +126,8 @@ pub fn lines<'a>(
     Some((u32::try_from(set_address - begin).ok()?, files))
 }
 
-/// Appends the beginning of a line program, up to the end of the tables of directories and files. Returns the number of each
-/// file. Files count from 1. If `splits_names` is `false`, no file has a directory.
+/// Appends the beginning of a line program, with its tables of directories and files. Returns the number of each file, from 1
+/// on. Without `splits_names`, no file has a directory.
 fn put_head<'a>(
     names: impl Iterator<Item = &'a [u8]> + Clone,
     splits_names: bool,

@@ -1,8 +1,7 @@
-//! The ELF file of a code region: a shared object with one page of headers, tables to which entries are appended, and the code.
-//! An address in the file is the same as its file offset (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search
-//! table).
+//! The ELF file of a code region: a shared object with one page of headers, tables that only grow at the end, and the code.
+//! Addresses in it are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
 //!
-//! Everything here works on one function at a time, so that each further function costs as much as the first.
+//! All entries are made for one function at a time, so that each function costs as much as the first.
 
 pub mod debug;
 pub mod executable;
@@ -19,7 +18,6 @@ mod tests;
 mod unit;
 use super::put::Put;
 
-/// Size of a symbol in bytes.
 pub const SYMBOL_SIZE: usize = 24;
 
 /// Index of the section `.text`, for symbols.
@@ -32,10 +30,9 @@ const LOCAL_FUNCTION: u8 = 2;
 /// `STB_LOCAL`, `STT_COMMON`.
 const LOCAL_COMMON: u8 = 5;
 
-/// How many bytes at the beginning of the code at `addr` have no line information: 1 at address 0, else 0. perf 6 asks
-/// addr2line for address 0 to find the end of the answer to another question, and expects that addr2line knows nothing of
-/// address 0 (linux tools/perf/util/srcline.c). addr2line also looks for symbols in the section that the address lies in. So
-/// code at address 0 has its own section, different from `TEXT`.
+/// How many bytes at the beginning of code get no line information: 1 at address 0, else 0. perf 6 asks addr2line for address 0
+/// to mark the end of another answer, and expects that addr2line knows nothing of address 0 (linux tools/perf/util/srcline.c).
+/// addr2line also uses the symbols of an address's section. So code at address 0 is in another section than `TEXT`.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -45,9 +42,9 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// A second symbol for code at address 0, which covers all bytes except the first. Some readers skip symbols at address 0 but
-/// accept symbols of any type (bcc src/cc/bcc_elf.c). This symbol is for these readers. All other readers skip it, because its
-/// type is not that of a function. If the type were that of a function, perf would show the code twice.
+/// A second symbol for code at address 0, for all bytes except the first. It is for readers that skip symbols at address 0, but
+/// accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is no function. If both were
+/// functions, perf would make two rows of them.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

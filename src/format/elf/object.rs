@@ -1,7 +1,7 @@
 //! Makes an object for a debugger in memory: code at its own addresses, with symbols, unwind tables and lines.
 //!
-//! The object has the form that gdb and lldb expect from `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`;
-//! lldb, JITLoaderGDB.cpp): the sections of code have no bytes in the file, and there are no program headers.
+//! It has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`; lldb,
+//! JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::info::Info;
 use crate::format::name_and_file::without_tier;
 
-/// The most functions of an object. Each may need a separate section, and section numbers have 16 bits.
+/// The most functions of an object. Each may need its own section, and section numbers have 16 bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
-/// All code of an object must lie within this many bytes, because distances in unwind tables are signed 32-bit numbers.
+/// All code of an object lies within this many bytes, because distances in unwind tables have 32 bits with a sign.
 pub const SPAN_MAX: u64 = 0x7000_0000;
-/// One section also spans gaps of at most this many bytes between functions. Fewer sections are better, because a debugger that
-/// gets a new object sorts all sections of all objects again.
+/// One section spans gaps of at most this many bytes between functions. Fewer sections are better: for each new object, a
+/// debugger sorts all sections of all objects again.
 pub const GAP_MAX: u64 = 4096;
 
 pub(super) const SHT_PROGBITS: u32 = 1;
@@ -42,16 +42,15 @@ pub struct Function<'a> {
     pub info: Info<'a>,
 }
 
-/// Makes the object for these functions, which are sorted by address. The `bool` of a function says whether other code may lie
-/// between it and the function before. A section must not span such a gap, because of two sections that overlap a debugger uses
-/// only one. `None` if there are too many functions, if the functions lie too far apart, or if there is no memory. If the
-/// tables or lines of a function are invalid, the object lacks them.
+/// The object for these functions, sorted by address. The `bool` says whether other code may lie between a function and the one
+/// before. No section spans such a gap, because debuggers use only one of two sections that overlap. `None` if there are too
+/// many functions, if they lie too far apart, or if there is no memory. Invalid tables or lines of a function are left out.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
     let first = functions.clone().next()?.0.addr;
-    // Unwind tables contain the distance from their own address to the code. No address is reserved for the tables, so any
-    // address near the code will do.
+    // Unwind tables contain the distance from their own address to the code. They are not loaded, so any address near the code
+    // will do.
     let eh_frame_at = first / 8 * 8;
     let mut frames = Frames::default();
     let (mut eh_frame, mut rows) = (Vec::new(), Vec::new());
@@ -69,8 +68,8 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
                 texts.push(function.addr..end);
             }
         }
-        // The symbol has the name without the tier, so that `break NAME` finds the code of each tier. A second symbol has the
-        // name with the tier, for gdb's `info symbol`.
+        // Without the tier, `break NAME` finds code of each tier. A second symbol has the tier, and gdb's `info symbol` prints
+        // it.
         let bare = Function { name: without_tier(function.name), ..function };
         let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
         if bare.name.len() < function.name.len() {
@@ -109,7 +108,7 @@ pub fn empty() -> Vec<u8> {
     in_memory(&[], &Parts::default(), Section::new(const { name_of(".eh_frame") }, &[])).unwrap_or_default()
 }
 
-/// The whole object: a section without bytes for each range in `texts`, and the content of `parts` and `eh_frame`.
+/// The whole object, with a section without bytes for each range in `texts`.
 fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Option<Vec<u8>> {
     let texts = texts.iter().enumerate().map(|(number, text)| Entry {
         name: text_name_of(number),
@@ -138,7 +137,7 @@ pub(super) struct Parts {
     info: Vec<u8>,
     line: Vec<u8>,
     ranges: Vec<u8>,
-    /// Filled for each function and then discarded, because no debugger reads this section.
+    /// Discarded, because no debugger reads this section.
     aranges: Vec<u8>,
 }
 
@@ -158,8 +157,8 @@ impl<'a> Section<'a> {
 }
 
 impl Parts {
-    /// Adds a function to the section with this index. The function's symbol covers the addresses `symbol`. Returns the
-    /// function's `.eh_frame`, if it has one; the section was made to follow the code. `None` if there is no memory.
+    /// Adds a function in the section with this index. Its symbol covers the addresses `symbol`. Returns the function's
+    /// `.eh_frame`, if any, which was made to follow the code. `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
@@ -202,8 +201,8 @@ impl Parts {
         Some(())
     }
 
-    /// Appends all sections and the section headers to `out`, whose first byte lies at offset `base` in the file. Returns the
-    /// number of section headers, and their offset in the file.
+    /// Appends all sections and their headers. `out` begins at offset `base` in the file. Returns the number of headers, and
+    /// their offset in the file.
     pub fn finish(
         &self,
         texts: impl ExactSizeIterator<Item = Entry>,
@@ -237,7 +236,7 @@ impl Parts {
         texts.for_each(|text| out.extend_from_slice(&section_header(&text)));
         for (index, section) in sections.enumerate() {
             let len = section.bytes.len() as u64;
-            // The section with the symbols' names follows the section of the symbols. All symbols are local.
+            // The symbols' names are in the next section. All symbols are local.
             let (link, info, entry_size) = match section.kind {
                 SHT_SYMTAB => ((text_count + index + 2) as u32, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
                 _ => (0, 0, 0),
@@ -260,7 +259,7 @@ impl Parts {
     }
 }
 
-/// Offset of a section's name in [`NAMES`]. Call this function in a `const` context only.
+/// Offset of a section's name in [`NAMES`]. For `const` contexts only.
 pub(super) const fn name_of(section: &str) -> u32 {
     let section = section.as_bytes();
     let mut at = 0;
@@ -276,11 +275,11 @@ pub(super) const fn name_of(section: &str) -> u32 {
     }
 }
 
-/// Length of the name of a code section after the first, with its NUL: `.text.00001`.
+/// Length of a further code section's name with its NUL: `.text.00001`.
 const TEXT_NAME: usize = 12;
 
-/// The names of all sections, of which `texts` are code. Each code section has a different name, because lldb 14 looks for the
-/// section of a symbol by name.
+/// The names of all sections, `texts` of which are code. Each has a different name, because lldb 14 finds the section of a
+/// symbol by name.
 fn section_names(texts: usize) -> Option<Vec<u8>> {
     let mut names = Vec::new();
     names.try_reserve_exact(NAMES.len() + TEXT_NAME * texts).ok()?;

@@ -1,6 +1,6 @@
-//! Reads the objects that runtimes pass to debuggers: functions, lines and unwind tables. An object must be 64-bit, and of this
-//! machine's type and byte order. It may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every field is
-//! checked before it is used.
+//! Reads the objects that runtimes pass to debuggers: functions, lines and unwind tables. Objects must be 64-bit, and of this
+//! machine's type and byte order. They may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every field
+//! is checked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub struct Image<'a> {
     sections: Vec<Section<'a>>,
 }
 
-/// The fields of a section header that this module needs, and the section's bytes.
+/// A section: the header fields that are needed here, and the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Section<'a> {
     name: &'a [u8],
@@ -68,8 +68,8 @@ struct Symbol {
 }
 
 impl<'a> Image<'a> {
-    /// `None` if the bytes are no such object, or if the tables of symbols and relocations together are larger than the object.
-    /// Such tables overlap, and the same bytes would be read once for each table.
+    /// `None` if the bytes are no such object, or if its tables of symbols and relocations together are larger than the object.
+    /// Such tables overlap, and the same bytes would be read for each table.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -117,16 +117,14 @@ impl<'a> Image<'a> {
         Some(table..table.checked_add(count * SECTION_SIZE as u64)?)
     }
 
-    /// The offset where the object ends: the largest end of any section or of the section headers. `start` is the beginning of
-    /// the object.
+    /// The largest end of any section, or of the section headers. `start` is the beginning of the object.
     pub fn end(start: &[u8], headers: &[u8]) -> u64 {
         let sections = headers.chunks_exact(SECTION_SIZE).filter(|header| u32_at(header, 4) != Some(SHT_NOBITS));
         let ends = sections.filter_map(|header| u64_at(header, 24)?.checked_add(u64_at(header, 32)?));
         ends.chain(Image::header_range(start).map(|range| range.end)).max().unwrap_or_default()
     }
 
-    /// The ranges of the symbols and of their names, according to the section headers. At most eight ranges, and at most the
-    /// first 32 KiB of each.
+    /// The ranges of the symbols and of their names: at most eight ranges, and the first 32 KiB of each.
     pub fn name_ranges(headers: &[u8]) -> Vec<Range<u64>> {
         const MOST: u64 = 32 << 10;
         let header = |number: usize| headers.chunks_exact(SECTION_SIZE).nth(number);
@@ -151,8 +149,8 @@ impl<'a> Image<'a> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
-        // Before an object is linked, the value of a symbol is an offset in its section. wasmtime's objects are linked, but
-        // their symbols have such offsets, too. In other objects the values are addresses.
+        // In unlinked objects, and in wasmtime's linked ones, the value of a symbol is an offset in its section. Otherwise it
+        // is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -201,8 +199,8 @@ impl<'a> Image<'a> {
         functions
     }
 
-    /// The bytes of a section, and the section's address. Applies relocations if the object is not linked. `None` if there is
-    /// no such section, or no memory.
+    /// The bytes and the address of a section. Applies relocations if the object is not linked. `None` if there is no such
+    /// section, or no memory.
     pub fn section(&self, name: &[u8]) -> Option<(Cow<'a, [u8]>, u64)> {
         let number = self.sections.iter().position(|section| section.name == name && !section.data.is_empty())?;
         let section = &self.sections[number];
@@ -230,8 +228,7 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only the address of the code. The other sections lie at the same distance from the
-    /// code as in the file.
+    /// Address of a section. wasmtime sets only that of the code, and loads the others at the same distance as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
@@ -306,8 +303,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// The text at an offset, up to its NUL; empty if there is no NUL. Of a text longer than `most`, only the first bytes, because
-/// many texts may overlap.
+/// The text at an offset, up to its NUL; empty if there is no NUL. At most `most` bytes, because many texts may overlap.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];
@@ -318,8 +314,8 @@ pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     }
 }
 
-/// The value of a symbol in an ELF file. Looks in the table of dynamic symbols first, and then in the table of all symbols.
-/// `read` returns a number of bytes (second argument) at an offset (first argument).
+/// The value of a symbol in an ELF file: from the dynamic symbols, else from all symbols. `read(offset, len)` returns bytes of
+/// the file.
 pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64> {
     const SHT_DYNSYM: u32 = 11;
     let start = read(0, HEADER_SIZE as u64)?;
@@ -348,8 +344,8 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     None
 }
 
-/// All offsets at which a string equals `name` or ends with it, because strings may share their ends. Uses Horspool's
-/// algorithm, because files have megabytes of names.
+/// All offsets at which a string equals `name` or ends with it, because strings may share their ends. (Horspool's algorithm,
+/// because files have megabytes of names.)
 fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
     let mut skip = [name.len() + 1; 256];
     for (at, &byte) in name.iter().enumerate() {

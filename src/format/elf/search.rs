@@ -4,7 +4,6 @@ use crate::format::cfi::HDR_ENCODINGS;
 
 /// Size of the section before its table.
 pub const HEAD_SIZE: usize = 12;
-/// Size of a row of the table.
 pub const ROW_SIZE: usize = 8;
 /// Offset in the section of the number of rows.
 pub const COUNT_AT: u64 = 8;
@@ -38,7 +37,6 @@ impl Places {
         head
     }
 
-    /// A row of the table.
     pub fn row(&self, row: &Row) -> [u8; ROW_SIZE] {
         let mut bytes = [0; ROW_SIZE];
         bytes[..4].copy_from_slice(&distance(self.hdr, self.text + u64::from(row.start)).to_ne_bytes());

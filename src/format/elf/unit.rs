@@ -9,7 +9,6 @@ pub struct Function<'a> {
     pub name: &'a [u8],
     /// Its address in the file.
     pub addr: u64,
-    /// Its size.
     pub size: u64,
 }
 

@@ -2,25 +2,24 @@
 //!
 //! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code. It
 //! computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
-//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index, which give one object with two
-//! mappings. The first record is a *frame load*: it has an unused address below the code, and the tables follow it. The second
-//! record is the code itself, and its mapping ends with the code. perf makes the object from the second record, under the same
-//! file name.
+//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index: one object with two mappings. The first
+//! record is a *frame load* at an unused address below the code, and the tables follow it. The second record is the code
+//! itself, and its mapping ends with the code. perf makes the object from the second record.
 //!
-//! A reader that starts at the frame load needs tables that point to the real address of the code. Builds of perf with libdw
-//! start at the mapping that a sample lies in, and need the usual tables. The tables serve both: each FDE is there twice, and
-//! the search table has a row for each. The reader's own distance to the code selects the row.
+//! A reader that starts at the frame load needs tables with the distance from there to the code. perf with libdw starts at the
+//! mapping of the sample, and needs the usual tables. So each FDE is there twice, with a row for each in the search table. The
+//! reader finds the row that matches its own distance to the code.
 //!
-//! The records of the frame load are the beginning of its code's group, so that they are always copied together with the group.
+//! The records of a frame load are the beginning of its code's group, so they are always copied with the group.
 
 use super::record::{id, put_at, put_prefix, raw, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::get::{u32_at, u64_at};
 use crate::format::put::Put;
 
-/// The name of all frame loads. Readers show the name at an address where no code ever runs.
+/// The name of all frame loads. No code ever runs where readers see this name.
 pub const NAME: &[u8] = b"[unwind tables]";
 
-/// The code size of a frame load. The size is not 0, because some readers skip a LOAD without code, and others stop at it.
+/// The code size of a frame load. Not 0, because readers skip a LOAD without code, or stop there.
 const SIZE: u64 = 1;
 
 /// Bytes of `.eh_frame_hdr` before its search table.
@@ -53,9 +52,8 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// Appends a group and puts a frame load at `addr` before it. The group begins with `head` and has no frame load yet. Returns
-/// the size of the new tables. Returns `None` and appends nothing if the group has no tables, or if `addr` is not below the
-/// code or too far away from it.
+/// Appends the group that begins with `head`, with a frame load at `addr` before it. Returns the size of the new tables.
+/// Returns `None` and appends nothing if the group has no tables, or if `addr` is not below the code or too far away.
 pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
     let added = add_at(begin, head, addr, out);
@@ -117,9 +115,8 @@ fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [
     record
 }
 
-/// Removes the frame load from a group, and from the group's tables what `add` put there for the frame load. Afterwards the
-/// group is as it was before `add`. The LOAD record of the code may be missing. Returns the size of the tables; `None` if the
-/// tables were not written by `add`.
+/// Undoes `add`: removes the frame load from a group, and its FDEs from the tables. The LOAD record of the code may be missing.
+/// Returns the size of the tables; `None` if `add` has not written them.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     let mut at = len(group);
     let record = loop {
@@ -137,8 +134,7 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
         return None;
     }
     let hdr_at = size.checked_sub(hdr_size)?;
-    // The lower half of the rows is for the code at its own address. The upper half leads to the copied FDEs, and the first of
-    // these is where the old entries end.
+    // The lower half of the rows is for the code at its own address. The first FDE of the upper half follows the old entries.
     let rows = u32_at(tables.get(hdr_at..)?, 8)? as usize;
     let mut end = hdr_at.checked_sub(4)?;
     for row in rows / 2..rows {
@@ -168,8 +164,8 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     Some(new_size)
 }
 
-/// Appends tables in which each FDE has a copy for code that lies `distance` bytes higher. `distance` is at least the size of
-/// the code. Returns the size of the new `.eh_frame_hdr`.
+/// Appends tables in which each FDE has a copy for code `distance` bytes higher, at least the size of the code. Returns the
+/// size of the new `.eh_frame_hdr`.
 fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) -> Option<usize> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
@@ -197,7 +193,7 @@ fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) ->
     to.extend_from_slice(hdr.get(..4)?);
     to.extend_from_slice(&(-new_hdr_at - 4).to_ne_bytes());
     to.extend_from_slice(&(2 * count as u32).to_ne_bytes());
-    // The rows stay sorted: the copies are for higher addresses than all other entries, and have the same order.
+    // The rows stay sorted: the copies are for higher addresses, in the same order.
     let mut copy_at = hdr_at - 4;
     for number in 0..2 * count {
         let (mut start, at) = row(number % count)?;
@@ -238,8 +234,7 @@ mod tests {
 
     const ADDR: u64 = 0x7000_1003;
 
-    /// A reader that starts at the frame load and a reader that starts at the code both find the frame of each piece of code in
-    /// the search table.
+    /// Readers that start at the frame load or at the code find the frame of each piece of code in the search table.
     #[test]
     fn tables_hold_from_both_places() {
         hold(&Unwind::FixedFrame(FixedFrame::new(96, &[])), &[(0, 96), (44, 96)]);

@@ -6,8 +6,7 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// Record sizes are 32 bits wide. No row is read after the record has exceeded this size, because each row may name a file of
-/// any length.
+/// Record sizes are 32 bits wide. Beyond this size no rows are read, because each may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
 /// Does the same as `put_debug`, for rows in any order.
@@ -17,12 +16,12 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
 
 /// Writes as much of the DEBUG_INFO record as fits into `out`, and returns the whole size of the record. `None` if the rows are
 /// not in the order of their offsets.
-// A function instead of a method: a caller that has only lines need not build a `Group` in memory.
+// Not a method: a caller that has only lines need not build a `Group`.
 #[inline(never)]
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
     let written = walk_lines(lines, addr, size, |at, addr, row| {
-        // Of several rows with the same offset the last one counts: it overwrites the one before.
+        // Of rows with the same offset the last one counts. It overwrites the one before.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
@@ -56,8 +55,8 @@ fn in_any_order(
 }
 
 /// Checks the rows, calls `entry` for each with its place in the record, and returns the size of the record. Each row is read
-/// only once, because a row of the C interface has a string whose length must be found. `None` if the rows are not in the order
-/// of their offsets. `TooLarge` if the rows do not fit in one record.
+/// once, because each row of the C interface has a C string. `None` if the rows are not in the order of their offsets.
+/// `TooLarge` if the rows do not fit in one record.
 fn walk_lines(
     lines: Lines<'_>,
     addr: u64,
@@ -103,15 +102,15 @@ fn check_row(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Rows in the order of their offsets. Rows with the same offset keep the order in which the caller gave them.
+/// Rows in the order of their offsets. The sort is stable.
 struct InOrder<'a> {
     lines: Lines<'a>,
-    /// The offset of each row in the upper 32 bits, and its index in `lines` in the lower 32.
+    /// Offset of each row (upper 32 bits) and index in `lines` (lower 32).
     order: Vec<u64>,
 }
 
 impl<'a> InOrder<'a> {
-    /// Checks all rows here, so that an error names the index of the row as the caller knows it. Sorting changes the indices.
+    /// Checks all rows, so that errors name the caller's index of a row. Sorting changes the indices.
     #[cold]
     fn new(lines: Lines<'a>, size: u64) -> Result<InOrder<'a>> {
         let mut order = Vec::new();
@@ -146,8 +145,8 @@ fn entry_size(row: &Line<'_>) -> usize {
     DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
 }
 
-/// Each entry has the full file name, because only some versions of perf read the short form for "same as before" (a byte
-/// 0xff). The field after the line is called discriminator. perf ignores this field, and samply takes it for the column.
+/// Each entry has the full file name: only some versions of perf read the short form for "same as before" (a byte 0xff). The
+/// field after the line is called discriminator. perf ignores the field, and samply takes it for the column.
 fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
     put.u64(addr);
     put.u32(row.line);

@@ -1,11 +1,11 @@
 //! The jitdump format: a file header, then records.
 //!
-//! The specification is linux tools/perf/Documentation/jitdump-specification.txt. Where the text differs from perf's reader,
-//! tools/perf/util/jitdump.c, this code follows the reader and a comment says so.
+//! Specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader (tools/perf/util/jitdump.c)
+//! differs, this code follows the reader, and comments say so.
 //!
 //! One piece of code is a *group* of up to three records with the same time stamp. They are adjacent and in this order:
-//! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf keeps the first two until the next LOAD, and applies
-//! them to that LOAD whatever its address is. Records have no padding, because perf takes the code from the end of its record.
+//! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two to the next LOAD, whatever its
+//! address is. Records have no padding, because perf takes the code from the end of its record.
 
 pub mod frame_load;
 pub mod inlines;
@@ -33,7 +33,6 @@ use crate::format::cfi::Tables;
 pub struct Header {
     /// `e_machine` of the code.
     pub machine: u32,
-    /// The process.
     pub pid: u32,
     /// When the file was made.
     pub timestamp: u64,
@@ -62,32 +61,29 @@ impl Header {
 /// One group, except for its time stamp and its code bytes.
 #[derive(Clone, Copy)]
 pub struct Group<'a> {
-    /// The process.
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// Unique in the file's directory, because perf names a file `jitted-PID-INDEX.so` after the index.
+    /// Unique in the file's directory, because perf makes `jitted-PID-INDEX.so`.
     pub index: u64,
-    /// Where the code runs.
     pub addr: u64,
     /// Size of the code in bytes, at most `i32::MAX`: perf stores the size in an `int`.
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// Line table.
     pub lines: Lines<'a>,
     /// `.eh_frame` and `.eh_frame_hdr`.
     pub unwind: Option<Unwinding<'a>>,
 }
 
 /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
-/// `jit_add_eh_frame_info`). The specification says the reverse order, but no perf can unwind with tables in that order.
+/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with such tables.
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
-    /// Both tables. The `.eh_frame_hdr` is never empty: with an empty header, perf would use the tables for all later code too.
+    /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so the header is never empty.
     pub tables: &'a Tables,
     /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping
-    /// by this size, and builds of perf with libunwind read the tables in that extension.
+    /// by this size, and reads the tables there if built with libunwind.
     pub mapped_size: u64,
 }
 
@@ -118,8 +114,8 @@ impl Group<'_> {
         Ok(debug + self.fixed_size())
     }
 
-    /// Writes the group without its code bytes to the start of `out`. Returns `None` if `out` has no room for the group and
-    /// `behind` more bytes. After `None` or an error, the content of `out` is undefined.
+    /// Writes the group without its code bytes to the start of `out`. `None` if `out` has no room for the group and `behind`
+    /// more bytes. After `None` or an error, the bytes in `out` are undefined.
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
         let fixed_size = self.fixed_size();
         let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
@@ -256,7 +252,6 @@ pub struct Relocation {
     pub tid: u32,
     /// The new address of the code.
     pub addr: u64,
-    /// The new index.
     pub index: u64,
     /// The new `Unwinding::mapped_size`.
     pub mapped_size: u64,
@@ -280,9 +275,9 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
     }
 }
 
-/// Changes a written group without code bytes so that it describes the same code at another address. The unwind tables stay as
-/// they are, because their pointers are relative to the place where perf puts the tables. The address of a frame load stays as
-/// it is, too. If the frame load was made for the old address of the code, the caller must remove it first.
+/// Changes a written group without code bytes for the same code at another address. The unwind tables do not change, because
+/// they are relative to the place where perf puts them. The address of a frame load does not change. The caller must remove a
+/// frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     let (frame_load, group) = group.split_at_mut(frame_load::len(group));
     for_each_record(frame_load, |id, record| {
@@ -308,7 +303,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
     });
 }
 
-/// Changes the process of a written group to `pid`, and the registering thread to that process's main thread.
+/// Changes the process of a written group, and the registering thread to that process's main thread.
 pub fn set_process(group: &mut [u8], pid: u32) {
     for_each_record(group, |id, record| {
         if id == id::LOAD {
@@ -330,8 +325,8 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Sets `Unwinding::mapped_size` to 0, because the bytes after the code are not free after all. Without unwind tables, a LOAD
-/// record lies at this offset, and nothing changes.
+/// Sets `Unwinding::mapped_size` to 0, because the bytes after the code are not free. A LOAD record at this offset is not
+/// changed.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();
     if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {

@@ -11,7 +11,6 @@ use crate::format::get::{u32_at, u64_at};
 /// Bytes with the byte order of their file.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
-    /// The bytes.
     pub bytes: &'a [u8],
     swapped: bool,
 }
@@ -29,7 +28,6 @@ impl Fields<'_> {
 }
 
 pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
-    // `CStr` looks at several bytes at a time.
     CStr::from_bytes_until_nul(bytes).ok().map(CStr::to_bytes)
 }
 
@@ -38,17 +36,14 @@ pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
 pub struct RawHeader {
     /// The file is in the other byte order.
     pub swapped: bool,
-    /// Version of the format.
     pub version: u32,
     /// Size of the header, as the header itself says.
     pub total_size: u32,
     /// `e_machine` of the code.
     pub machine: u32,
-    /// The process.
     pub pid: u32,
     /// When the file was made.
     pub timestamp: u64,
-    /// All flags.
     pub flags: u64,
 }
 
@@ -76,7 +71,6 @@ impl RawHeader {
         })
     }
 
-    /// Whether time stamps are raw values of the processor's counter.
     pub fn arch_timestamp(&self) -> bool {
         self.flags & FLAG_ARCH_TIMESTAMP != 0
     }
@@ -178,14 +172,12 @@ impl<'a> Iterator for RawRecords<'a> {
     }
 }
 
-/// A whole record.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
     /// Where it lies in the file.
     pub offset: usize,
     /// One of the constants in `id`, or any other value.
     pub id: u32,
-    /// Time stamp.
     pub timestamp: u64,
     fields: Fields<'a>,
 }
@@ -248,7 +240,6 @@ impl<'a> RawRecord<'a> {
 /// A JIT_CODE_LOAD.
 #[derive(Clone, Copy, Debug)]
 pub struct RawLoad<'a> {
-    /// The process.
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
@@ -256,7 +247,6 @@ pub struct RawLoad<'a> {
     pub vma: u64,
     /// Address of the code. The other readers use this field.
     pub addr: u64,
-    /// Size of the code.
     pub size: u64,
     /// A number that should be unique.
     pub index: u64,
@@ -284,7 +274,6 @@ pub struct RawMove {
     pub old_addr: u64,
     /// Where it runs now.
     pub new_addr: u64,
-    /// Its size.
     pub size: u64,
     /// The index of its LOAD.
     pub index: u64,
@@ -310,13 +299,10 @@ impl<'a> RawDebug<'a> {
 /// One line of a line table.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntry<'a> {
-    /// Address.
     pub addr: u64,
-    /// Line.
     pub line: u32,
     /// The field is called discriminator, but some readers take it for the column.
     pub column: u32,
-    /// File name.
     pub file: &'a [u8],
 }
 

@@ -49,13 +49,9 @@ pub struct GroupPlace {
     pub offset: u64,
     /// Size of the group without the code bytes.
     pub head_len: usize,
-    /// Where the code runs.
     pub addr: u64,
-    /// Its size.
     pub size: u64,
-    /// Its index.
     pub index: u64,
-    /// Its name.
     pub name: Vec<u8>,
     /// Size of its unwind tables.
     pub tables_len: u32,
@@ -118,33 +114,25 @@ impl Header {
 /// One record, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// JIT_CODE_LOAD.
     Load(Loaded<'a>),
-    /// JIT_CODE_MOVE.
     Move {
         /// Where the code ran.
         old_addr: u64,
         /// Where it runs now.
         new_addr: u64,
-        /// Its size.
         size: u64,
         /// The index of its LOAD.
         index: u64,
     },
-    /// JIT_CODE_DEBUG_INFO.
     DebugInfo {
         /// Start of the code that the lines belong to.
         addr: u64,
         /// Address, line, column and file of each entry.
         entries: Vec<(u64, u32, u32, &'a [u8])>,
     },
-    /// JIT_CODE_CLOSE.
     Close,
-    /// JIT_CODE_UNWINDING_INFO.
     UnwindingInfo {
-        /// `.eh_frame`.
         eh_frame: &'a [u8],
-        /// `.eh_frame_hdr`.
         eh_frame_hdr: &'a [u8],
         /// Bytes after the code that the tables are mapped to.
         mapped_size: u64,
@@ -153,20 +141,15 @@ pub enum Record<'a> {
     Other(u32),
 }
 
-/// A LOAD record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded<'a> {
-    /// The process.
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// Where the code runs.
     pub addr: u64,
     /// A number that is unique for each LOAD.
     pub index: u64,
-    /// Name.
     pub name: &'a [u8],
-    /// Code.
     pub code: &'a [u8],
 }
 
@@ -175,7 +158,6 @@ pub struct Loaded<'a> {
 pub struct Records<'a>(RawRecords<'a>);
 
 impl<'a> Records<'a> {
-    /// Starts after the header.
     pub fn new(file: &'a [u8]) -> Self {
         Records(RawRecords::from(file, HEADER_SIZE))
     }

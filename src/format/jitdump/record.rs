@@ -15,7 +15,6 @@ pub const UNWINDING_FIXED_SIZE: usize = 40;
 pub const DEBUG_FIXED_SIZE: usize = 32;
 /// Size of a DEBUG_INFO entry before its file name.
 pub(super) const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
-/// Size of a MOVE record.
 pub const MOVE_SIZE: usize = 64;
 
 /// "JiTD" when read with the writer's byte order.
@@ -24,7 +23,6 @@ pub(super) const VERSION: u32 = 1;
 /// Header flag: time stamps come from the processor's counter instead of CLOCK_MONOTONIC.
 pub(super) const FLAG_ARCH_TIMESTAMP: u64 = 1;
 
-/// Record ids.
 pub mod id {
     /// Code has been compiled.
     pub const LOAD: u32 = 0;

@@ -3,14 +3,13 @@
 use super::{put_unwinding_fixed, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
 
-/// Bytes that are copied at once, whatever the record's length is. The tables that `cfi` makes of one frame without saved
-/// registers fit.
+/// Bytes that are copied at once. A record for one frame without saved registers fits.
 const PART: usize = 128;
 
 /// The longest record that a template can hold.
 const MAX: usize = 2 * PART;
 
-/// An UNWINDING_INFO record without its time stamp. The record can be adapted to code of up to `code_max` bytes.
+/// An UNWINDING_INFO record without its time stamp, for code of up to `code_max` bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct UnwindingTemplate {
@@ -18,7 +17,7 @@ pub struct UnwindingTemplate {
     code_max: u64,
     len: usize,
     tables_len: usize,
-    /// The two words that depend on the size of the code: where each is in the record, and its value for a size of 0.
+    /// The words that depend on the size of the code: offset in the record, and value for a size of 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
@@ -28,7 +27,7 @@ impl UnwindingTemplate {
     /// `copy_to` may overwrite this many bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// The template for code without unwind tables. It has no record, but is copied like any other template.
+    /// The template for code without unwind tables: its record is empty, but can be copied.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, tables_len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }
@@ -68,8 +67,7 @@ impl UnwindingTemplate {
         self.tables_len
     }
 
-    /// Writes the record for code of `code_size` bytes, without the time stamp. The caller has checked the size with `is_for`.
-    /// `mapped_size`: see `Unwinding`.
+    /// Writes the record without the time stamp. `is_for` must accept `code_size`. `mapped_size`: see `Unwinding`.
     ///
     /// # Safety
     /// `out` has room for the record and for `SLACK` more bytes, and nobody else has it.
@@ -93,8 +91,7 @@ impl UnwindingTemplate {
     }
 }
 
-/// Written out line by line, because compilers that optimize for size make a function call of a `memcpy`, and a loop takes
-/// twice as many instructions.
+/// Written out, because a loop takes twice as many instructions, and compilers that optimize for size call `memcpy`.
 ///
 /// # Safety
 /// `PART` bytes are readable at `from`, and writable at `to`.

@@ -9,17 +9,16 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Frame, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
-/// How many bytes after code of `code_size` bytes are needed for tables of `tables_len` bytes. The tables start at the first
-/// multiple of 8 from the code's start, as in perf's ELF file (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
+/// Bytes needed after code of `code_size` bytes for tables of `tables_len` bytes. The tables start at the first multiple of 8
+/// from the code's start, as in perf's ELF file (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
     code_size.wrapping_neg() % 8 + tables_len as u64
 }
 
-/// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For a `code_size` of 0, the
-/// result is enough for any size. The result is 0 if there are no tables.
+/// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For size 0, the result is
+/// enough for any size. Returns 0 if there are no tables.
 ///
-/// For an `.eh_frame` section, the result includes all its entries, because the entries that are used depend on the code's
-/// address.
+/// All entries of an `.eh_frame` section are counted, because which ones are used depends on the code's address.
 pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     if matches!(unwind, Unwind::None) {
         return Ok(0);
@@ -39,7 +38,6 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
 /// The words of a caller's `jitsym_unwind` after its size field. Equal words mean equal tables.
 pub type Raw = [u64; RAW_WORDS];
 
-/// Number of words in [`Raw`].
 pub const RAW_WORDS: usize = 12;
 
 /// The description that was used last, in the caller's form, and the record of its tables.
@@ -51,7 +49,7 @@ struct Recent {
     entry: usize,
     raw: Raw,
     saved: Vec<SavedRegister>,
-    /// The smallest code size for which the description was found valid. `u64::MAX` if the caller's form is not known.
+    /// The smallest code size for which the description is valid. `u64::MAX` if `raw` is not set.
     least: u64,
 }
 
@@ -63,8 +61,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the last ones. Written out, because compilers that optimize for size make twice as many
-    /// instructions of `==` and of a loop.
+    /// Whether the words are equal to the last ones. Written out, because `==` and a loop take twice as many instructions when
+    /// compiled for size.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -97,11 +95,11 @@ impl Recent {
 /// Descriptions with a longer key are not cached.
 const KEY_WORDS: usize = 128;
 
-/// The capacity of the cache. A runtime has either a handful of frame layouts, or a separate layout for each function.
+/// The capacity of the cache. Runtimes have a handful of frame layouts, or one for each function.
 const ENTRIES: usize = 16;
 
-/// Tables of the descriptions that were used last. With these, describing much code with the same prologue takes no encoding
-/// and no allocation. For one thread. Allocates nothing until the first use.
+/// Tables of the descriptions that were used last, so that code with the same prologue needs no encoding and no allocation. For
+/// one thread. Allocates nothing until the first use.
 #[derive(Debug, Default)]
 pub struct Cache {
     entries: Vec<Entry>,
@@ -124,8 +122,8 @@ struct Entry {
 }
 
 impl Cache {
-    /// The tables that [`cfi::encode`] makes of the description on this architecture. They may be for code of another size, so
-    /// the caller must copy them with `Tables::copy_to`.
+    /// The tables that [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size. The
+    /// caller must copy them with `Tables::copy_to`.
     ///
     /// The errors are those of [`cfi::encode`], and `Arch`.
     pub fn tables<'c>(&'c mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&'c Tables>> {
@@ -152,8 +150,7 @@ impl Cache {
         Ok(self.passing.as_ref())
     }
 
-    /// Returns the record of the tables as a template. The errors are those of `tables`, and `TooLarge` if no template can be
-    /// made.
+    /// As `tables`, but returns a template of the record. `TooLarge` also if no template can be made.
     pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
         // Tables that are not cached have no template.
         if matches!(unwind, Unwind::EhFrame { .. }) {
@@ -170,8 +167,8 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether the caller's words are those of the last `remember`, and the description is valid for code of this size. The
-    /// saved registers must be compared with `ready_saves`. Most runtimes have one frame layout, and pass it again and again.
+    /// Whether these are the words of the last `remember`, and the description is valid for this size. The caller must compare
+    /// the saved registers with `ready_saves`. Most runtimes have one frame layout, and pass it again and again.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -184,7 +181,7 @@ impl Cache {
     /// Whether the description of `ready_template` saves these registers.
     #[inline(always)]
     pub fn ready_saves(&self, saved: &[SavedRegister]) -> bool {
-        // Most descriptions save no registers. Without this check, `==` would call a function for them, too.
+        // Most descriptions save no registers. `==` would call a function.
         let known = &self.ready.saved;
         known.len() == saved.len() && (saved.is_empty() || known == saved)
     }
@@ -195,19 +192,18 @@ impl Cache {
         &self.ready.template
     }
 
-    /// Remembers the caller's form of the description that `template` was called for last. Apart from the code size itself, the
-    /// description's tables must not depend on the code size.
+    /// Remembers the caller's form of the last `template`'s description. Only the code size itself in the tables may depend on
+    /// the code size.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
-        // Reuses the allocated memory, because runtimes with several frame layouts call this function often.
+        // Reuses the memory, because runtimes with several frame layouts come here often.
         self.ready.saved.clear();
         self.ready.saved.extend_from_slice(saved);
     }
 
-    /// Makes the key: all values that the tables depend on, except for the size of the code. `false` if the description must
-    /// not be cached.
+    /// Makes the key: all that the tables depend on, except for the code size. `false` if the description must not be cached.
     ///
-    /// Checks the places against this code size, because the entry's tables may have been made for another size.
+    /// Checks the places, because an entry's tables may have been made for another code size.
     fn describe(&mut self, arch: Arch, unwind: &Unwind, code_size: u64) -> Result<bool> {
         self.key.clear();
         self.key.reserve(KEY_WORDS);
@@ -236,8 +232,7 @@ impl Cache {
                 if rows.last().is_some_and(|row| u64::from(row.offset) >= code_size) {
                     return Err(Error::UnwindOrder);
                 }
-                // The number of registers makes the key unambiguous. A truncated number is harmless, because so many registers
-                // exceed the longest key.
+                // The number of registers makes the key unambiguous. If it is truncated, the key is too long anyway.
                 Ok(self.put(&[3], &[])
                     && rows.iter().all(|row| {
                         let words = [row.offset, row.cfa_register, row.cfa_offset as u32, row.saved.len() as u32];
