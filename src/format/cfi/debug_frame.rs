@@ -5,7 +5,7 @@ use crate::sys::reserve;
 
 /// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
-/// How many different CIEs are remembered. Compilers use a handful. Each new FDE is compared with all of them.
+/// How many different CIEs are remembered. Compilers use a handful. Each FDE's CIE is compared with all of them.
 pub const CIES_MAX: usize = 64;
 /// Size of what precedes the augmentation string: length, id, version.
 const AUGMENTATION: usize = 9;

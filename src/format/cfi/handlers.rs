@@ -2,9 +2,9 @@
 //!
 //! Both are addresses of this process, for its own unwinder. Files have the same entries, but other processes read them: perf
 //! with libunwind would look there for an indirect pointer, and unwind nothing. So no augmentation string names the addresses.
-//! Augmentation data without a name is no place for them, because not every reader skips it (gdb 13 in a CIE, llvm-dwarfdump in
-//! an FDE). So an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register.
-//! Their operands are the addresses.
+//! They cannot be augmentation data that the string does not name, because not every reader skips such data (gdb 13 in a CIE,
+//! llvm-dwarfdump in an FDE). So an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which
+//! change no register. Their operands are the addresses.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -42,8 +42,8 @@ fn value(number: &Number) -> u64 {
 }
 
 impl Handler {
-    /// Reserves room for the instructions: a placeholder of the same length. It must be the first instruction that is added to
-    /// the FDE.
+    /// Reserves room for the instructions: a placeholder of the same length. The placeholder must be the first instruction that
+    /// is added to the FDE.
     pub fn room() -> CallFrameInstruction {
         // Instruction, register, and length of the expression take one byte each.
         CallFrameInstruction::ValExpression(gimli::Register(0), Expression::raw(vec![0; LEN - 3]))

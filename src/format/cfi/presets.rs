@@ -26,7 +26,7 @@ pub struct Frame<'a> {
     pub saved_from: u32,
     /// From this offset on, the state is the same as at entry. 0 if the code has no epilogue.
     pub epilogue_begin: u32,
-    /// From this offset on, the frame stands again. 0 if the epilogue ends the code.
+    /// From this offset on, the state before the epilogue applies again. 0 if the epilogue ends the code.
     pub epilogue_end: u32,
     /// CFA = FP + this.
     pub cfa_offset: i32,

@@ -15,7 +15,7 @@ use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
-/// `.debug_abbrev`, the same for all units. 1 is a unit. 2 is a function, and 3 a function that contains inlined ones. 4 is a
+/// `.debug_abbrev`, the same for all units. 1 is a unit, 2 a function, and 3 a function that contains inlined ones. 4 is a
 /// function of which inlined ones are instances. 5 is an inlined function that contains others, and 6 one that does not.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
@@ -89,7 +89,7 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines. Their offsets count from the code's start plus `hidden` bytes. `None` if there is no memory.
+/// The lines, with offsets that count from the code's start plus `hidden` bytes. `None` if there is no memory.
 fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {

@@ -1,8 +1,8 @@
 //! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
 //! file. Equal CIEs are written once.
 //!
-//! The section only grows at its end. It has no zero word there, which the next entry would overwrite while others read the
-//! section. The section header has the size.
+//! The section only grows at its end. There is no zero word at the end, because the next entry would overwrite it while others
+//! read the section. The section header has the size.
 
 use super::search::Row;
 use crate::format::cfi::debug_frame::CIES_MAX;
@@ -26,7 +26,7 @@ pub struct Target {
     pub code: i64,
     /// Size of the section so far.
     pub at: u64,
-    /// How large it may become.
+    /// The largest size of the section.
     pub room: u64,
 }
 

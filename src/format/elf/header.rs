@@ -51,7 +51,7 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// Where the bytes of code are that the header page lies over; may be empty.
+    /// The bytes of the code in whose place the header page lies; may be empty.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,

@@ -81,8 +81,8 @@ impl<'a> Inlines<'a> {
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
-            // The second one is the linkage name. Without it, binutils asks the symbols, which only know the outermost
-            // function.
+            // Writes the name twice. The second one is the linkage name: without it, binutils uses the symbols, which only know
+            // the outermost function.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
                 info.push(0);

@@ -79,7 +79,8 @@ impl Head {
     }
 }
 
-/// Appends a line program to the reserved room. Returns the offset of the address in the program, and the files' numbers.
+/// Appends a line program. The caller has reserved the room. Returns the offset of the address in the program, and the files'
+/// numbers.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,

@@ -164,8 +164,8 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     Some(new_size)
 }
 
-/// Appends tables in which each FDE has a copy for code `distance` bytes higher, at least the size of the code. Returns the
-/// size of the new `.eh_frame_hdr`.
+/// Appends tables in which each FDE has a copy for code `distance` bytes higher. `distance` is at least the size of the code.
+/// Returns the size of the new `.eh_frame_hdr`.
 fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) -> Option<usize> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
