@@ -1,10 +1,10 @@
 //! Source lines of a region in DWARF. Each function has its own unit, made from the jitdump record of its lines and the record
 //! of its inlined functions.
 //!
-//! DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and `perf report
-//! --srcline` call), libdw, gdb, and the crates gimli and blazesym. Version 5 has no advantage here: it puts file names in a
-//! section that all units share, and older binutils read this wrongly. In version 4 a unit is complete in itself, so that units
-//! can be appended.
+//! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and `perf
+//! report --srcline` call), libdw, gdb, and the crates gimli and blazesym. Version 5 has no advantage here: it puts file names
+//! in a section that all units share, and older binutils read this wrongly. In version 4 a unit is complete in itself, so that
+//! units can be appended.
 
 use super::hidden;
 use super::inlines::Inlines;

@@ -55,8 +55,8 @@ fn in_any_order(
 }
 
 /// Checks the rows, calls `entry` for each with its place in the record, and returns the size of the record. Each row is read
-/// once, because each row of the C interface has a C string. `None` if the rows are not in the order of their offsets.
-/// `TooLarge` if the rows do not fit in one record.
+/// once, because reading a row of the C interface may cost a `strlen`. `None` if the rows are not in the order of their
+/// offsets. `TooLarge` if the rows do not fit in one record.
 fn walk_lines(
     lines: Lines<'_>,
     addr: u64,

@@ -61,8 +61,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the last ones. Written out, because `==` and a loop take twice as many instructions when
-    /// compiled for size.
+    /// Whether the words are equal to the remembered ones. Written out, because `==` and a loop take twice as many instructions
+    /// when compiled for size.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -144,7 +144,7 @@ impl Cache {
             tables.check_size(code_size)?;
             return Ok(Some(tables));
         }
-        // The last description has no entry, so no entry is the recent one.
+        // This description has no entry, so no entry is the recent one.
         self.recent = usize::MAX;
         self.passing = cfi::encode(arch, unwind, code_addr, code_size)?;
         Ok(self.passing.as_ref())
@@ -181,7 +181,7 @@ impl Cache {
     /// Whether the description of `ready_template` saves these registers.
     #[inline(always)]
     pub fn ready_saves(&self, saved: &[SavedRegister]) -> bool {
-        // Most descriptions save no registers. `==` would call a function.
+        // Most descriptions save no registers. For these, `==` would call a function without need.
         let known = &self.ready.saved;
         known.len() == saved.len() && (saved.is_empty() || known == saved)
     }
@@ -192,8 +192,8 @@ impl Cache {
         &self.ready.template
     }
 
-    /// Remembers the caller's form of the last `template`'s description. Only the code size itself in the tables may depend on
-    /// the code size.
+    /// Remembers the caller's form of the description that `template` was called for last. Its tables must depend on the code
+    /// size only by containing it.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
         // Reuses the memory, because runtimes with several frame layouts come here often.
@@ -232,7 +232,8 @@ impl Cache {
                 if rows.last().is_some_and(|row| u64::from(row.offset) >= code_size) {
                     return Err(Error::UnwindOrder);
                 }
-                // The number of registers makes the key unambiguous. If it is truncated, the key is too long anyway.
+                // The number of registers makes the key unambiguous. A truncated number is harmless: the key would be too long
+                // anyway.
                 Ok(self.put(&[3], &[])
                     && rows.iter().all(|row| {
                         let words = [row.offset, row.cfa_register, row.cfa_offset as u32, row.saved.len() as u32];
