@@ -9,7 +9,7 @@ use rustix::param::clock_ticks_per_second;
 /// The source of time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// `CLOCK_MONOTONIC` of the host in nanoseconds, for `perf record -k 1`.
+    /// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, for `perf record -k 1`.
     Monotonic,
     /// The raw time stamp counter, for recordings that contain the conversion to nanoseconds (`perf record -e intel_pt//`).
     Arch,

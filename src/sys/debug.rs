@@ -25,7 +25,7 @@ const WAITING_MAX: usize = 4 * LINE_MAX;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// On, and the host's calls are checked.
+/// Messages are on, and the host's calls are checked.
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);

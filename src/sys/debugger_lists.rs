@@ -157,7 +157,7 @@ impl NewModules {
     /// this library while it holds that lock, so the caller must hold no lock that such a call needs.
     pub fn since(changes: Option<(u64, u64)>) -> Option<NewModules> {
         let mut search = Search { known: changes, changes: None, modules: Vec::new() };
-        // SAFETY: the function is called before this one returns, with `search`.
+        // SAFETY: the loader calls `visit` with the pointer to `search`, and only before dl_iterate_phdr returns.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         if search.changes == changes {
             return None;

@@ -252,7 +252,7 @@ impl Table {
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
-        // `name_ptr`, `segbase`, `table_len` in words, `table_data`.
+        // The fields are `name_ptr`, `segbase`, `table_len` (in words, so one for each place) and `table_data`.
         info.rest.get_mut(at..at + 4)?.copy_from_slice(&[0, segbase as u64, len as u64, data as u64]);
         let memory = Box::new(memory);
         // SAFETY: `drop` takes the table out, and keeps its memory for a while.

@@ -13,7 +13,7 @@ use memmap2::{Advice, Mmap, MmapOptions};
 
 use super::mapping::page_size;
 
-/// A page of a file, mapped until the process ends.
+/// A page of a file, mapped until the process ends or `end` is called.
 #[derive(Debug)]
 pub struct Marker(ManuallyDrop<Mmap>);
 
