@@ -1,16 +1,16 @@
 //! The pieces of one region: which memory callers have, and which is free.
 //!
-//! A region begins an epoch when code is registered in the place of code that has died in the present epoch. Code that died
-//! before the epoch began can then be replaced without another one. So freed memory rests first, and is then made available again
-//! in large amounts. Until then, new pieces take memory that was never used.
+//! A region begins an epoch when code is registered in the place of code that died in the present epoch. After that, all code
+//! that died earlier can be replaced at no cost. So freed memory rests first, and is then made available again in large amounts.
+//! Until then new pieces take memory that was never used.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this number of bytes. It is the size of a cache line, and a multiple of the bytes for
-/// which a region has one mark, so that code never shares a mark with dead code of a neighbouring piece.
+/// Pieces begin and end at multiples of this: a cache line, and a multiple of the bytes for which a region has one mark, so that
+/// code never shares a mark with dead code of its neighbour.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
@@ -19,8 +19,8 @@ pub const CHUNK: u64 = 64 << 10;
 /// The number of bytes that may rest, or a quarter of the bytes in use if that is more.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// The number of free bytes that are kept for the next pieces, or the number of bytes in use if that is more. Pages that were
-/// returned cost as much as new ones when they are used again.
+/// The number of free bytes that are kept for the next pieces, or the number of bytes in use if that is more. Using returned
+/// pages again costs as much as using new ones.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. A place is an offset in the region, in bytes.
@@ -28,20 +28,20 @@ const KEPT_MIN: u64 = 1 << 20;
 pub struct Arena {
     pub exec: u64,
     pub write: u64,
-    /// The length of the region now, and the length to which it can grow, in bytes.
+    /// The length of the region in bytes, and the length to which it can grow.
     pub len: u64,
     pub max_len: u64,
-    /// The sink for regions ran when the region was made. If not, the region has no file, and never gets one.
+    /// The sink for regions ran when the region was made. A region without this never has a file.
     pub named: bool,
     /// Memory from this place on was never used.
     top: u64,
     /// The pieces that callers have: the length of each by its place.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
-    /// Freed pieces that rest, as place and length, in the order in which they were freed.
+    /// Freed pieces that rest, the first freed one first: places and lengths.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// Memory that can be handed out again, by place and by length. Neighbouring parts are merged.
+    /// Memory that can be handed out again, by place and by length. Neighbours are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
@@ -73,14 +73,14 @@ impl Arena {
         self.pieces.is_empty()
     }
 
-    /// The place of an address of the executable view, if the address lies in this region.
+    /// The place of an address, if the address lies in this region.
     pub fn place(&self, exec: u64) -> Option<u64> {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
     /// Hands out a piece of memory that was used before, by best fit. Returns its place.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
-        // The shortest free part that is long enough for an aligned piece, wherever the part begins.
+        // Long enough for an aligned piece, wherever the free part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
         self.take_free(start, free_len);
@@ -102,7 +102,7 @@ impl Arena {
         Some(place)
     }
 
-    /// The length that the region must have for `begin` to succeed; `None` if the region cannot become that long.
+    /// The length that the region must have for `begin`; `None` if it cannot become that long.
     pub fn len_for(&self, len: u64, alignment: u64) -> Option<u64> {
         Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
     }
@@ -112,7 +112,7 @@ impl Arena {
         self.in_use += len;
     }
 
-    /// The length of the piece that begins at a place.
+    /// The length of the piece at a place.
     pub fn len_of(&self, place: u64) -> Option<u64> {
         self.pieces.get(&place).copied()
     }
@@ -129,8 +129,7 @@ impl Arena {
         }
     }
 
-    /// Ends the rest of the pieces that were freed first, until no more than `most` bytes rest. These pieces can be handed out
-    /// again.
+    /// Makes the pieces that were freed first available again, until no more than `most` bytes rest.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };
@@ -139,8 +138,7 @@ impl Arena {
         }
     }
 
-    /// Takes the end of a piece back, so that `len` bytes of the piece are left. No code was ever registered in the end, so the
-    /// end need not rest.
+    /// Shortens a piece to `len` bytes. The end need not rest, because no code was ever registered there.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -184,8 +182,7 @@ impl Arena {
         self.free_len -= len;
     }
 
-    /// The ranges of whole `CHUNK`s that are free and not yet returned to the file system. Empty if few bytes are free
-    /// (`KEPT_MIN`).
+    /// The ranges of whole `CHUNK`s to be returned to the file system. Empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
         if self.free_len - self.given_back.len() as u64 * CHUNK <= KEPT_MIN.max(self.in_use) {
@@ -209,7 +206,7 @@ impl Arena {
         self.given_back.extend(range.step_by(CHUNK as usize).map(|chunk| (chunk, CHUNK)));
     }
 
-    /// The places of those `CHUNK`s of a piece that were returned to the file system.
+    /// The `CHUNK`s of a piece that were returned to the file system.
     pub fn missing(&self, place: u64, len: u64) -> Vec<u64> {
         self.given_back.range(place / CHUNK * CHUNK..place + len).map(|(&chunk, _)| chunk).collect()
     }
@@ -219,7 +216,7 @@ impl Arena {
         self.given_back.remove(&chunk);
     }
 
-    /// Asserts that every byte below `top` is in exactly one of `pieces`, `free` and `resting`, and that the sums agree.
+    /// Asserts that every byte is accounted for exactly once.
     #[cfg(test)]
     pub fn check(&self) {
         let resting = self.resting.iter().copied();

@@ -1,8 +1,7 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
-//! A piece has the same offset in both views. The allocator's own data lie outside of the code memory, so no write of the host
-//! can damage them. Each call holds one lock. Callers block signals on the thread, so that no signal handler runs under the lock.
-//! `fork` waits for the lock's holder, as it does for regions.
+//! A piece has the same offset in both views. The allocator's data lie outside of the code memory, so no write of the host can
+//! damage them. Each call holds one lock, on a thread that blocks signals. `fork` waits for the end of the call.
 
 mod arena;
 #[cfg(test)]
@@ -17,12 +16,11 @@ use arena::{Arena, CHUNK, GRANULE};
 /// The largest alignment, in bytes. Regions begin at a page, and no page is smaller.
 const ALIGNMENT_MAX: u64 = 4096;
 
-/// The size of a new region in bytes, unless a larger piece is wanted, and the most by which a region grows beyond what is
-/// needed.
+/// The first size of a region in bytes, and the most by which a region grows if a piece needs less.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
-/// The sizes in bytes to which a region can grow. Each is tried in turn, because there may be no address space for a larger one.
+/// The sizes in bytes to which a region may grow. A smaller one is for regions where address space is short.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
 /// The regions of this allocator, divided into pieces.
@@ -66,8 +64,7 @@ impl Wanted {
         Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
     }
 
-    /// Whether a region meets the request: all of it can be reached from `near`, and if the sink for regions runs, the region has
-    /// a file for profilers.
+    /// Whether all of a region can be reached from `near`, and the region has a file if the sink for regions runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
         let (start, end) = (arena.exec, arena.exec + arena.max_len);
         let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);
@@ -84,13 +81,12 @@ impl Allocator {
         }
     }
 
-    /// Whether no thread of the parent was in a call of the allocator during the fork. To be called in a forked child that has
-    /// one thread.
+    /// In a forked child with one thread: whether no other thread was in a call at the time of the fork.
     pub fn is_whole(&self) -> bool {
         self.arenas.try_lock().is_some()
     }
 
-    /// Locks the regions. Waits for a limited time, because another call may hold the lock while it waits for a disk.
+    /// Waits for a limited time, because another call may hold the lock while it waits for a disk.
     fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
         self.arenas.lock_in_time().ok_or(Error::Timeout)
     }
@@ -128,8 +124,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a piece back. If its region is no longer needed, the region leaves the allocator, and its address is returned. The
-    /// caller must release it.
+    /// Takes a piece back. Returns the address of its region if the allocator has given the region up. The caller must release
+    /// the region.
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
@@ -154,7 +150,7 @@ impl Allocator {
     }
 }
 
-/// Finds the piece that begins at an address. Returns the index of its region, its place in the region, and its length.
+/// The piece that begins at an address: the index of its region, its place there, and its length.
 fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     let of = |(number, arena): (usize, &Arena)| {
         let place = arena.place(exec)?;
@@ -163,14 +159,14 @@ fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     arenas.iter().enumerate().find_map(of).ok_or(Error::Region)
 }
 
-/// Takes a piece from the existing regions, and lets a region grow if necessary.
+/// Takes a piece from an existing region.
 fn found(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
     let attempts = [Arena::reuse, Arena::begin];
     let found = attempts.into_iter().find_map(|attempt| take(source, arenas, wanted, attempt));
     found.or_else(|| grown(source, arenas, wanted))
 }
 
-/// Takes a piece from the first suitable region for which `attempt` succeeds.
+/// Takes a piece from the first region for which `attempt` succeeds.
 fn take(
     source: &impl Source,
     arenas: &mut [Arena],
@@ -190,7 +186,7 @@ fn take(
     })
 }
 
-/// Takes a piece from a region that grows for the piece.
+/// Makes a region larger, and takes a piece from it.
 fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
     take(source, arenas, wanted, |arena, len, alignment| {
         let needed = arena.len_for(len, alignment)?.next_multiple_of(CHUNK).min(arena.max_len);
@@ -201,7 +197,7 @@ fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<C
     })
 }
 
-/// Takes a piece from a new region.
+/// Makes a region, and takes a piece from it.
 fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Result<CodeRegion> {
     let mut made = Err(Error::NoMemory);
     for max_len in MAX_LENS {

@@ -154,8 +154,8 @@ impl Drop for Seed {
     }
 }
 
-/// Pieces are allocated and freed, and the source fails at random. Each piece must be as requested and overlap no other one. At
-/// the end all memory must be returned.
+/// Pieces are allocated and freed, and the source fails at random. Each piece is as requested and overlaps no other. In the end
+/// all memory is returned.
 #[test]
 fn pieces_at_random() {
     const NEAR: u64 = 1 << 44;
@@ -211,7 +211,7 @@ fn pieces_at_random() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// However many pieces are allocated and freed, the memory stays limited to what is in use and what may rest.
+/// However often pieces are replaced, the memory stays limited to what is in use and what may rest.
 #[test]
 fn freed_memory_comes_back() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -224,7 +224,7 @@ fn freed_memory_comes_back() {
     assert!(nowhere.len() <= 3 << 20, "{} bytes for 256,000", nowhere.len());
 }
 
-/// The memory of dead code is reused late, and then much of it at once, because each such time costs an epoch.
+/// The memory of dead code is reused late, and then much of it at once: each time costs an epoch.
 #[test]
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -278,7 +278,7 @@ fn shrunk() {
     assert_eq!(allocator.shrink(first.exec + 64, 64), Err(Error::Region));
     allocator.shrink(first.exec, 65).unwrap();
     assert_eq!(allocator.shrink(first.exec, 129), Err(Error::TooLarge));
-    // The second piece begins right after what is left of the first one.
+    // The second piece takes the end of the first.
     let second = alloc(&allocator, &nowhere, 4096);
     assert_eq!(second.exec, first.exec + 128);
     allocator.shrink(first.exec, 1).unwrap();

@@ -1,7 +1,7 @@
 //! Reads the lists of objects that libraries in this process have made for debuggers.
 //!
-//! Other libraries change their lists at any time, and free entries and objects. So the lists are read by system calls, which
-//! return an error where a plain access would fault, and the head of a list is compared after reading.
+//! Other libraries change their lists and free entries at any time. So the lists are read by system calls, which return an error
+//! instead of faulting, and the head of a list is read again afterwards.
 
 use std::collections::{HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
@@ -41,14 +41,14 @@ pub struct Change {
 /// The lists of the libraries that are loaded.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// How many objects the loader had loaded and unloaded, in total, when the libraries were last listed.
+    /// The loader's counts of objects that it has loaded and unloaded, when the libraries were last listed.
     changes: Option<(u64, u64)>,
-    /// The libraries by their load address, each with the address of its descriptor if it has one.
+    /// The load address of each library, and the address of its descriptor.
     modules: Vec<(u64, Option<u64>)>,
 }
 
 impl Lists {
-    /// How many objects the loader had loaded and unloaded when the libraries were last listed.
+    /// The loader's counts of loaded and unloaded objects when the libraries were last listed.
     pub fn changes(&self) -> Option<(u64, u64)> {
         self.changes
     }
@@ -106,8 +106,8 @@ impl Lists {
         Ok(Some(found))
     }
 
-    /// The changes that the descriptors show at this moment, removals first. A library that is reporting a change has already put
-    /// the entry into the list, or has not freed it yet. A descriptor may also still show a change that was reported earlier.
+    /// The changes that the descriptors show now, removals first. While a library reports a change, the entry is already in the
+    /// list, or not freed yet. A descriptor may also still show a change that was reported earlier.
     pub fn told_of(&self, pid: u32) -> Vec<Change> {
         let change = |descriptor: u64| {
             let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
@@ -137,13 +137,13 @@ impl Lists {
 #[derive(Debug)]
 pub struct NewModules {
     changes: Option<(u64, u64)>,
-    /// The load addresses of all libraries that are loaded, including known ones.
+    /// All that are loaded, including known ones.
     loaded: HashSet<u64>,
-    /// The libraries to be searched: load address and file.
+    /// Those to be searched.
     paths: Vec<(u64, PathBuf)>,
 }
 
-/// The libraries after the search, with the addresses of their descriptors.
+/// Loaded libraries, with the addresses of their descriptors.
 #[derive(Debug, Default)]
 pub struct FoundModules {
     changes: Option<(u64, u64)>,
@@ -152,12 +152,12 @@ pub struct FoundModules {
 }
 
 impl NewModules {
-    /// All loaded libraries, if any was loaded or unloaded since the loader's counts were `changes`. Meanwhile the loader holds a
-    /// lock that `fork` does not reset in a child, so the caller must keep the process from forking. A host's function may call
-    /// this library while it holds that lock, so the caller must hold no lock that such a call needs.
+    /// All loaded libraries, if the loader's counts are no longer `changes`. The caller must keep the process from forking,
+    /// because this takes a lock of the loader that `fork` does not reset in a child. The caller must hold no lock, because a
+    /// host's function that holds the loader's lock may call this library.
     pub fn since(changes: Option<(u64, u64)>) -> Option<NewModules> {
         let mut search = Search { known: changes, changes: None, modules: Vec::new() };
-        // SAFETY: the loader calls `visit` with the pointer to `search`, and only before dl_iterate_phdr returns.
+        // SAFETY: the loader calls `visit` with `search`, and only before this call returns.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         if search.changes == changes {
             return None;
@@ -166,8 +166,8 @@ impl NewModules {
         Some(NewModules { changes: search.changes, loaded, paths: search.modules })
     }
 
-    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol, given the symbol's name and
-    /// a function that reads a number of bytes of the file at an offset.
+    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol, given its name and a
+    /// function that reads a number of bytes of the file at an offset.
     pub fn find(self, value_of: ValueOf) -> FoundModules {
         let find = |(addr, path): (u64, PathBuf)| (addr, descriptor_in(addr, &path, value_of));
         let descriptors = self.paths.into_iter().map(find).collect();
@@ -175,7 +175,7 @@ impl NewModules {
     }
 }
 
-/// Reads the entry at an address. Returns the address of the next entry, and this entry if it has an object.
+/// The address of the entry after this one, and this entry if it has an object.
 fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
     let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
     Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))

@@ -3,14 +3,13 @@
 //! A child takes over regions, pieces of memory, and what the collector, the bridge and the unwinder know. Any number of threads
 //! may be inside the lock at a time, and none while the process forks.
 //!
-//! Every wait has a limit. A fork continues after a while, because a thread inside may wait for a disk. A thread that waits for a
-//! fork continues after a while too: the host's own fork handlers run between this library's handler and the fork itself, and may
-//! wait for a lock that the thread holds. The thread does not wait for the same fork a second time, because it may make many
-//! calls before it releases the host's lock.
+//! Every wait has a limit. A fork stops waiting because a thread inside may wait for a disk. A thread stops waiting because the
+//! host's own fork handlers run between this library's handler and the fork, and may wait for a lock that the thread holds. The
+//! thread waits only once for the same fork, because it may make many calls before it releases the host's lock.
 //!
-//! While a thread exchanges memory for a private mapping of a file (`Parting`), a child that is forked would execute whatever the
-//! file contains later. The exchange waits for no disk, so forks wait longer for it. If a fork does not wait, the thread finds
-//! out, and leaves the file as the child needs it.
+//! While memory shows a file that is about to change (`Parting`), a child would execute what the file contains later. No disk is
+//! waited for then, so forks wait longer. If a fork does not wait, the thread finds out, and leaves the file as the child needs
+//! it.
 
 use std::cell::Cell;
 use std::ptr;
@@ -19,33 +18,31 @@ use std::time::{Duration, Instant};
 
 use super::{mapping, thread};
 
-/// How long a thread waits for a fork. Long, because copying the page tables of a very large process takes a while.
+/// How long a thread waits for a fork. Copying the page tables of a very large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many threads of this process are inside, fork, or part memory. The counts are 0 in a forked child, because the kernel
-/// clears their page there, for every kind of fork.
+/// How many threads of this process do what. In a forked child the counts are 0, because the kernel clears their page.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
-    /// Threads inside the lock. A thread that enters twice counts twice.
+    /// Are inside.
     inside: AtomicU32,
-    /// Threads that fork.
+    /// Fork.
     forks: AtomicU32,
-    /// Threads that part memory from a file.
+    /// Part memory from a file.
     partings: AtomicU32,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
-/// The kernel cannot clear the counts in a child, so the child has to.
+/// The kernel does not clear the counts, so the child has to.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks did not wait, or stopped waiting, for threads that part memory.
+/// How many forks did not wait until no thread parted memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 /// How many forks have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread is inside. A thread that is inside need not wait for a fork, because the fork waits for the
-    /// thread.
+    /// How many times the thread is inside. A thread inside need not wait for a fork, because the fork waits for the thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The value of `BEGUN` when the thread last waited for a fork in vain.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
@@ -71,7 +68,7 @@ fn counts() -> &'static Counts {
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
 }
 
-/// Makes the counts. A signal handler may fork and come here, so the memory is from the kernel and not from an allocator.
+/// A signal handler may fork and come here, so the memory is from the kernel and not from an allocator.
 #[cold]
 fn new_counts() -> &'static Counts {
     static WITHOUT_MEMORY: Counts =
@@ -113,7 +110,7 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. Waits while the process forks, for a limited time.
+/// Waits while the process forks, for a limited time.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -129,10 +126,10 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// Enters the lock, without waiting. `None` while the process forks, unless the thread is inside already.
+/// `None` while the process forks, unless the thread is inside already.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
-    // The thread counts itself before it looks for forks, so that a fork that begins now sees the thread.
+    // Counted before the look for forks, so that a fork that begins now sees this thread.
     let inside = inside();
     (is_nested || !is_any(&counts().forks)).then_some(inside)
 }
@@ -143,8 +140,8 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// The thread that made this parts memory from a file, until this is dropped: it makes the pages of a file mapping private
-/// copies, so that later changes of the file do not show in children of the process.
+/// The thread that made this parts memory from a file until this is dropped: it makes pages of a file mapping the process's own,
+/// so that children do not share them with the file.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
@@ -158,8 +155,7 @@ impl Parting {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // Forks that have already waited for this thread do not wait again, so the thread may begin only while no fork is
-            // counted.
+            // A fork that is counted may have finished waiting, so a thread begins only while no fork is counted.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -172,8 +168,7 @@ impl Parting {
         }
     }
 
-    /// Whether no fork since `begin` went ahead without waiting. Then no child has the memory in its intermediate state: a fork
-    /// that still waits copies the memory as it is now.
+    /// Whether every fork since `begin` has waited. If so, no child has the memory in a state before the present one.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -192,8 +187,8 @@ fn begin() -> &'static Counts {
     counts
 }
 
-/// To be called before a fork, and followed by `over` in the parent. Keeps threads from entering, and waits until no thread is
-/// inside, or until `end`. Waits up to `FORK_TIMEOUT` longer for threads that part memory.
+/// Before a fork: keeps threads from entering, and waits until none is inside, or until `end`. For threads that part memory it
+/// waits up to `FORK_TIMEOUT` longer. `over` must follow in the parent.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -206,18 +201,18 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// As `wait`, for a fork that must not wait, because the forking thread itself may be inside.
+/// As `wait`, but without waiting, because the forking thread itself may be inside.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
 }
 
-/// To be called after a fork, in the parent.
+/// Ends a fork, in the parent.
 pub fn over() {
     subtract(&counts().forks);
 }
 
-/// To be called after a fork, in the child. Clears the counts if the kernel has not.
+/// Ends a fork, in the child: clears the counts if the kernel has not.
 pub fn begin_in_child() {
     if TO_BE_CLEARED.load(Ordering::Relaxed) {
         let Counts { inside, forks, partings } = counts();
@@ -288,11 +283,10 @@ mod tests {
         drop(hangs);
     }
 
-    /// Runs `body` in a child and returns its result. The child is the first process of a new pid namespace if this user may make
-    /// one.
+    /// Runs `body` in a child, and returns its result. The child gets a new pid namespace if this user may make one.
     fn in_child(body: impl FnOnce() -> bool) -> bool {
         let clone = |flags: libc::c_int| {
-            // SAFETY: clone without a stack for the child is a fork. The child reads its own memory and exits.
+            // SAFETY: without a stack for the child, clone is a fork. The child reads its own memory and exits.
             unsafe {
                 libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD | flags), 0, 0, 0, 0) as libc::pid_t
             }
@@ -300,16 +294,16 @@ mod tests {
         let child = Some(clone(libc::CLONE_NEWPID)).filter(|child| *child >= 0).unwrap_or_else(|| clone(0));
         if child == 0 {
             let is_true = body();
-            // SAFETY: the child exits without running handlers.
+            // SAFETY: the child exits.
             unsafe { libc::_exit(is_true.into()) };
         }
         let mut status = -1;
-        // SAFETY: waits for a child of this process, and `status` is valid.
+        // SAFETY: waits for a child of this process.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     }
 
-    /// This holds even where parent and child both have the pid 1, each in its own namespace.
+    /// Even where parent and child both have the pid 1, each in its own namespace.
     #[test]
     fn a_child_has_no_thread_of_its_parent() {
         let is_new = || !is_any(&counts().inside) && !is_any(&counts().forks);

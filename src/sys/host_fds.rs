@@ -1,10 +1,10 @@
-//! The host thread: a thread of this library that acts in the host's descriptor table on behalf of the background thread.
+//! The delegate: a thread of this library that acts in the host's descriptor table on behalf of the background thread.
 //!
-//! The background thread has a descriptor table of its own. The host thread shares the table of the host's threads. It opens
-//! nothing there by itself, and sleeps nearly all the time.
+//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens nothing
+//! there by itself, and sleeps nearly all the time.
 //!
-//! The two threads communicate by atomic words and a futex, without a lock: a forked child inherits the words in whatever state
-//! they are, and does not inherit the thread.
+//! The state is atomic words and a futex, without a lock, because a forked child inherits the state at any moment, and no
+//! delegate.
 
 use std::ffi::c_void;
 use std::io;
@@ -16,22 +16,21 @@ use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, panic_guard, thread, valgrind};
 
-/// The longest wait for the futex. If a wake-up is lost, the waiter looks again after this time.
+/// The longest wait, in case a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// The futex word. Changes whenever the host thread or a thread that waits for it has something to look at.
+/// The futex word. Changes whenever the delegate, or a thread that waits for it, has something to look at.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// The number of the host thread that is wanted now; 0 if none is. Each host thread gets a new number.
+/// The number of the delegate that is wanted, which is the last number given out; 0 if none is wanted.
 static WANTED: AtomicU32 = AtomicU32::new(0);
-/// The last number that was given out.
 static LAST: AtomicU32 = AtomicU32::new(0);
-/// The process that wants the host thread.
+/// The process that wants the delegate.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// The thread id of the host thread; 0 while none runs.
+/// The delegate's thread id; 0 while none runs.
 static TID: AtomicU32 = AtomicU32::new(0);
-/// The host thread is to end the process.
+/// The delegate is to end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// The task to be done. It is on the stack of the thread that waits for it.
+/// The task to be done, on the stack of the thread that waits for it.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {
@@ -39,10 +38,9 @@ struct Task<'t> {
     done: AtomicBool,
 }
 
-/// Announces that the host thread is about to be started. From now on, callers that need the host thread wait for it. There is
-/// one host thread at a time.
+/// Announces that the delegate is about to be started, so that threads that need it wait for it. There is one delegate at a time.
 pub fn want() {
-    // In a forked child the words still hold the values of the parent, whose threads do not exist here.
+    // A forked child has inherited the values of its parent, whose threads do not exist here.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
@@ -50,22 +48,22 @@ pub fn want() {
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
 }
 
-/// Starts the host thread after `want`. To be called on a thread of the host, whose descriptor table the new thread shares. Does
-/// not wait until the new thread runs.
+/// Starts the delegate after `want`, on a thread of the host, whose descriptor table it shares. Does not wait until the delegate
+/// runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
     let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);
     started.inspect_err(|_| stop())
 }
 
-/// Ends the host thread, without waiting for the end.
+/// Ends the delegate, without waiting for its end.
 pub fn stop() {
     WANTED.store(0, Ordering::SeqCst);
     TID.store(0, Ordering::SeqCst);
     ring();
 }
 
-/// The thread id of the host thread, if one runs in this process. Waits for it if it is about to run.
+/// The delegate's thread id, if one is wanted in this process. Waits until the delegate runs.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
@@ -84,9 +82,9 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Ends the process (`thread::end_process`) from the host thread, so that exit handlers find the descriptors that the host has
-/// left open. Does not wait for the end, because an exit handler asks the writer to write. The host thread may itself be the
-/// thread that exits. Then it does no more tasks.
+/// Ends the process (`thread::end_process`) from the delegate, so that exit handlers find the descriptors that the host has left
+/// open. Does not wait for the end, because an exit handler asks the writer to write. If the delegate itself exits, it does no
+/// more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -97,15 +95,15 @@ pub fn end_process() {
     }
 }
 
-/// Runs `body` in the host's descriptor table and waits for it. Runs it on the calling thread if that thread shares the host's
-/// table, or if there is no host thread.
+/// Runs `body` in the host's descriptor table and waits for it. Runs it on the calling thread if this shares the host's table, or
+/// if there is no delegate.
 pub fn run(body: &(dyn Fn() + Sync)) {
     if !try_to_run(body) {
         body();
     }
 }
 
-/// As `run`, but if the calling thread has its own table and there is no host thread, this does nothing and returns false.
+/// As `run`, but does nothing and returns false if the calling thread has its own table and there is no delegate.
 pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     if DescriptorTable::current().is_host() {
         body();
@@ -134,7 +132,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     }
 }
 
-/// The body of the host thread. It allocates nothing, unless a task does.
+/// The body of the delegate, which allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
     valgrind::without_races(|| serve_until_unwanted(number as usize));
@@ -150,21 +148,20 @@ fn serve_until_unwanted(number: usize) {
         if ENDS.swap(false, Ordering::SeqCst) {
             thread::end_process(stop);
         }
-        // SAFETY: the thread that has stored the task waits until the task is done, and only one thread gets the task from the
-        // swap.
+        // SAFETY: the thread that has stored the task waits until the task is done, and nobody else takes the task.
         match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
             Some(task) => perform(task),
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // `stop` may have come before this thread stored its id. Then the id is still there.
+    // If `stop` came before this thread stored its id, the id is still there.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
 }
 
-/// Does one task. This is a separate function because it uses thread-local storage. In a library that was loaded by `dlopen`, the
-/// first use of that storage allocates memory, which a thread without a task does not need.
+/// Does one task. Not inlined, because it uses thread-local storage: in a library that was loaded by `dlopen` that is the
+/// thread's first allocation, which a thread without a task does not need.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();
@@ -181,7 +178,7 @@ mod tests {
     #[test]
     fn it_acts_where_the_host_does() {
         let number = std::os::fd::AsRawFd::as_raw_fd(&std::io::stdout());
-        // SAFETY: fcntl takes any number, and checks whether it is an open descriptor.
+        // SAFETY: fcntl takes any number.
         let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
         assert!(std::thread::spawn(|| descriptors::separate() && !try_to_run(&|| ())).join().unwrap());
         for _ in 0..100 {

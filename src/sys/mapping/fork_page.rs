@@ -5,17 +5,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// Maps a page that the kernel clears in every forked child, whatever kind of fork it is. Also returns whether the kernel does
-/// that: if not, the child has to clear the page itself.
+/// Maps a page that the kernel clears in forked children, for every kind of fork. Also returns whether this kernel does so.
 pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
     let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);
     Ok((page, is_kept))
 }
 
-/// A page that is cleared in forked children (`zero_in_child`), and a page that is shared with them. The first word of the
-/// cleared page is 1 only in the process that made the page. The other words are notes of a child about itself, and begin as 0 in
-/// every child.
+/// A page that is cleared in forked children (`zero_in_child`), and a page that is shared with them.
 #[derive(Debug)]
 pub struct ForkPage {
     words: &'static Words,
@@ -24,18 +21,19 @@ pub struct ForkPage {
     pub kept_by_kernel: bool,
 }
 
-/// The content of the cleared page.
+/// The content of the cleared page. All words after the first are what a child notes of itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
+    /// 1 in the process that made the page.
     same_process: AtomicU32,
-    /// Whether a thread of the child takes the inherited state over, or has done so.
+    /// Not 0 once a thread of the child takes the inherited state over.
     pub taking: AtomicU32,
-    /// In what condition the inherited state is (`Rest`).
+    /// The condition of the inherited state (`Rest`).
     pub state: AtomicU32,
     /// The time stamp of the fork.
     pub forked_at: AtomicU64,
-    /// The address of the parent's writer, as the child has inherited it; NULL without a usable one.
+    /// The address of the inherited writer's state.
     pub writer: AtomicPtr<()>,
 }
 
@@ -47,13 +45,13 @@ impl Words {
     }
 }
 
-/// The content of the shared page. A child reads the present values of its parent, and not those at the time of the fork.
+/// The content of the shared page. A child reads its parent's present values, and not those at the time of the fork.
 #[derive(Debug)]
 #[repr(C)]
 pub struct WithChildren {
-    /// How often the writer has stopped waiting for a fork, and changed its state while the fork was under way.
+    /// How often the writer has stopped waiting for a fork that was under way.
     pub writer_went_on: AtomicU32,
-    /// How often a registering thread has stopped waiting for a fork, and changed state while the fork was under way.
+    /// How often a registering thread has stopped waiting for a fork that was under way.
     pub thread_went_on: AtomicU32,
 }
 
@@ -69,13 +67,11 @@ impl ForkPage {
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
 
-    /// The content of the cleared page.
     #[inline]
     pub fn words(&self) -> &'static Words {
         self.words
     }
 
-    /// The content of the page that the process shares with its children.
     pub fn shared(&self) -> &WithChildren {
         self.shared
     }
@@ -86,7 +82,7 @@ impl ForkPage {
         self.words().same_process()
     }
 
-    /// To be called in a forked child if the kernel does not clear the page. Clears the words that are read before they are set.
+    /// Clears the page in a forked child, if the kernel does not. The other words are set before they are read.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words();
         for word in [same_process, taking, state] {
