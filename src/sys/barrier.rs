@@ -3,11 +3,10 @@
 //! With this barrier, registering threads need no fence between publishing a record and checking whether the writer sleeps or the
 //! session closes. The writer needs the barrier rarely, and pays for both sides.
 //!
-//! A sandbox may forbid the system call later, or it may fail for lack of memory. From then on threads make fences, and the
-//! writer waits until stores that were made without a fence have reached memory. No other method makes all threads pass a
-//! barrier. Changing a mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Moving a thread to
-//! each processor in turn (sched_setaffinity) may wait endlessly for real-time threads, and leaves out processors that the thread
-//! may not use.
+//! The system call may fail later, because a sandbox forbids it or memory runs out. From then on threads make fences, and the
+//! writer waits until stores without a fence have reached memory. Nothing else makes all threads pass a barrier. Changing a
+//! mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Visiting each processor
+//! (sched_setaffinity) waits for real-time threads without limit, and leaves out processors that are not allowed.
 
 use std::sync::atomic::AtomicBool;
 
@@ -16,8 +15,8 @@ use rustix::thread::{membarrier, MembarrierCommand as Command};
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
-/// How long to wait for stores that may not have reached memory yet, in microseconds. This is the time of thousands of cache
-/// misses. A thread that is not running needs no wait, because it passed a barrier in the kernel when it was stopped.
+/// How long to wait until stores have reached memory, in microseconds: the time of thousands of cache misses. Threads that do not
+/// run need no wait, because they passed a barrier in the kernel when they were stopped.
 const STORE_TIMEOUT: u64 = 10_000;
 
 /// In a separate cache line, because every registration reads the flag.
@@ -30,8 +29,8 @@ static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process for such barriers with the kernel.
 ///
-/// loom cannot model such barriers, so under loom both sides make fences. Two fences give the same guarantee: at least one of the
-/// two threads sees what the other one has announced.
+/// loom does not know them, so there both sides make fences. Fences give the same guarantee: at least one of two threads sees
+/// what the other has announced.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
@@ -43,8 +42,7 @@ pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
-/// Returns once every running thread of the process has passed a full memory barrier. If threads make their own fences
-/// (`is_light` is false), this only makes a fence on the calling thread.
+/// Returns once every running thread of the process has passed a full memory barrier, unless threads make their own fences.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {
@@ -90,8 +88,8 @@ mod tests {
         }
     }
 
-    /// Two threads each announce something, and then look for the other thread's announcement. At least one of them must see it,
-    /// before and after the kernel's barrier is forbidden.
+    /// Two threads announce something, and then look for the other's announcement. At least one of them sees it, before and after
+    /// the kernel's barrier is forbidden.
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {
@@ -105,7 +103,7 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     wait_until(|| begun.0.load(Ordering::Acquire) >= round);
-                    // These slow stores keep the announcement waiting in the store queue.
+                    // Slow stores, which are ahead of the announcement in the store queue.
                     for far in 0..8 {
                         FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
                     }

@@ -29,20 +29,19 @@ impl Clock {
     }
 }
 
-/// `CLOCK_MONOTONIC` of the machine's initial time namespace, in nanoseconds. perf's samples have this time, whatever time
-/// namespace the process is in.
+/// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, as in perf's samples, whatever time namespace the process is
+/// in.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
 }
 
-/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of that of the initial time namespace. A negative number
+/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of that of the initial time namespace, as a number that
 /// wraps.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Finds out how far the process's clock is ahead of that of the initial time namespace. To be called before the first time
-/// stamp, in a forked child, and when time stamps begin again: a process with a single thread may have changed its time namespace
-/// meanwhile.
+/// Finds out how far the process's clock is ahead. To be called before the first time stamp, in a forked child, and when stamping
+/// begins again: a process with a single thread may have changed its time namespace meanwhile.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -70,7 +69,7 @@ impl TimeNamespace {
         if number("time_for_children")? != own {
             return None;
         }
-        // The link gives the calling thread's directory. `/proc/self` does not work once the process's first thread has ended.
+        // Not of `self`, which is of no use once the process's first thread has ended.
         let link = fs::read_link("/proc/thread-self").ok()?;
         let (_, thread) = link.to_str()?.split_once("/task/")?;
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)
@@ -87,7 +86,7 @@ impl TimeNamespace {
     }
 }
 
-/// Time since the machine booted, in nanoseconds, including the time in which the machine slept. For the initial time namespace.
+/// Nanoseconds since the machine booted, including the time in which the machine slept.
 pub fn boottime_ns() -> u64 {
     let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime;
     read_ns(libc::CLOCK_BOOTTIME).wrapping_sub(ahead as u64)
@@ -108,10 +107,10 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 
 /// The time stamp counter, read after all earlier instructions have completed.
 ///
-/// The order of time stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four misses in a row, Zen 5). A thread that has just seen another thread's record could then give its own
-/// record an earlier time stamp. The fence makes `rdtsc` wait for the loads. Measured, minimum and median of batches: `rdtsc`
-/// 10.2 and 10.3 ns, `lfence; rdtsc` 17.1 and 17.3, `rdtscp`, which waits too, 19.6 and 19.8, `clock_gettime` 24.3 and 24.6.
+/// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding loads
+/// had completed (four misses in a row, Zen 5). A thread that has seen another thread's record could then stamp its own with an
+/// earlier time. The fence makes `rdtsc` wait for the loads. Measured, minimum and median of batches: `rdtsc` 10.2 and 10.3 ns,
+/// `lfence; rdtsc` 17.1 and 17.3, `rdtscp`, which waits too, 19.6 and 19.8, `clock_gettime` 24.3 and 24.6.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

@@ -1,7 +1,7 @@
 //! Memory that code runs in: mappings of a file at chosen addresses.
 //!
-//! Each mapping here replaces another one at its address, or lies in address space that was set aside for it. No value here
-//! unmaps memory when it is dropped, because code may run there until the process ends.
+//! Each mapping here replaces another one at its address, or lies in address space that was set aside. Nothing is unmapped by a
+//! `Drop`, because code may run there until the process ends.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +28,7 @@ pub enum Sharing {
 /// Maps part of a file at `[addr, addr + len)`, and replaces whatever is mapped there.
 ///
 /// # Safety
-/// The caller owns the range, and may replace its content by that of the file.
+/// The caller owns the range, and may replace its content.
 pub unsafe fn map_over(
     addr: u64,
     len: u64,
@@ -37,22 +37,22 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // The kernel accounts for private memory once it is first writable, page by page, and never merges mappings that differ in
-    // this. With `MAP_NORESERVE` it does not account.
+    // Without `MAP_NORESERVE`, the kernel accounts for private pages once they are writable, and never merges mappings that
+    // differ in this.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
     unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }
 }
 
-/// Sets address space aside, anywhere. Nothing can be accessed there. Returns its address.
+/// Sets address space aside, anywhere. Returns its address.
 pub fn reserve(len: u64) -> io::Result<u64> {
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mapping = OwnedMapping::unlocked(len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, None)?;
     Ok(mapping.leak().as_ptr() as u64)
 }
 
-/// Replaces whatever is mapped in a range by address space that is set aside.
+/// Replaces whatever is mapped in a range by address space without access.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -103,8 +103,7 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
 
 /// A file in memory without a path, so that the memory can be mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for the
-    // wrapper.
+    // Called by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
     // SAFETY: the name ends with a NUL.
     let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
     let descriptor = RawFd::try_from(created).ok().filter(|descriptor| *descriptor >= 0);
@@ -113,7 +112,7 @@ pub fn nameless_file() -> io::Result<File> {
         .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
-/// Has the file system allocate room for part of a file, so that touching a mapping of that part never fails for lack of room.
+/// Has the file system provide room for part of a file, so that touching a mapping of it never fails for lack of room.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
 }
@@ -129,7 +128,7 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
 
 /// The first part of a range of a file that is not a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    // Moving the descriptor's file position is harmless: all writes give an offset.
+    // Nobody writes at the file position, which this moves.
     match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) if start < range.end => Ok(Some(start..seek(file, SeekFrom::Hole(start))?.min(range.end))),
         Ok(_) | Err(Errno::NXIO) => Ok(None),
@@ -158,14 +157,13 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Writes parts of memory to a file, each at the offset `address + beyond` (the sum wraps). The parts must be in order of
-/// address. One write call takes many parts. If memory cannot be read, the call leaves that memory and all that follows out. An
-/// error if a call writes nothing.
+/// Writes parts of memory, which must be in order, to a file, each at the offset `address + beyond` (the sum wraps). One write
+/// call takes many parts. Where memory cannot be read, the call leaves out the rest of its parts.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
-    /// Gaps between two parts of up to this many bytes are written as zeros. A longer gap begins another write call.
+    /// The longest gap between two parts that is filled with zeros. A longer gap is a hole in the file.
     const GAP: usize = 4096;
-    /// The most vectors for one write call, before the next part adds two. The kernel takes 1024.
+    /// From this many vectors on another write call begins. The kernel takes 1024.
     const MOST: usize = 512;
     let mut vectors: Vec<libc::iovec> = Vec::new();
     let (mut start, mut end) = (0, 0);
@@ -211,12 +209,12 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
     done(unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) })
 }
 
-/// Asks the kernel for huge pages. This is only advice: the memory works without them too.
+/// Asks for huge pages. The memory works without them too.
 pub fn advise_huge(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_HUGEPAGE);
 }
 
-/// Asks the kernel to read only the pages that are touched, and none ahead.
+/// Asks the kernel to read no page ahead of those that are touched.
 pub fn advise_random(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_RANDOM);
 }
@@ -227,13 +225,13 @@ pub fn advise_normal(addr: u64, len: u64) {
 }
 
 fn advise(addr: u64, len: u64, advice: i32) {
-    // SAFETY: none of these kinds of advice changes the content of memory, at any address.
+    // SAFETY: none of this advice changes the content of memory, at any address.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
 }
 
 /// The end of the heap that `brk` extends.
 pub fn heap_end() -> u64 {
-    // SAFETY: an increment of 0 only asks for the address.
+    // SAFETY: an increment of 0 only asks.
     unsafe { libc::sbrk(0) as u64 }
 }
 
@@ -242,7 +240,7 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). A mapping of a file that replaces locked memory would not be locked.
+/// Whether the process has locked memory (mlock(2)). A mapping of a file in its place would not be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

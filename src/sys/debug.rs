@@ -34,8 +34,7 @@ static FILE: OnceBox<PathBuf> = OnceBox::new();
 /// Lines that wait until a thread of the host can write them. The lock is held only briefly.
 static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
-/// Whether the user wants messages. Reads the environment once. A program that runs with more rights than its caller gets no
-/// messages.
+/// Whether the user wants messages. Reads the environment once; a program that runs with more rights than its caller has none.
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
@@ -50,7 +49,7 @@ pub fn checks() -> bool {
 }
 
 extern "C" {
-    /// NULL if the variable is not set, or if the program runs with more rights than its caller.
+    /// NULL in a program that runs with more rights than its caller.
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
@@ -88,14 +87,14 @@ pub fn say(text: fmt::Arguments<'_>) {
         return;
     }
     let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
-    // `Line` cuts a text that is too long.
+    // A text that is too long is cut.
     let _ = write!(line, "jitsym {}: {text}", std::process::id());
     line.bytes[line.len] = b'\n';
     let bytes = &line.bytes[..=line.len];
     // SAFETY: the C library's own variable of this thread, here and below.
     let errno = unsafe { *libc::__errno_location() };
     thread::quietly_writing(|| match FILE.get() {
-        // The file is opened for each line, because the host may close all descriptors at any time.
+        // Opened for each line, because the host may close all descriptors.
         Some(path) => append(path, bytes),
         None => write_where_the_host_does(bytes),
     });
@@ -103,16 +102,16 @@ pub fn say(text: fmt::Arguments<'_>) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Appends bytes to a file. Failures are ignored, here and below, because they cannot be reported anywhere.
+/// Failures cannot be reported anywhere, here and below.
 fn append(path: &Path, bytes: &[u8]) {
     let mut options = OpenOptions::new();
-    // With O_NONBLOCK, opening a FIFO without a reader fails instead of waiting.
+    // With O_NONBLOCK, this does not wait for the reader of a FIFO.
     options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
 }
 
-/// Writes a line in the host's descriptor table, which has the standard error output. If no thread there can do this for the
-/// calling thread, the line waits until a thread of the host calls `write_waiting`.
+/// Writes a line in the host's descriptor table, which has the standard error output. If no thread can do this there, the line
+/// waits until a thread of the host calls `write_waiting`.
 fn write_where_the_host_does(bytes: &[u8]) {
     let write = || {
         write_waiting();
@@ -124,9 +123,9 @@ fn write_where_the_host_does(bytes: &[u8]) {
     }
 }
 
-/// Writes the lines that wait for a thread of the host. To be called on a thread in the host's descriptor table.
+/// Writes the lines that wait. To be called on a thread of the host.
 pub fn write_waiting() {
-    // Does not wait for the lock: this may be a signal handler that has interrupted the holder of the lock.
+    // No wait for the lock: this may be a signal handler that has interrupted its holder.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -134,21 +133,21 @@ pub fn write_waiting() {
     }
 }
 
-/// Writes all bytes to the standard error output in one piece, because other threads and processes write there too.
+/// Writes in one piece, because other threads and processes write there too.
 fn write_out(bytes: &[u8]) {
     if has_room(libc::STDERR_FILENO) {
-        // SAFETY: the descriptor is not closed here. The host decides which file it is.
+        // SAFETY: the descriptor is not closed here, and the host decides which file it is.
         let mut stderr = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) });
         let _ = stderr.write_all(bytes);
     }
 }
 
-/// Whether a line can be written without a long wait, because for example a pipe has room for it. If not, the caller drops the
-/// line: the host may be waiting for the calling thread.
+/// Whether a line can be written without a long wait: a pipe has room for one then. Otherwise the line is dropped, because the
+/// host may wait for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: the pointer is to one valid structure.
+    // SAFETY: a pointer to one structure.
     unsafe { libc::poll(&raw mut asked, 1, LONGEST_WAIT_MS) == 1 }
 }
 
@@ -197,7 +196,7 @@ mod tests {
         assert!(line.bytes.starts_with(b"a?b x"));
     }
 
-    /// The next test runs this in a separate process, where nothing else writes messages.
+    /// The next test runs this in a process where nothing else writes messages.
     #[test]
     #[ignore = "is run by another one"]
     fn says_lines_where_nobody_writes_them() {

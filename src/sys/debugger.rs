@@ -2,10 +2,10 @@
 //!
 //! Sources: gdb/jit.h, "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
-//! Debuggers find the list and the function by their names. Other libraries in the process may define the same names (LLVM, a
-//! second copy of this library). Where the linker or the loader binds the names of all libraries to one definition, the list is
-//! shared. The protocol has no lock. So this library first puts two entries of its own into the list, and all its later entries
-//! between these two. From then on it writes to no entry of another library.
+//! Debuggers find both by their names. Other libraries in the process may define the same names (LLVM, a second copy of this
+//! library). The list is shared if the linker or the loader binds all of them to one definition. The protocol has no lock. So
+//! this library first puts two entries into the list, and then all others between these two. After that it writes to no entry of
+//! another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -19,7 +19,7 @@ const NOTHING: u32 = 0;
 pub const REGISTER: u32 = 1;
 pub const UNREGISTER: u32 = 2;
 
-/// `struct jit_code_entry`, and a field by which this library recognises its own entries.
+/// `struct jit_code_entry`, and one more field.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -27,11 +27,11 @@ struct Entry {
     prev: AtomicPtr<Entry>,
     object: *const u8,
     size: u64,
-    /// In entries of this library: the value of [`owner`].
+    /// The value of [`owner`], by which this library recognises its own entries.
     owner: u64,
 }
 
-/// The value that follows the fields of `struct jit_code_entry` in this library's entries, and in no others: see [`Entry`].
+/// The value that follows the fields of `struct jit_code_entry` in this library's entries only.
 pub fn owner() -> u64 {
     &raw const ENDS as u64
 }
@@ -46,7 +46,7 @@ pub struct Descriptor {
     first: AtomicPtr<Entry>,
 }
 
-/// The two names in the C libraries, which export both. `scripts/seal.sh` makes the names weak in the static library.
+/// The C libraries export both names. `scripts/seal.sh` makes them weak in the static library.
 #[cfg(feature = "reserve")]
 mod names {
     use super::*;
@@ -78,8 +78,8 @@ mod names {
         };
     }
 
-    /// Debuggers set a breakpoint on the first instruction of this function. That is a `nop`: a debugger that finds the
-    /// breakpoint of a killed debugger takes the breakpoint for a part of the program, and continues the program after it.
+    /// Debuggers set a breakpoint on the first instruction, which does nothing. A debugger that finds the breakpoint of a killed
+    /// debugger takes it for a part of the program, and continues after it.
     ///
     /// Other libraries call this function too, where the linker or the loader binds the name to one definition for all.
     #[no_mangle]
@@ -104,8 +104,7 @@ mod names {
     }
 }
 
-/// The two names in a Rust program. Other crates of the program may define them too (wasmtime does), so the definitions here are
-/// weak.
+/// Other crates of the same program may define the names too (wasmtime does), so these definitions are weak.
 #[cfg(not(feature = "reserve"))]
 mod names {
     use super::{Descriptor, Pair};
@@ -156,19 +155,19 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. With
-/// `-Bsymbolic-functions` the linker may bind one of the names to this object, and the loader the other name to another object.
-/// In that case this library uses the two definitions of this object.
+/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. But with
+/// `-Bsymbolic-functions` the linker may bind one name to this object, and the loader the other name to another object. Then this
+/// object's own pair is used.
 fn pair() -> Pair {
     unsafe extern "C" {
-        /// Second names of the two definitions in `names`. The linker always binds these names to this object.
+        /// Second names of the definitions in `names`, which are always bound to this object.
         static jitsym_own_descriptor: Descriptor;
         safe fn jitsym_own_register_code();
     }
     // SAFETY: the descriptor is defined in `names`.
     let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
-    // The function is called through its address, because the loader may bind a call by name later, and to another object.
-    // `black_box` hides the addresses from the compiler, which assumes that two names have two addresses.
+    // The function is called by its address, because the loader may bind a call by name later, and to another object. `black_box`
+    // is for the compiler, which assumes that two names have two addresses.
     let found = black_box(names::found());
     let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
     if is_own[0] == is_own[1] {
@@ -178,11 +177,10 @@ fn pair() -> Pair {
     }
 }
 
-/// Called when another library has changed the list and reports this by calling `__jit_debug_register_code`. NULL without a
-/// listener.
+/// Called when another library reports a change of the list by calling `__jit_debug_register_code`; may be NULL.
 static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// Sets the function that is called when another library reports a change of the list. Any thread may call the function.
+/// Sets the function that is called, on any thread, when another library reports a change of the list.
 pub fn listen(listener: fn()) {
     LISTENER.store(listener as *mut (), Ordering::Release);
 }
@@ -201,7 +199,7 @@ pub fn descriptor_addr() -> u64 {
     ptr::from_ref(pair().descriptor) as u64
 }
 
-/// The addresses of this library's first entry in the list, and of the entry after this library's last one (0 if there is none).
+/// The addresses of this library's first entry in the list, and of the entry after its last one (0 if there is none).
 pub fn own_entries() -> Option<(u64, u64)> {
     let ends = ENDS.get()?;
     // SAFETY: the ends are never freed.
@@ -214,25 +212,23 @@ pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Whether this library can use the list without a race: the list is empty, or this library's two outer entries are in it. If two
-/// libraries insert entries at the same moment, an entry of one of them can be lost.
+/// Whether the list is empty, or this library's entries are in it. If two libraries insert their first entries at the same
+/// moment, an entry of one of them can be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
 /// The debugger that handles the breakpoint if the function is called.
 ///
-/// A killed debugger leaves its breakpoint in the process. Reaching a breakpoint ends the process unless a debugger handles it,
-/// and other tracers, such as strace, do not. The breakpoint itself does not tell which debugger has set it, or whether that
-/// debugger still lives. So only the present tracer of the process counts. If the tracer is unknown or is no debugger, the
+/// A killed debugger leaves its breakpoint in the process. Reaching it ends the process unless a debugger handles it, and other
+/// tracers, such as strace, do not. So the present tracer of the process is what counts. If that is unknown or no debugger, the
 /// function is not called.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether two objects may describe the same address for a moment. gdb accepts that. lldb does not: when the old object is
-/// removed and its section begins at that address, lldb forgets where the new object's section is
-/// (SectionLoadList::SetSectionUnloaded).
+/// Whether two objects may describe the same address for a moment. gdb accepts that. When lldb removes the old object, it forgets
+/// the new object's section if both sections begin at the same address (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
@@ -258,23 +254,23 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// The two outer entries of this library. All its other entries lie between them in the list.
+/// The two entries between which all other entries of this library are.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,
 }
 
-// SAFETY: the two entries are never freed, and the fields of them that change are atomic.
+// SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Send for Ends {}
 // SAFETY: as above.
 unsafe impl Sync for Ends {}
 
-/// Set just before the two entries are put into the list. Reading the list takes no lock.
+/// Set just before the two entries are put into the list. Reading them takes no lock.
 static ENDS: OnceLock<Ends> = OnceLock::new();
-/// Held by the thread that changes the entries between the ends.
+/// Held while the entries between the ends are changed.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// How many changes were reported to a debugger, or would have been reported if one had listened.
+/// How many changes were reported to a debugger, whether one listened or not.
 static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
 
 pub fn times_told() -> u64 {
@@ -317,10 +313,9 @@ impl Listed {
 
 /// Replaces objects in the list by others that describe the same code, and reports this to a debugger. A debugger that stops the
 /// process in the middle finds the old objects, the new ones, or both if it accepts both. `empty`: an object that describes no
-/// code. Returns whether the last change that was reported, if any, is a new object.
+/// code. Returns false if the last change that was reported is the removal of an object.
 ///
-/// Does nothing and returns false if another thread holds `CHANGE`. That happens only in a child that was forked while its parent
-/// changed the list.
+/// Does nothing and returns false in a child that was forked while its parent changed the list.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
     let done = changing(|| {
         let ends = match ENDS.get() {
@@ -352,7 +347,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
     done.unwrap_or_default()
 }
 
-/// Takes an entry out of the list, if it is in the list, and reports this to a debugger.
+/// Takes an entry out of the list, if it is there, and reports this to a debugger.
 fn unlink(listed: NonNull<Entry>) {
     // SAFETY: the entry is between two entries of this library, or in no list.
     let entry = unsafe { listed.as_ref() };
@@ -368,8 +363,8 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// Takes all objects of this library out of the list. A forked child calls this for the objects of its parent, and does not free
-/// their memory. False if the parent was changing the list when the child was forked.
+/// Takes all objects of the parent out of the list, in a forked child. Their memory is not freed. False if the parent was
+/// changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };
@@ -377,7 +372,7 @@ pub fn unlist_all() -> bool {
             // SAFETY: all entries between the ends belong to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
             let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
-            // SAFETY: as above. Every entry between the ends has a next one, at the latest the end `last`.
+            // SAFETY: as above. The entry after this one is at the latest the last of the ends.
             unsafe {
                 let next = entry.as_ref().next.load(Ordering::Relaxed);
                 ends.first.as_ref().next.store(next, Ordering::Release);
@@ -398,8 +393,7 @@ fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     body()
 }
 
-/// Makes the two ends and puts them at the head of the list. Debuggers complain of entries without an object, so the ends have
-/// the object `empty`.
+/// Puts the ends at the head of the list. Debuggers complain of entries without an object, so the ends have the object `empty`.
 fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);
     let head = &pair().descriptor.first;
@@ -407,7 +401,7 @@ fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
     last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
-    // `ENDS` must be set before anybody can find the ends in the list.
+    // Set before anybody can find the ends in the list.
     let ends = ENDS.get_or_init(|| Ends { first, last });
     let mut before = head.load(Ordering::Acquire);
     loop {
@@ -449,7 +443,7 @@ unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry)
     }
 }
 
-/// Reports a change of the list to a debugger, which stops the thread at the breakpoint and reads the entry.
+/// Reports a change of the list to a debugger.
 fn tell(action: u32, entry: NonNull<Entry>) {
     let Pair { function, descriptor } = pair();
     TIMES_TOLD.fetch_add(1, Ordering::Relaxed);

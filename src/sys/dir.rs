@@ -1,7 +1,7 @@
-//! A directory that is kept open, so that the names of its files stay valid.
+//! A directory that is kept open, and is still the same one when its path leads elsewhere.
 //!
-//! Files in the directory are found by name even after the process has changed its root. Files of another directory that has the
-//! same path since are never found.
+//! Files in it are found by name even after the process has changed its root. Files of another directory that has since taken the
+//! same path are never found.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -24,8 +24,7 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Dir> {
         let open = |how| open_at(CWD, path.as_os_str(), how | OFlags::DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
-            // A directory that is opened with O_PATH cannot be marked (see `Held`). Without the right to list the directory,
-            // O_PATH is the only way.
+            // With O_PATH a directory cannot be marked (see `Held`). But without the right to list it there is no other way.
             true => open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?,
             false => open(OFlags::PATH)?,
         };
@@ -56,7 +55,7 @@ impl Dir {
         open_at(self.0.checked()?.as_fd(), name, flags | OFlags::NOFOLLOW, mode)
     }
 
-    /// Opens a file for reading. Does not wait, even if the name is that of a FIFO or a terminal.
+    /// Opens a file for reading, without waiting if it is a FIFO or a terminal.
     pub fn open_to_read(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
     }
@@ -71,7 +70,7 @@ impl Dir {
         listing::names_in(self.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
     }
 
-    /// The metadata of the entry with this name. For a symbolic link, those of the link and not of its target.
+    /// The metadata of the entry with this name, for a link those of the link itself.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
     }
@@ -106,8 +105,7 @@ impl Dir {
     pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?.as_raw_fd();
         let (one, other) = (c_string(one)?, c_string(other)?);
-        // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for the
-        // wrapper.
+        // Called by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
         // SAFETY: both names end with a NUL.
         let result = unsafe {
             libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), libc::RENAME_EXCHANGE)

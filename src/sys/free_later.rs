@@ -1,22 +1,20 @@
-//! Memory that was registered with an unwinder, kept for a while after its end, because a thread in the unwinder may still read
-//! it.
+//! Memory that an unwinder has read, and that is freed later, because a thread may still be reading it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the memory is kept. An unwinder needs it for some nanoseconds, but on a busy machine a thread may lose its processor
-/// meanwhile.
+/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor meanwhile.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// Between two calls of `keep` at most this much time counts. In a longer time the process may have been stopped, by a debugger
-/// or SIGSTOP, together with the thread that still reads.
+/// At most this much time counts between two calls of `keep`. In a longer time a debugger or SIGSTOP may have stopped the
+/// process, and so the thread that still reads.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The memory that is kept.
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// The oldest first, each with the value of `age` when it was added.
+    /// The oldest first, each with `age` when it was added.
     all: VecDeque<(Duration, T)>,
     /// How much time has counted so far, and when `keep` was last called.
     age: Duration,

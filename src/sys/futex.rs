@@ -1,4 +1,4 @@
-//! Waiting for a word to change, safe in signal handlers: no lock, no allocation, and no thread-local storage except errno.
+//! Waiting for a word to change, in a way that suits signal handlers: no lock, no memory, no thread-local storage but errno.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -8,8 +8,7 @@ use rustix::thread::futex::{self, Flags};
 /// The count for `wake` that wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
-/// Waits while the word has this value, for at most `time`, or without limit if that is `None`. It may return early without a
-/// reason.
+/// Waits while the word has this value, at most for `time` if that is given. May return early without a reason.
 #[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());

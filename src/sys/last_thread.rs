@@ -1,5 +1,4 @@
-//! Whether the host has a thread left, according to `/proc`. Without `/proc`, or if it does not show this process, this is
-//! unknown.
+//! Whether the host has a thread left, according to `/proc`. This is unknown if there is no `/proc`, or not that of this process.
 
 use std::fs;
 use std::path::Path;
@@ -7,20 +6,20 @@ use std::path::Path;
 use super::listing;
 use super::thread::OURS;
 
-/// Whether the process's first thread has ended while others continue. The first thread is a zombie then. False if unknown.
+/// Whether the process's first thread has ended while others continue: it is a zombie then. False if unknown.
 pub fn first_has_ended() -> bool {
     // The state follows the name in parentheses, which may contain any characters.
     let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether all other threads are the process's first one, or threads of this library or of another copy of it, which have known
-/// names. False if unknown.
+/// Whether there is no thread but this one, the first one, and those of this library and its other copies, which are known by
+/// their names. False if unknown.
 pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }
 
-/// As `is_this_one`. `None` if unknown. The thread ids are all from `/proc`, because they may be those of another pid namespace.
+/// `None` if unknown. Thread ids here are all from `/proc`, which may show those of another pid namespace.
 fn is_alone() -> Option<bool> {
     let link = fs::read_link("/proc/thread-self").ok()?;
     let (first, own) = link.to_str()?.split_once("/task/")?;

@@ -1,14 +1,13 @@
 //! How unwind tables in memory are registered with nongnu libunwind.
 //!
-//! A process may have libunwind beside the unwinder that handles its exceptions. libunwind has a list of `unw_dyn_info_t`
-//! (libunwind-dynamic.h), and searches the list before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an
-//! array of code addresses and FDEs, sorted by address.
+//! A process may have libunwind beside the unwinder of its exceptions. libunwind searches a list of `unw_dyn_info_t`
+//! (libunwind-dynamic.h) before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of code addresses
+//! and FDEs, sorted by address.
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`), and `_U_dyn_cancel` clears
-//! the links of the entry that it removes. A reader that is at that entry then misses all entries after it. So this library
-//! registers two empty entries, and links and unlinks its tables between these two itself. It frees the memory of a table some
-//! time after unlinking it. A new table is put last: it may replace an old one, and a reader of the list then finds one of the
-//! two.
+//! the link of the entry that it removes, so that a reader at that entry misses all others. So this library registers two empty
+//! entries, links and unlinks its tables between these two itself, and frees unlinked tables later. A new table is put last. If
+//! it replaces an old table that is unlinked afterwards, a reader of the list finds one of the two.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -23,7 +22,7 @@ use super::sort::sort;
 const FORMAT_DYNAMIC: i32 = 0;
 const FORMAT_IP_OFFSET: i32 = 4;
 
-/// The functions and the variable of libunwind. Any of the addresses is 0 if the process does not have the symbol.
+/// Addresses in libunwind, each 0 if the process does not have the symbol.
 #[repr(C)]
 struct Functions {
     register: Option<unsafe extern "C" fn(*mut Info)>,
@@ -88,8 +87,8 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On other processors libunwind is not used. There libunwind reads `.debug_frame` too, and frees what it has read when its cache
-/// is flushed, while another thread may still use it.
+/// On other processors libunwind is not used. There it reads `.debug_frame` too, and frees that when its cache is flushed, while
+/// another thread may still use it.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -102,8 +101,8 @@ pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
-/// The index in `Info::rest` at which the table's fields begin. libunwind has no function that returns its version. So this
-/// registers an entry without a table for a moment, and looks which field of the entry libunwind returns as the handler.
+/// The index in `Info::rest` at which the table's fields begin. It depends on libunwind's version, which no function returns. So
+/// this registers an entry without a table for a moment, and looks which of its fields libunwind takes for the handler.
 fn rest_at() -> Option<usize> {
     /// Values that no other field has.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
@@ -120,8 +119,7 @@ fn rest_at() -> Option<usize> {
         probe.rest[..3].copy_from_slice(&MARKS);
         let memory = Box::new(Memory { info: UnsafeCell::new(probe), places: Vec::new(), entries: Vec::new() });
         let mut said: ProcInfo = [0; 32];
-        // SAFETY: the entry is for bytes that are no code, and contains no pointers. It lives until it is cancelled, and for a
-        // while after.
+        // SAFETY: the entry is for bytes that are no code, and has no pointers. It lives for a while after it is cancelled.
         unsafe {
             register(memory.info.get());
             by_ip(*functions.local, NOWHERE.as_ptr() as u64, &raw mut said, ptr::null_mut());
@@ -133,8 +131,8 @@ fn rest_at() -> Option<usize> {
     })
 }
 
-/// An entry of the array. `start`: the address of code, relative to the first code of the table. `fde`: the place of the code's
-/// FDE, relative to the beginning of `Memory::entries`.
+/// An entry of the array: the address of code, relative to the first code of the table, and the place of its FDE in
+/// `Memory::entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {
@@ -153,14 +151,13 @@ struct Memory {
 // SAFETY: its pointers are to its own memory and to other entries of the list.
 unsafe impl Send for Memory {}
 
-/// The two empty entries between which the tables are. Only the last one is needed.
+/// The last of the two empty entries between which the tables are.
 struct Ends {
     last: &'static Info,
 }
 
 impl Ends {
-    /// Registers the two entries. `None` if libunwind lacks the functions, or if somebody else has registered an entry between
-    /// the two at the same moment.
+    /// Registers the two entries. `None` if others have registered something at the same moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
@@ -194,8 +191,7 @@ impl Ends {
     /// `info` was put there by `put` and is still there.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: both neighbours are the ends or lie between them. The links of `info` stay, so that a reader at `info`
-        // continues.
+        // SAFETY: both neighbours are the ends or between them. `info` keeps its links, with which a reader at `info` continues.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);
@@ -205,7 +201,7 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs `body` with the two ends, and makes them first if necessary. `None` if they cannot be made.
+/// Runs `body` with the ends, which are made if necessary. `None` if they cannot be made.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {
@@ -217,8 +213,8 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
 /// Memory of tables that were taken out of the list. Another thread may still be reading it.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// The unwind data of one piece of code, from `start` to `end`. `bytes`, which are copied, are a CIE, an FDE with the address of
-/// its code, and four zero bytes. `fde`: where in `bytes` the FDE begins.
+/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE with the address of its code (at `fde`), and four zero
+/// bytes. They are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -261,8 +257,8 @@ impl Table {
         Some(Table(Some(memory)))
     }
 
-    /// Removes the code that begins at an address from the table, by making its FDE one for no code. `size_at`: where in an FDE
-    /// the four bytes with the size of the code are.
+    /// Removes the code that begins at an address, by setting the code's size in its FDE to zero. `size_at`: where in an FDE the
+    /// four bytes of the size are.
     pub fn end(&mut self, addr: u64, size_at: usize) {
         let Some(memory) = &mut self.0 else { return };
         let start = addr.wrapping_sub(memory.info.get_mut().start);
@@ -270,7 +266,7 @@ impl Table {
         let Some(place) = found.ok().and_then(|found| memory.places.get(found)) else { return };
         let at = place.fde as usize + size_at;
         if let Some(size) = memory.entries.get_mut(at..at + 4) {
-            // SAFETY: the slice has four bytes. Another thread may read them now, and finds the old value or the new one.
+            // SAFETY: the slice has four bytes. A thread that reads them now finds the old value or the new one.
             unsafe { size.as_mut_ptr().cast::<u32>().write_volatile(0) };
         }
         flush_cache();
@@ -291,7 +287,7 @@ impl Drop for Table {
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {
-        // SAFETY: the arguments are libunwind's own address space, and all addresses. The call only increments a counter.
+        // SAFETY: libunwind's own address space, and all addresses. The call increments a counter.
         unsafe { flush(*functions.local, 0, 0) };
     }
 }

@@ -1,14 +1,12 @@
 //! The dynamic loader: how functions are found by name, and how this library's code stays loaded.
 //!
-//! The host may unload a plugin into which this library is linked. But the writer's thread would continue to run its code. The C
-//! library would also still call this library's code at the end of a thread, and its handlers for forks and for the exit of the
-//! process.
+//! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code. So
+//! would every thread that ends, and the handlers for forks and for the exit of the process.
 //!
-//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor or
-//! destructor may call this library, and wait for one of this library's locks. So no code of this library may call the loader
-//! while it holds a lock, or while a thread that holds one waits for the answer. `look_up` and `keep_this_loaded` must be called
-//! before a lock is taken. For the same reason no code here uses thread-local storage with a destructor, which the C library
-//! registers under the loader's lock.
+//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. These may call this
+//! library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or while a thread that holds
+//! one waits for the answer: `look_up` and `keep_this_loaded` are called earlier. For the same reason there is no thread-local
+//! storage with a destructor, which the C library registers under the loader's lock.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -30,11 +28,11 @@ const NAMES: [&CStr; 3] = [c"__pthread_get_minstack", c"__libc_single_threaded",
 static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks up the symbols in `Optional`, once. Called when this library is loaded, and again when a session is opened, before any
-/// lock is taken, because linkers may leave the constructor of a static library out. Threads that come at the same time all look
-/// the symbols up, because none of them may wait for another one.
+/// Looks these up, once: when this library is loaded, or else when the first session is opened, before any lock is taken.
+/// (Linkers may leave constructors out of a static library.) Threads that call this at the same time all look, because none may
+/// wait for another.
 pub fn look_up() {
-    // In a program without shared libraries the loader finds no symbols.
+    // In a program without shared libraries the loader finds nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
         return;
     }
@@ -45,39 +43,36 @@ pub fn look_up() {
 }
 
 impl Optional {
-    /// The symbol's address, as `look_up` has found it. NULL if the C library does not have the symbol.
+    /// The symbol's address, which `look_up` has found; NULL if there is none.
     pub fn get(self) -> *mut c_void {
         FOUND[self as usize].load(Ordering::Relaxed)
     }
 }
 
-/// Makes the loader keep the object that contains this code loaded until the process ends. The program itself stays loaded
-/// anyway, and so does a shared library that is linked with `-z nodelete`, as this library's own is.
+/// Makes the loader keep the object that contains this code loaded until the process ends. The program itself stays anyway, and
+/// so does a shared library that is linked with `-z nodelete`, as this project's is.
 ///
-/// `fork` resets all locks that this takes in the child. `fork` does not reset the lock of `dl_iterate_phdr` (seen with glibc
-/// 2.36). If a process forks while a thread is in `dl_iterate_phdr`, the child's next call of that function, even by the host,
-/// waits for ever.
+/// `fork` resets all locks that this takes in the child. It does not reset the lock of `dl_iterate_phdr` (seen with glibc 2.36):
+/// if a thread is in that function during a fork, the child's next call of it, even by the host, waits for ever.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // `dlopen` is found by name and not linked, because a program without shared libraries is linked without a loader. Such a
-    // program has returned above.
+    // Looked up by name: a program without shared libraries, which has returned above, is linked without a loader.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // Opens the loaded object again by its name, only to set the flag. A failure is ignored, because nothing can be done
-        // about it.
+        // Sets the flag of the object that is loaded already. Nothing can be done about a failure.
         // SAFETY: the name of a loaded object ends with a NUL, and lives as long as the object, in which this code runs.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
     DONE.store(true, Ordering::Relaxed);
 }
 
-// `_DYNAMIC` is the linker's name for the dynamic section of this object. A program without shared libraries has none.
+// `_DYNAMIC` is the linker's name for this object's dynamic section, of which a program without shared libraries has none.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_loader,\"aw\",%progbits",
     ".weak _DYNAMIC",
@@ -116,7 +111,7 @@ fn stays_loaded() -> bool {
 
 /// The address of the dynamic section of the program itself.
 fn dynamic_section_of_program() -> Option<u64> {
-    // SAFETY: getauxval only returns numbers from the kernel, or from a loader that was run as a command.
+    // SAFETY: getauxval returns numbers from the kernel, or from a loader that was run as a command.
     let (first, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     let headers = match first {
         0 => &[][..],
@@ -155,7 +150,7 @@ pub fn object_at(place: u64) -> Option<u64> {
 /// The loader's information about the object that contains an address.
 fn asked(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the function takes any address, there is room for the answer, and the answer is filled in if an object was found.
+    // SAFETY: the function takes any address, and there is room for the answer, which is complete if an object was found.
     unsafe { (libc::dladdr(place, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
 }
 

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::mapping::done;
 
-/// The least memory for the text of the kernel's list. It is more than the reserve for failed allocations gives, because the
-/// reserve is not meant for this list.
+/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which is not meant for
+/// this.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -50,8 +50,8 @@ pub fn all() -> io::Result<Vec<Mapping>> {
     collect(text.split(|&byte| byte == b'\n').filter_map(parse))
 }
 
-/// The mappings that overlap `[start, end)`. From Linux 6.11 on the kernel is asked for one mapping after the other, so that the
-/// time does not depend on the number of other mappings. Older kernels list all mappings.
+/// The mappings that overlap `[start, end)`. Asks the kernel for one mapping at a time, from Linux 6.11 on, so that the time does
+/// not depend on the number of other mappings.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     let file = open()?;
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
 }
 
 fn open() -> io::Result<File> {
-    // The calling thread's list, because `/proc/self` has no list once the process's first thread has ended.
+    // Not of `self`, which is empty once the process's first thread has ended.
     File::open("/proc/thread-self/maps")
 }
 
@@ -109,7 +109,7 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
         if with_name {
             (query.name, query.name_size) = (name.as_mut_ptr() as u64, name.len() as u32);
         }
-        // SAFETY: the descriptor is open. The kernel writes to the struct, which contains its own size, and to the name.
+        // SAFETY: the descriptor is open. The kernel writes to the struct, which has its size in it, and to the name.
         done(unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) }).map(|()| query)
     };
     let query = match ask(false) {
@@ -129,13 +129,12 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Whether a mapping's name is one that the kernel gives. "[anon:...]" is a name that the host has given to its memory (Linux
-/// 5.17).
+/// Whether a name is one that the kernel gives. A host may give its memory the name "[anon:...]" (Linux 5.17).
 fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings, of which there may be tens of thousands. An error if there is no memory for them.
+/// There may be tens of thousands of mappings, and no memory for them.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -145,7 +144,7 @@ pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mappin
     Ok(found)
 }
 
-/// The mappings of a list that overlap `[start, end)`. The list must be in order of address.
+/// The mappings of a sorted list that overlap `[start, end)`.
 pub fn overlapping(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
     let first = maps.partition_point(|mapping| mapping.end <= start);
     let behind = maps.partition_point(|mapping| mapping.start < end);
@@ -173,9 +172,9 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The address of `len` free bytes in `[low, high)`, at a multiple of `align`, and as near to `near` as possible.
+/// The address of `len` free bytes in `[low, high)`, a multiple of `align` as near to `near` as possible.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
-    // The distance from a stack, which may grow down.
+    // The distance below a stack, which may grow down.
     const GUARD: u64 = 1 << 20;
     let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
     let starts = maps
@@ -226,7 +225,7 @@ mod tests {
     fn both_ways_find_the_same() {
         let all = all().unwrap();
         let code = both_ways_find_the_same as *const () as u64;
-        // Other tests map memory meanwhile, but leave these two mappings alone. The second mapping is the vdso.
+        // Other tests map memory meanwhile, but change neither of these mappings. The second is the vdso.
         let code = all.iter().find(|mapping| mapping.start <= code && code < mapping.end).unwrap();
         let special = all.iter().find(|mapping| mapping.special && mapping.is_executable()).unwrap();
         for found in [code, special] {
@@ -235,7 +234,7 @@ mod tests {
         }
         assert_eq!(within(0, 1).unwrap(), []);
         if let Ok(file) = open() {
-            // Prints whether this kernel supports the query, because the assertions above test `query` only then.
+            // The assertions above have tested `query` only if this kernel supports it.
             println!("{:?}", query(&file, 0).map(|found| found.is_some()));
         }
     }

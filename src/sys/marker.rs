@@ -32,7 +32,7 @@ impl Marker {
     }
 
     fn keep(mapping: Mmap) -> Marker {
-        // A forked child has its own jitdump. perf 7 takes an inherited marker for a marker of the child itself.
+        // A forked child has its own jitdump, and perf 7 takes an inherited marker for one of the child.
         let _ = mapping.advise(Advice::DontFork);
         Marker(ManuallyDrop::new(mapping))
     }

@@ -1,4 +1,4 @@
-//! Mappings: memory that the kernel provides, and that is returned to the kernel.
+//! Mappings: memory that the kernel provides, and gets back.
 
 mod fork_page;
 mod region;
@@ -37,8 +37,8 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping, which is unmapped when this value is dropped.
 ///
-/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. rustix is no help here:
-/// with its libc backend, version 1.1.6 passes all advice but one to `posix_madvise`, and passes `MAP_FIXED` instead of
+/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. Neither does rustix
+/// 1.1.6 help: over the C library it gives all advice but one with `posix_madvise`, and passes `MAP_FIXED` in place of
 /// `MREMAP_FIXED` to mremap, which the kernel refuses.
 #[derive(Debug)]
 pub struct OwnedMapping {
@@ -46,7 +46,7 @@ pub struct OwnedMapping {
     len: usize,
 }
 
-// SAFETY: it is plain memory. The user of the mapping decides which thread may access which part.
+// SAFETY: it is plain memory, and its user decides which thread may access which part.
 unsafe impl Send for OwnedMapping {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedMapping {}
@@ -65,10 +65,8 @@ impl OwnedMapping {
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
-    /// As `new`, for memory that is not locked, even in a process that locks all its future mappings (mlockall(2), `MCL_FUTURE`).
-    /// For a locked mapping the kernel would provide every page at once, or refuse the mapping because of `RLIMIT_MEMLOCK`.
-    ///
-    /// The mapping begins as one page, which is unlocked and then extended.
+    /// As `new`, for memory that is not locked, even in a process that locks all it maps (mlockall(2), `MCL_FUTURE`). The kernel
+    /// would provide every page of locked memory at once, or refuse it for `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
         mapping.unlock();
@@ -89,19 +87,19 @@ impl OwnedMapping {
         std::mem::ManuallyDrop::new(self).start
     }
 
-    /// Gives the kernel advice on a range (madvise(2)). Whether the kernel accepts the advice.
+    /// Gives advice on a range (madvise(2)). Whether the kernel accepts it.
     pub fn advise(&self, range: Range<usize>, advice: i32) -> bool {
-        // SAFETY: the range lies in the mapping, and the user of the mapping wants the effect of the advice.
+        // SAFETY: the range lies in the mapping, and its user wants the effect of the advice.
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
-    /// Gives the kernel advice that it must follow, and not only accept. Whether the kernel follows the advice.
+    /// Gives advice that is more than a hint. Whether the kernel follows it.
     fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// Whether madvise succeeds even for advice that does not exist. No kernel does this. qemu 7.2 does, when it runs a program
-    /// of another architecture: it accepts any advice and does nothing.
+    /// Whether even advice that does not exist is accepted. No kernel does this, but qemu 7.2 running a program of another
+    /// architecture accepts any advice, and does nothing.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);

@@ -15,7 +15,7 @@ use crate::sys::thread::uncancelled;
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Forked children do inherit the memory, because the kernel has not followed `MADV_DONTFORK`.
+    /// A forked child has inherited the memory, or will, because the kernel has not followed `MADV_DONTFORK`.
     is_inherited: AtomicBool,
 }
 
@@ -41,9 +41,9 @@ impl Region {
         Ok(Region { mapping, is_inherited })
     }
 
-    /// Unmaps the memory in a forked child that has inherited it, and must not use it.
+    /// Unmaps the memory in a forked child, which must not use it.
     pub fn leave_in_child(&self) {
-        // Only once. The memory is then gone in this child and all its children.
+        // Only once: this child's own children will not have the memory.
         if self.is_inherited.swap(false, Ordering::Relaxed) {
             self.mapping.unmap();
         }
@@ -56,7 +56,7 @@ impl Region {
 
     /// Makes a range accessible.
     pub fn open(&self, range: Range<usize>) -> io::Result<()> {
-        // SAFETY: the range lies in the region, and mprotect does not change its content.
+        // SAFETY: the range lies in the region, and keeps its content.
         done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })
     }
 
@@ -65,11 +65,11 @@ impl Region {
         self.mapping.advise(range, libc::MADV_POPULATE_WRITE);
     }
 
-    /// Has the kernel provide the pages of an open range of a file now. An error if the file system has no room for the pages:
-    /// then accessing a page would raise SIGBUS.
+    /// Has the kernel provide the pages of an open range of a file. An error if there is no room for them: on a full file system,
+    /// accessing a page would raise SIGBUS.
     ///
-    /// The range is given by address and not by a descriptor, because the calling thread and the thread that opened the file may
-    /// have different descriptor tables.
+    /// This uses no descriptor, because the calling thread may have another descriptor table than the thread that has opened the
+    /// file.
     pub fn provide(&self, range: Range<usize>) -> io::Result<()> {
         match self.mapping.heeds(range.clone(), libc::MADV_POPULATE_WRITE) {
             true => Ok(()),
@@ -77,16 +77,16 @@ impl Region {
         }
     }
 
-    /// As `provide`, for kernels before 5.14. The kernel writes to each page through `/proc`, and returns an error where an
-    /// access would raise a signal.
+    /// As `provide`, for kernels before 5.14. The kernel writes to each page, and returns an error where an access would raise a
+    /// signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
-        // Not `page_size()`, because an emulator may report larger pages than those of the file system.
+        // An emulator may report larger pages than those of the file system.
         const SMALLEST_PAGE: usize = 4096;
         let memory = File::options().write(true).open("/proc/thread-self/mem")?;
         for offset in range.clone().step_by(SMALLEST_PAGE) {
             let at = self.mapping.at(&(offset..range.end)) as u64;
             let mut byte = [0];
-            // Writes the byte that is there already. No other thread writes to the pages yet.
+            // Writes the byte that is there. Nobody else writes to the page yet.
             let known = process_memory::read(std::process::id(), at, &mut byte) == 1;
             if !known || memory.write_at(&byte, at)? != 1 {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -105,7 +105,7 @@ impl Region {
             // As in `OwnedMapping::unlocked`: mremap may be refused.
             Err(_) => {
                 let (at, flags) = (self.mapping.at(&range), flags | libc::MAP_FIXED);
-                // SAFETY: the range lies in the region, and nobody uses it, as this function demands.
+                // SAFETY: the range lies in the region, and by contract nobody uses it.
                 checked(unsafe { libc::mmap(at, range.len(), READ_WRITE, flags, -1, 0) })?;
             }
         }
@@ -119,7 +119,7 @@ impl Region {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), range.len()) };
-        // The kernel copies, and returns an error instead of a signal if somebody has truncated the file.
+        // By a system call, which returns an error instead of a signal if somebody has truncated the file.
         if process_memory::read(std::process::id(), self.mapping.at(&range) as u64, bytes) < range.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -130,18 +130,18 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by private memory without access. `make_private` has to replace the range again before
-    /// it is accessed.
+    /// Replaces a range that nobody uses by private memory without access. The range must be replaced again before it is
+    /// accessed.
     pub fn close(&self, range: Range<usize>) -> io::Result<()> {
         let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
-        // SAFETY: the range lies in the region, and nobody uses it, as this function demands.
+        // SAFETY: the range lies in the region, and by contract nobody uses it.
         checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) })?;
         self.mapping.advise(range, libc::MADV_DONTFORK);
         Ok(())
     }
 
-    /// Replaces the memory of this region by that of another region of the same length. Meanwhile other threads may only read the
-    /// first `head` bytes. These bytes are open in the other region, and the rest is not.
+    /// Replaces the memory of this region by that of another region of the same length, in which only the first `head` bytes are
+    /// open. Meanwhile others may only read these bytes.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
         // In two steps, because the open part and the rest are two mappings for the kernel.
         let (head, rest) = (0..head, head..self.mapping.len);
@@ -155,12 +155,12 @@ impl Region {
     /// Moves the pages at the address `from` to the place of a range.
     fn replace(&self, range: &Range<usize>, from: *mut libc::c_void) -> io::Result<()> {
         let (len, how) = (range.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
-        // SAFETY: the caller owns the pages at `from`, and nobody uses them. The range lies in the region, and nobody uses it
-        // except to read. A reader finds either the old or the new memory.
+        // SAFETY: the caller owns the pages, and nobody uses them. The range lies in the region. Others only read it, and find
+        // either the old or the new memory.
         checked(unsafe { libc::mremap(from, len, len, how, self.mapping.at(range)) }).map(drop)
     }
 
-    /// Returns the pages of a range that nobody uses to the kernel or to the file system. The range reads as zero afterwards.
+    /// Gives the pages of a range that nobody uses back, also those of a file. The range reads as zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
         // `MADV_REMOVE` is for pages of a file, and fails for private ones, for which `MADV_DONTNEED` is.
         if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {

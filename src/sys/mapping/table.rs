@@ -1,7 +1,7 @@
 //! A growing array of plain values in separate pages.
 //!
-//! When the array is dropped, its pages return to the kernel. An allocator would keep them. So a process is as small after this
-//! library has forgotten many records as it was before.
+//! Its pages return to the kernel when it is dropped, where an allocator would keep them. So a process that has stored many
+//! records and dropped them is as small as before.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,9 +14,8 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// The least address space for an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// Beyond `LARGE` bytes the kernel is asked for pages before their first use, `AT_ONCE` bytes at a time. A page fault for each
-/// page would cost a sixth more. Calls of the host that change its mappings wait for the kernel meanwhile, so `AT_ONCE` is not
-/// larger.
+/// Beyond `LARGE` bytes the kernel provides pages before their first use, `AT_ONCE` bytes at a time: a fault for each page costs
+/// a sixth more. Calls of the host that change its mappings have to wait meanwhile, so `AT_ONCE` is not larger.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -41,7 +40,7 @@ impl<T: Copy> Table<T> {
         self.mapping.start.as_ptr().cast()
     }
 
-    /// Makes room for `more` values. Memory is taken only by pages that are written to, and by up to `AT_ONCE` bytes after them.
+    /// Makes room for more values. Only pages that are written to take memory, and up to `AT_ONCE` bytes after them.
     #[inline]
     pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
         let wanted = self.len.checked_add(more).and_then(|wanted| wanted.checked_mul(size_of::<T>()));
@@ -70,7 +69,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Removes all values. The pages stay for later values if they are at most `kept` bytes. Else all pages are freed.
+    /// Removes all values. The pages stay if they are at most `kept` bytes, and are freed otherwise.
     pub fn clear(&mut self, kept: usize) {
         match self.mapping.len <= kept {
             true => self.len = 0,
@@ -83,7 +82,7 @@ impl<T: Copy> Table<T> {
         self.len = self.len.min(len);
     }
 
-    /// Adds a value. Does nothing without memory: call `try_reserve` first to find out.
+    /// Adds a value. Does nothing without memory: see `try_reserve`.
     pub fn push(&mut self, value: T) {
         self.extend_from_slice(&[value]);
     }

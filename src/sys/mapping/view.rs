@@ -9,17 +9,15 @@ use crate::sys::process_memory;
 
 /// The smallest view covers this many bytes.
 const LEAST: u64 = 16 << 20;
-/// A view covers at least this many times the length of the file, so that views are replaced rarely: `perf record -d` records
-/// each new one.
+/// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
 const STEP: u64 = 4;
 
-/// See the module's description. The mapping is read by system calls only, so that no signal is raised if the file is truncated
-/// meanwhile.
+/// See the module's description. It is read by system calls only, so that a file that is truncated meanwhile raises no signal.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
 impl View {
-    /// Maps a file of `len` bytes, with room for the file to grow. Pages after the end of the file take only address space.
+    /// Maps a file of `len` bytes, with room for it to grow. Pages after its end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
             // With a limit on address space, all of it is left to the host.
@@ -30,12 +28,12 @@ impl View {
         Ok(View(OwnedMapping::unlocked(size, libc::PROT_READ, libc::MAP_SHARED, Some(file))?))
     }
 
-    /// Whether the view reaches to `len` bytes from the beginning of the file.
+    /// Whether a file of `len` bytes fits into the view.
     pub fn covers(&self, len: u64) -> bool {
         len <= self.0.len as u64
     }
 
-    /// Fills `bytes` from the file at an offset. An error if any of these bytes is not in the file.
+    /// Reads a part of the file. An error if the file does not have all of it.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         let is_inside = end.is_some_and(|end| self.covers(end));
