@@ -1,8 +1,8 @@
 //! The pieces of one region: which memory callers have, and which is free.
 //!
 //! A region begins an epoch when code is registered in the place of code that died in the present epoch. After that, all code
-//! that died earlier can be replaced at no cost. So freed memory rests first, and is then made available again in large amounts.
-//! Until then new pieces take memory that was never used.
+//! that died earlier can be replaced at no cost. So freed memory is kept back at first (it rests), and later made available again
+//! in large amounts. Meanwhile new pieces take memory that was never used.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

@@ -20,7 +20,7 @@ const ALIGNMENT_MAX: u64 = 4096;
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
-/// The sizes in bytes to which a region may grow. A smaller one is for regions where address space is short.
+/// The sizes in bytes to which a region may grow. The first one for which there is address space is used.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
 /// The regions of this allocator, divided into pieces.

@@ -1,7 +1,7 @@
 //! Reads the lists of objects that libraries in this process have made for debuggers.
 //!
 //! Other libraries change their lists and free entries at any time. So the lists are read by system calls, which return an error
-//! instead of faulting, and the head of a list is read again afterwards.
+//! instead of faulting. Afterwards the head of a list is read again, to see whether the list has changed.
 
 use std::collections::{HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
@@ -137,9 +137,9 @@ impl Lists {
 #[derive(Debug)]
 pub struct NewModules {
     changes: Option<(u64, u64)>,
-    /// All that are loaded, including known ones.
+    /// The load addresses of all loaded libraries, including known ones.
     loaded: HashSet<u64>,
-    /// Those to be searched.
+    /// The libraries to be searched.
     paths: Vec<(u64, PathBuf)>,
 }
 

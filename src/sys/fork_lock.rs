@@ -7,9 +7,9 @@
 //! host's own fork handlers run between this library's handler and the fork, and may wait for a lock that the thread holds. The
 //! thread waits only once for the same fork, because it may make many calls before it releases the host's lock.
 //!
-//! While memory shows a file that is about to change (`Parting`), a child would execute what the file contains later. No disk is
-//! waited for then, so forks wait longer. If a fork does not wait, the thread finds out, and leaves the file as the child needs
-//! it.
+//! While memory shows a file that is about to change (`Parting`), a child would execute what the file contains later. This state
+//! does not last long, because the thread waits for no disk, so forks wait longer for its end. If a fork does not wait, the
+//! thread finds out, and leaves the file as the child needs it.
 
 use std::cell::Cell;
 use std::ptr;
@@ -21,22 +21,22 @@ use super::{mapping, thread};
 /// How long a thread waits for a fork. Copying the page tables of a very large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many threads of this process do what. In a forked child the counts are 0, because the kernel clears their page.
+/// Numbers of threads of this process. In a forked child they are 0, because the kernel clears their page.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
-    /// Are inside.
+    /// Threads inside.
     inside: AtomicU32,
-    /// Fork.
+    /// Threads that fork.
     forks: AtomicU32,
-    /// Part memory from a file.
+    /// Threads that part memory from a file.
     partings: AtomicU32,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
 /// The kernel does not clear the counts, so the child has to.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks did not wait until no thread parted memory.
+/// How many forks did not wait for threads that part memory, or not long enough.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 /// How many forks have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -95,7 +95,7 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child the count may have begun with 0 after the thread was counted in the parent.
+    // In a child the count has begun with 0, but the thread may have been counted in the parent.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -110,7 +110,7 @@ impl Drop for Inside {
     }
 }
 
-/// Waits while the process forks, for a limited time.
+/// Enters the lock. While the process forks, this first waits for a limited time.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -126,10 +126,10 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// `None` while the process forks, unless the thread is inside already.
+/// Enters the lock without waiting. `None` while the process forks, unless the thread is inside already.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
-    // Counted before the look for forks, so that a fork that begins now sees this thread.
+    // The thread is counted before it looks for forks, so that a fork that begins now sees the thread.
     let inside = inside();
     (is_nested || !is_any(&counts().forks)).then_some(inside)
 }
@@ -155,7 +155,7 @@ impl Parting {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // A fork that is counted may have finished waiting, so a thread begins only while no fork is counted.
+            // A fork that is under way may have stopped waiting already, so the thread may not begin.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -168,7 +168,7 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited. If so, no child has the memory in a state before the present one.
+    /// Whether every fork since `begin` has waited. If so, children have the memory as it is now, and not as it was meanwhile.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }

@@ -3,8 +3,7 @@
 //! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens nothing
 //! there by itself, and sleeps nearly all the time.
 //!
-//! The state is atomic words and a futex, without a lock, because a forked child inherits the state at any moment, and no
-//! delegate.
+//! The state is in atomic words, without a lock, because a forked child inherits it as it is at the fork, and has no delegate.
 
 use std::ffi::c_void;
 use std::io;
@@ -48,8 +47,8 @@ pub fn want() {
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
 }
 
-/// Starts the delegate after `want`, on a thread of the host, whose descriptor table it shares. Does not wait until the delegate
-/// runs.
+/// Starts the delegate after `want`. To be called on a thread of the host, whose descriptor table the delegate shares. Does not
+/// wait until the delegate runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
     let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);

@@ -19,7 +19,7 @@ pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }
 
-/// `None` if unknown. Thread ids here are all from `/proc`, which may show those of another pid namespace.
+/// As `is_this_one`; `None` if unknown. All thread ids here are from `/proc`, which may show those of another pid namespace.
 fn is_alone() -> Option<bool> {
     let link = fs::read_link("/proc/thread-self").ok()?;
     let (first, own) = link.to_str()?.split_once("/task/")?;

@@ -1,7 +1,7 @@
 //! The dynamic loader: how functions are found by name, and how this library's code stays loaded.
 //!
 //! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code. So
-//! would every thread that ends, and the handlers for forks and for the exit of the process.
+//! would other threads when they end, when they fork, and when the process exits.
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. These may call this
 //! library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or while a thread that holds
@@ -28,7 +28,7 @@ const NAMES: [&CStr; 3] = [c"__pthread_get_minstack", c"__libc_single_threaded",
 static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks these up, once: when this library is loaded, or else when the first session is opened, before any lock is taken.
+/// Looks the symbols up, once: when this library is loaded, or else when the first session is opened, before any lock is taken.
 /// (Linkers may leave constructors out of a static library.) Threads that call this at the same time all look, because none may
 /// wait for another.
 pub fn look_up() {

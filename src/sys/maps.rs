@@ -134,7 +134,7 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// There may be tens of thousands of mappings, and no memory for them.
+/// Collects mappings. There may be tens of thousands, so a lack of memory is an error.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {

@@ -24,8 +24,8 @@ impl Marker {
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))
     }
 
-    /// Maps the first page of a perf map. From this mapping other copies of this library in the process see, once the file is
-    /// closed, that the file is in use.
+    /// Maps the first page of a perf map. Once the file is closed, the mapping shows other copies of this library in the process
+    /// that the file is in use.
     pub fn of_map(map: &File) -> io::Result<Marker> {
         // SAFETY: as above.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map(map)? }))

@@ -160,7 +160,7 @@ impl Region {
         checked(unsafe { libc::mremap(from, len, len, how, self.mapping.at(range)) }).map(drop)
     }
 
-    /// Gives the pages of a range that nobody uses back, also those of a file. The range reads as zero afterwards.
+    /// Frees the pages of a range that nobody uses, in the file too. The range reads as zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
         // `MADV_REMOVE` is for pages of a file, and fails for private ones, for which `MADV_DONTNEED` is.
         if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {
