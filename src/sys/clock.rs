@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::param::clock_ticks_per_second;
 
-/// The source of time stamps.
+/// Where time stamps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, for `perf record -k 1`.
