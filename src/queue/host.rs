@@ -1,4 +1,4 @@
-//! What the writer knows of the process that it works for.
+//! What the writer and all calls know of the process that links the library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::status::LastError;
 use crate::api::error::{Error, Result};
 use crate::sys::mapping::ForkPage;
 
-/// See the module's description.
+/// The process that links the library.
 #[derive(Debug)]
 pub struct Host {
-    /// What a forked child finds out from it.
+    /// Pages by which a forked child finds out that it is a child, and what its parent does.
     pub page: ForkPage,
     /// Text of the last failure.
     pub last_error: Arc<LastError>,
@@ -23,7 +23,7 @@ impl Host {
         Ok(Host { page, last_error: Arc::default(), broken: AtomicBool::new(false) })
     }
 
-    /// A panic was caught: from now on every call answers `Error::Internal`.
+    /// Notes that a panic was caught. From now on every call returns `Error::Internal`.
     pub fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
