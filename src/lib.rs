@@ -1,8 +1,9 @@
 //! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
 //! A runtime reports where it has put code, the code's name, how to unwind it and which source lines it came from. A background
-//! thread writes that to a perf map, a jitdump, and the ELF files of code regions, and tells gdb, lldb, the unwinder and valgrind. The C
-//! interface is `include/jitsym.h` and its two companions; this crate's Rust interface is the same thing with slices:
+//! thread writes that to a perf map, a jitdump, and the ELF files of code regions, and tells gdb, lldb, the unwinder and
+//! valgrind. The C interface is `include/jitsym.h` and its two companions. This crate's Rust interface offers the same with
+//! slices:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -24,25 +25,26 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails has no effect, and returns the reason as one [`Error`]. A later failure in the background is counted and can
-//! be read back; it never reaches the host as a panic, a signal, or output.
+//! A call that fails has no effect, and returns the reason as one [`Error`]. A later failure in the background is counted and
+//! can be read back. It never reaches the host as a panic, a signal, or output.
 //!
 //! # Threads
-//! Everything may be called from any thread at any time. Registering takes no lock; with [`Bytes::Here`] it makes no system
+//! Everything may be called from any thread at any time. Registering takes no lock. With [`Bytes::Here`] it makes no system
 //! call either, once a thread has its first chunk of memory.
 //!
 //! # Fork, signals, unloading
-//! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that may
-//! be called from a signal handler. The writer thread takes no signals except those that its own faults raise. The shared library
-//! is never unloaded.
+//! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that
+//! may be called from a signal handler. The writer thread takes no signals except those that its own faults raise. The shared
+//! library is never unloaded.
 //!
 //! # Where to find what
-//! Each folder of `src` is a room, and imports go one way. `capi` is the C layer. [`session`](Session) opens and closes sessions,
-//! and lays records down in the calling thread's chunk. `code_alloc` cuts regions into pieces. `writer` merges the records and feeds each `sink`. `queue` holds the code
-//! that both share. `registry` knows which code is live at which address. `format` has the byte layouts, `api` the plain types,
-//! `sys` the operating system. The program `jitsym` is the crate in `tool/`, and no part of the C libraries.
+//! Each folder of `src` has one task, and imports between folders go one way. `capi` is the C layer. [`session`](Session) opens
+//! and closes sessions, and writes the records of calls into the calling thread's chunk. `code_alloc` cuts regions into pieces.
+//! `writer` merges the records and feeds each `sink`. `queue` holds the code that `session` and `writer` share. `registry`
+//! knows which code is live at which address. `format` has the byte layouts, `api` the plain types, `sys` the operating system.
+//! The program `jitsym` is the crate in `tool/`. It is not part of the C libraries.
 
-// The library runs in somebody else's process: nothing in it may give up.
+// The library runs in somebody else's process, so it must never end that process by a panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod api;

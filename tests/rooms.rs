@@ -113,27 +113,11 @@ fn an_arrow_up_is_found() {
     assert_eq!(found("use a;\n#[cfg(test)]\nmod tests {\n    use crate::capi::types;\n}"), [""; 0]);
 }
 
-/// The circles that there are: this list may only become shorter.
-const CIRCLES: &[&[&str]] = &[&[
-    "sink/region",
-    "sink/region/adopt",
-    "sink/region/children",
-    "sink/region/create",
-    "sink/region/epoch",
-    "sink/region/exchange",
-    "sink/region/lookup",
-    "sink/region/mapping_group",
-    "sink/region/naming",
-    "sink/region/not_executable_yet",
-    "sink/region/old_files",
-    "sink/region/state",
-]];
-
 #[test]
-fn no_circle_is_new() {
+fn no_file_imports_another_in_a_circle() {
     let sources = sources().into_iter().map(|(name, text)| (name.clone(), code(&name, &text)));
     let circles = Modules::new(sources.filter(|(_, code)| !code.is_empty())).circles();
-    assert!(circles == CIRCLES, "{circles:#?}");
+    assert!(circles.is_empty(), "{circles:#?}");
 }
 
 #[test]

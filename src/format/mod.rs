@@ -3,6 +3,7 @@
 pub mod arch;
 pub mod cfi;
 pub mod elf;
+pub mod file_names;
 mod get;
 pub mod info;
 pub mod jitdump;

@@ -1,4 +1,4 @@
-//! Code memory in pieces, as calls of a session.
+//! The calls of a session that allocate code memory in pieces.
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -27,7 +27,7 @@ impl Source for Ref {
     }
 
     fn unregister(&self, exec: u64, size: u64) {
-        // A record that is dropped is counted. The code ends all the same: other code is registered in its place.
+        // A dropped record is counted. The code still ends, because other code will be registered in its place.
         let _ = self.unregister_range(exec, size, false);
     }
 }
@@ -37,7 +37,7 @@ impl Ref {
         let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
         let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
         self.still_open(piece).inspect_err(|_| {
-            // Nobody learns of it.
+            // No caller ever learns of the piece.
             let _ = self.free(piece.exec);
         })
     }
@@ -48,13 +48,14 @@ impl Ref {
 
     pub fn free(&self, exec: u64) -> Result<()> {
         if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
-            // Its code is in the other sinks' files first. If it cannot be released, it stays as it is.
+            // Flushes first, so that the other sinks' files name the region's code. If the region cannot be released, it stays
+            // as it is.
             let _ = self.release_region(region);
         }
         Ok(())
     }
 
-    /// Refuses what would take memory from under the allocator.
+    /// Refuses a region that belongs to the allocator.
     pub fn is_not_allocators(&self, exec: u64) -> Result<()> {
         match thread::quietly(|| self.process.allocator.has(exec))? {
             true => Err(Error::Region),

@@ -1,9 +1,9 @@
-//! What happens when the library is loaded: it asks to be called when the process exits. If the variable `JITSYM` asks for the bridge,
-//! the shared library begins to look at the lists of debuggers, in programs that never call it.
+//! What happens when the library is loaded: it registers its exit handler. If the variable `JITSYM` asks for the bridge, the
+//! shared library also starts the bridge, even in programs that never call the library.
 //!
-//! Exit handlers run in the reverse order of their registration. One that is registered at load runs after all those that
-//! the host registers later, so that code which the host registers while it shuts down is written too. A process that ends
-//! without a session pays nothing else.
+//! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all those that the
+//! host registers later. So code that the host registers while it shuts down is written too. A process that ends without a
+//! session pays nothing else.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ fn at_load() {
     loader::look_up();
     arm();
     if environment_asks_for_bridge() {
-        // Looked up: linkers keep all that is called from here, which is most of the library. A program with the static library in it
-        // has no function of that name, and its first session starts the bridge.
+        // Looked up by name, because linkers would keep everything that is called from here, which is most of the library. A
+        // program with the static library has no function of that name. There the first session starts the bridge.
         let start = loader::function(c"jitsym_start_bridge");
         // SAFETY: the name is this library's, and the function is that of capi/bridge.rs.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
@@ -32,17 +32,17 @@ fn at_load() {
     }
 }
 
-/// Registers the exit handler, once. Called by the first session too: the linker may leave constructors out of a static
-/// library, and then the handler runs a little earlier than it could.
+/// Registers the exit handler, once. The first session calls this too, because the linker may leave constructors out of a
+/// static library. Then the handler runs a little earlier at exit than it could.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // First, because the last one runs first.
+        // Registered first, because the handler registered last runs first.
         arm_waiting();
         // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
         unsafe {
             libc::atexit(at_exit);
-            // A program that calls quick_exit wants no destructors to run, and its files complete all the same: that is what such
-            // handlers are for. Ours touches nothing of the program's.
+            // A program that calls quick_exit wants no destructors to run, but still wants complete files. Such handlers exist
+            // for that. This handler touches nothing of the program's.
             at_quick_exit(at_exit);
         }
     }
@@ -54,7 +54,7 @@ extern "C" fn at_exit() {
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }
-    // Nothing may unwind into the C library; there is nobody to hear of a failure.
+    // Nothing may unwind into the C library. A failure cannot be reported to anybody.
     let _ = blocking_guarded(|| {
         flush_at_exit();
         Ok(())

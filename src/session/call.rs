@@ -1,4 +1,4 @@
-//! The calls of a session that is open.
+//! The calls of an open session.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// Code whose place was asked for is not registered after all.
+/// The registration of code has failed after the regions had counted the code: has the regions subtract the code again.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -58,7 +58,6 @@ pub fn not_registered(addr: u64, size: u64, flags: u8) {
 }
 
 impl Ref {
-    /// What is wanted.
     #[inline]
     fn wanted(&self) -> Result<Sinks> {
         match self.shared.wanted() {
@@ -67,10 +66,10 @@ impl Ref {
         }
     }
 
-    /// A forked child that could not start its sinks tries again. An error says that it cannot yet.
+    /// In a forked child that could not start its sinks: tries again. Returns an error while the sinks cannot start.
     #[cold]
     fn wanted_after_all(&self) -> Result<Sinks> {
-        /// How long a call waits for that.
+        /// How long a call waits for the sinks to start.
         const PATIENCE: Duration = Duration::from_secs(1);
         if self.process.unstarted() == Sinks::NONE {
             return Ok(Sinks::NONE);
@@ -87,8 +86,8 @@ impl Ref {
         })
     }
 
-    /// `flags`: what is known of the code's place, if `Regions::before_code` has been asked. The caller lets its own caller go on after
-    /// `known`.
+    /// `flags`: what is known of the code's place, if `Regions::before_code` was called already. The caller calls `known`
+    /// before it returns to the host.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
@@ -110,8 +109,8 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Lays down the end of code, and tells the unwinder if calls do that themselves. Between both no child is forked, which would take
-    /// over one without the other.
+    /// Writes the record of an end, and removes the frame tables from the unwinder if calls do that themselves. No child is
+    /// forked between the two steps: it would inherit one without the other.
     #[inline]
     fn end(
         &self,
@@ -129,21 +128,22 @@ impl Ref {
 
     #[cold]
     fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
-        // As in `end`.
+        // No fork between the two steps, as in `end`.
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
         by_callers::put(&self.shared.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
-            // Nobody learns of it.
+            // No caller ever sees this id.
             let _ = register::unregister(self.process, self.shared, id);
         })
     }
 
-    /// The unwinder, valgrind, or a debugger that listens knows of a change before the call returns. The next instruction of the caller may
-    /// run the code, throw an exception through it, and is to meet a breakpoint there. Or it may write over code that has ended,
-    /// and over a breakpoint that is still there.
+    /// Waits until the unwinder, valgrind, or a debugger that listens knows of a change. The next instruction of the caller may
+    /// run the code, throw an exception through it, or have to meet a breakpoint in it. After an end, the caller may overwrite
+    /// the code and a breakpoint that is still set there.
     ///
-    /// An error says that a sink does not know of it yet. It is none for a debugger, which may have stopped the writer alone.
+    /// An error says that a sink does not know of the change yet. If only a debugger does not know, the call succeeds: the
+    /// debugger may have stopped only the writer.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -155,13 +155,13 @@ impl Ref {
 
     #[cold]
     fn wait_until_known(&self) -> Result<()> {
-        /// While a debugger has stopped all threads, only one of these passes.
+        /// While a debugger has stopped all threads, the wait counts at most one such step.
         const STEP: Duration = Duration::from_millis(50);
-        // Under valgrind one thread runs at a time, and the writer may have to wait long for its turn. A debugger that is called has
-        // stopped the writer, and stops the other threads when its turn comes.
+        // Under valgrind one thread runs at a time, and the writer may wait long for its turn. A debugger that is being called
+        // has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // As long as sinks are told of something, this call's turn comes.
+        // While the sinks are being told of other changes, this call's change still waits for its turn.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {
@@ -172,13 +172,13 @@ impl Ref {
         };
         let answer = thread::uncancelled(|| self.shared.wait_until_told(STEP, goes_on));
         match answer {
-            // The writer has not come to it, or could not tell one of them.
+            // The writer did not get to this change, or could not tell one of the sinks about the change.
             Err(Error::Timeout | Error::NoMemory | Error::SinkFailed)
                 if sink::any_must_wait(self.shared.status.sinks_with_notes()) =>
             {
                 self.outcome(answer)
             }
-            // A writer that has ended leaves nobody who could be told.
+            // The writer has ended, so no sink is left to be told.
             _ => Ok(()),
         }
     }
@@ -192,7 +192,7 @@ impl Ref {
         if wanted == Sinks::NONE {
             return self.still_open(());
         }
-        // As in `end`.
+        // No fork between the steps, as in `end`.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
         let regions = &self.process.regions;
@@ -236,7 +236,7 @@ impl Ref {
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // After the record of the end: the writer ends a region when it has seen all that was recorded before.
+            // After the record of the end, because the writer ends a region once it has seen all earlier records.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -262,25 +262,25 @@ impl Ref {
         if self.process.unstarted() != Sinks::NONE {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }
-        // While the sinks are being disabled they still get what was registered before.
+        // While the sinks are being disabled, they still receive earlier registrations.
         match (self.shared.status.has_ended(), self.shared.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
             (false, _) => match self.shared.flush(timeout.unwrap_or(STOP_TIMEOUT)) {
-                // The writer has ended, but not because of a close.
+                // The writer has ended because of a failure, not because of a close.
                 Err(_) if self.process.host.is_broken() => Err(Error::Internal),
-                // Or the sinks were disabled meanwhile, after a last write.
+                // The session was closed, or the sinks were disabled after a last write.
                 Err(Error::Closed) => self.outcome(self.shared.last_answer()),
                 result => self.outcome(result),
             },
         }
     }
 
-    /// Starts sinks for all sessions, with the options of this one.
+    /// Starts sinks for all sessions, with the options of this session.
     pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
         let end = Instant::now() + STOP_TIMEOUT;
         let config = self.process.with_lifecycle(end, |_| self.config_for(sinks))?;
-        // Before any lock.
+        // Before any lock is taken.
         loader::keep_this_loaded();
         fork::watch();
         self.process.with_lifecycle(end, |lifecycle| {
@@ -293,7 +293,6 @@ impl Ref {
         })
     }
 
-    /// With which options sinks are started.
     fn config_for(&self, sinks: Option<Sinks>) -> Result<Config> {
         self.still_open(())?;
         let config = self.process.configs.get(place_number(self.handle)).ok_or(Error::Closed)?;
@@ -307,7 +306,7 @@ impl Ref {
         Ok(Config { sinks: sinks.unwrap_or(default), ..config })
     }
 
-    /// A session that was closed meanwhile is not the one that is off.
+    /// `OFF` must not name a session that was closed meanwhile.
     fn forget_if_closed(&self) {
         if self.still_open(()).is_err() {
             forget_off(self.handle);
@@ -326,10 +325,10 @@ impl Ref {
     }
 
     pub fn close(&self) -> Result<()> {
-        // One closer wins.
+        // If several threads close the session, one succeeds.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
-        // The one that is off may be a later one.
+        // `OFF` may name a later session, so only this session's handle is removed from it.
         forget_off(self.handle);
         let mut is_noted = false;
         let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
@@ -338,7 +337,7 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // Under the lock: the writer does not end before it has answered.
+                // Under the lock, so that the writer answers before it ends.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())
@@ -366,7 +365,7 @@ impl Ref {
         fork::watch();
         let made = thread::quietly(|| self.process.regions.create(status, wanted))?;
         self.still_open(made).inspect_err(|_| {
-            // Nobody learns of it.
+            // No caller ever learns of the region.
             let _ = self.process.regions.release(status, made.exec);
         })
     }
@@ -376,7 +375,7 @@ impl Ref {
         let adopted = thread::quietly(|| self.process.regions.adopt(status, addr, size));
         let open = self.still_open(()).inspect_err(|_| {
             if adopted.is_ok() {
-                // Nobody learns of it.
+                // No caller ever learns of the region.
                 let _ = thread::quietly(|| self.process.regions.release(status, addr));
             }
         });
@@ -389,14 +388,14 @@ impl Ref {
     }
 
     pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
-        // Code that was registered there before is not to be written after.
+        // Code that was registered there must be written before the memory is discarded.
         let _ = self.flush(None);
         self.outcome(thread::quietly(|| self.process.regions.discard(addr, size)))
     }
 
     pub fn release_region(&self, start: u64) -> Result<()> {
         self.is_not_allocators(start)?;
-        // A failure of other sinks is no reason to keep the region.
+        // The region is released even if the flush fails: the failure may be that of another sink.
         let _ = self.flush(None);
         let status = &self.shared.status;
         self.outcome(thread::quietly(|| self.process.regions.release(status, start)))
@@ -408,7 +407,7 @@ impl Ref {
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
             _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
-        // A close ends the session first, and then its sinks: these ran until now if the session is still open.
+        // A close ends the session before its sinks. If the session is still open, the sinks ran until now.
         self.outcome(path)
     }
 }

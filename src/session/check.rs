@@ -1,8 +1,8 @@
-//! What is certain to be wrong in the host's calls (`JITSYM_DEBUG=check`): code that ends other code, bytes that are not those in
-//! memory, and memory that goes before its code ends.
+//! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`): code that overwrites registered code, bytes that differ
+//! from those in memory, and memory that is gone before its code ends.
 //!
-//! Code may be registered before it is in its place. So its bytes are compared once, at a time when it has to be there: when it ends, at
-//! an exit, or when the thread that has registered it flushes and the memory can be executed and not written to.
+//! Code may be registered before it is in its place. So its bytes are compared once, at a time when they must be there. That is
+//! when the code ends, at an exit, or when the thread that registered it flushes and the memory is executable and not writable.
 
 use std::time::{Duration, Instant};
 
@@ -13,37 +13,37 @@ use crate::session::lifecycle;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
-/// Of each kind so many findings are said, and then how many more there are.
+/// How many findings of each kind are reported one by one. At exit the number of further findings is reported.
 const SAID_MOST: u32 = 20;
-/// A call is not checked if another thread has the table for longer.
+/// A call is not checked if another thread holds the table for longer than this.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// So many flushes examine where code lies.
+/// How many flushes examine where a piece of code lies.
 const LOOKS_MOST: u8 = 2;
 /// The bytes of larger code are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
-/// What is known of the calls of a process. A forked child begins with nothing: a thread that it does not have may have been at work
-/// in its parent's.
+/// What is known of the calls of a process. A forked child begins with an empty table, because another thread may have been
+/// changing the parent's table during the fork.
 #[derive(Default)]
 struct Table {
     /// In the order of their addresses; no two overlap.
     codes: Vec<Known>,
     /// How many findings there are of each kind.
     found: [u32; 3],
-    /// How many times all ids had ended, and with them what was known.
+    /// The value of `lifecycle::ends` at the last use. A change means that all ids have ended, and empties the table.
     ends: u32,
 }
 
-/// Code that is registered, as far as this module has heard.
+/// Registered code, as far as this module has seen.
 struct Known {
     id: Id,
     addr: u64,
     size: u64,
     by: u32,
     name: Vec<u8>,
-    /// Those that the host has given, until they are compared.
+    /// The bytes that the host gave, until they are compared.
     bytes: Option<Vec<u8>>,
-    /// How many flushes have examined where it lies.
+    /// How many flushes have examined where the code lies.
     looks: u8,
 }
 
@@ -52,7 +52,7 @@ struct Known {
 pub struct Checked(TimedLock<Table>);
 
 impl Checked {
-    /// Does something to the table, if calls are checked.
+    /// Runs `body` with the table, if calls are checked.
     #[inline]
     fn with(&self, body: impl FnOnce(&mut Table)) {
         if debug::checks() {
@@ -67,7 +67,7 @@ impl Checked {
         }
     }
 
-    /// Code was registered. What is left of other code there is a finding if its id is still in use.
+    /// Code was registered. Other code that it overlaps is a finding, if the id of that code is still in use.
     #[inline]
     pub fn registered(&self, shared: &Shared, id: Id, code: &Code<'_>) {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
@@ -84,7 +84,7 @@ impl Checked {
         });
     }
 
-    /// The host says that the code with an id ends.
+    /// The host reports that the code with an id ends.
     #[inline]
     pub fn ends(&self, shared: &Shared, id: Id) {
         if debug::checks() {
@@ -92,7 +92,7 @@ impl Checked {
         }
     }
 
-    /// The host says that all code in a range ends.
+    /// The host reports that all code in a range ends.
     #[inline]
     pub fn ends_in(&self, addr: u64, size: u64) {
         self.with(|table| {
@@ -132,7 +132,7 @@ impl Table {
             return;
         }
         for old in self.take(addr, size) {
-            // Disabling ends all ids.
+            // Disabling the sinks ends all ids.
             if shared.ids.size_of(old.id).is_some() && self.is_to_be_said(0) {
                 debug::say(format_args!(
                     "check: `{}` at {addr:#x} ends `{}` at {:#x} ({} bytes), which is registered; unregister code before its memory \
@@ -155,12 +155,12 @@ impl Table {
         }
     }
 
-    /// Removes what overlaps a range.
+    /// Removes the entries that overlap a range.
     fn take(&mut self, addr: u64, size: u64) -> Vec<Known> {
         let from = self.codes.partition_point(|known| known.addr + known.size <= addr);
         let to = self.codes.partition_point(|known| known.addr < addr.saturating_add(size));
         let (mut taken, found) = (Vec::new(), from..to.max(from));
-        // Without memory nothing is said of them.
+        // Without memory these entries are not checked.
         let has_room = taken.try_reserve_exact(found.len()).is_ok();
         let found = self.codes.drain(found);
         if has_room {
@@ -174,7 +174,7 @@ impl Table {
         self.found[kind] <= SAID_MOST
     }
 
-    /// Compares what was registered with what is in memory. `ends`: the memory is to be there.
+    /// Compares the registered bytes with those in memory. `ends`: the code ends now, so the memory must still be there.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
         let looked_at = size.min(BYTES_MOST as u64);
@@ -206,7 +206,7 @@ impl Table {
 }
 
 impl Known {
-    /// Whether its memory can be executed, and not written to, as far as that is still asked.
+    /// Whether the code's memory is executable and not writable. False after the last examination that is allowed.
     fn is_in_place(&mut self) -> bool {
         if self.looks == LOOKS_MOST {
             return false;

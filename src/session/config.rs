@@ -1,4 +1,4 @@
-//! Options and the environment make one configuration.
+//! Combines the options and the environment into one configuration.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,13 +13,13 @@ use crate::sys::clock::Clock;
 use crate::sys::rights;
 use crate::sys::valgrind::{self, Tool};
 
-/// Bounds of files below these are of no use.
+/// Smaller bounds of file sizes are raised to these, because smaller files would be of no use.
 const MAP_MAX_LEAST: u64 = 4096;
 const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
-/// Where the files of processes are that have run with this environment: maps and jitdumps, and spools.
+/// The directories in which processes with this environment write: maps and jitdumps, and spools.
 pub fn clean_dirs() -> Vec<PathBuf> {
     let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
     let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
@@ -27,7 +27,7 @@ pub fn clean_dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// Where spools are, as far as the environment says.
+/// The directory of spools, according to the environment.
 pub fn spool_dir() -> PathBuf {
     let set = std::env::var_os("JITSYM_SPOOL_DIR").filter(|value| !value.is_empty());
     set.map_or_else(|| DEFAULT_SPOOL_DIR.into(), PathBuf::from)
@@ -56,7 +56,8 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Nothing can be adopted without files: the user who asks for the one asks for the other, unless the sinks are the user's own.
+        // Adopted memory needs the region sink. So asking for adoption also turns on this sink, unless `JITSYM` lists the
+        // sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind takes code in mappings of files for code that never changes.
@@ -86,7 +87,7 @@ impl Config {
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| switch(name).unwrap_or(false);
-        // The user's settings override the options: sinks that may not be enabled need no remembered code either.
+        // The user's settings override the options. If no sink may be enabled later, no code needs to be remembered.
         let late = switch("JITSYM_LATE").unwrap_or(true);
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
@@ -113,11 +114,11 @@ impl Config {
             remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
             remember: remember && late,
             late,
-            // Here too the user has the last word.
+            // The user's setting overrides the option here, too.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // A debugger knows of the code that comes over the bridge, and has no rule for code that it is told of twice.
-            // Nobody debugs by way of a profiler, under which it would be half of what a registration costs.
+            // A debugger knows the code that comes over the bridge, and cannot handle code that is reported twice. Nobody
+            // debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -144,18 +145,18 @@ pub fn words(value: &OsStr) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Whether `JITSYM` asks for the bridge.
+/// Whether this value of `JITSYM` asks for the bridge.
 pub fn asks_for_bridge(value: &OsStr) -> bool {
     words(value).any(|word| word.eq_ignore_ascii_case(BRIDGE_WORD.as_bytes()))
 }
 
-/// Whether the environment of this process does.
+/// Whether the environment of this process asks for the bridge.
 pub fn environment_asks_for_bridge() -> bool {
     !rights::is_started_with_more() && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
 }
 
-/// `JITSYM=map,jitdump` or `off`. Words that are not known are passed over: they may be sinks of a later version. The bridge alone
-/// is for the sinks that run by default.
+/// `JITSYM=map,jitdump` or `off`. Unknown words are skipped, because they may be sinks of a later version. The bridge as the
+/// only word also selects the sinks that run by default.
 pub fn parse_sinks(value: &OsStr) -> Sinks {
     let named = named_sinks(value);
     if named == Sinks::NONE && asks_for_bridge(value) {
@@ -184,7 +185,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
     }
 }
 
-/// A number of bytes, or, with a letter after the number, of kilobytes and so on (powers of 1024).
+/// A number of bytes. A letter after the number means kilobytes and so on (powers of 1024).
 pub fn parse_size(value: &OsStr) -> Option<u64> {
     let text = value.to_str()?.trim();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -245,15 +246,15 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // Whoever wants memory adopted wants files for it, but not against the list of sinks that the same user gives.
+        // Asking for adoption also turns on the region sink, unless the same user lists the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(map_only(), &[("JITSYM_ADOPT", "0")]), Sinks::MAP);
     }
 
-    /// Files that code is mapped from are none of its own, and it runs beside all others. Natively it runs where it is asked for, and
-    /// fails.
+    /// The sink for valgrind replaces the region sink, and runs beside all others. Outside valgrind it runs only if asked for,
+    /// and fails.
     #[test]
     fn the_sink_for_valgrind_is_added_under_valgrind() {
         let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, Tool::Other).unwrap().sinks;

@@ -1,4 +1,4 @@
-//! What each session has asked for, as forked children find it, too.
+//! The options of each session, stored so that forked children can read them, too.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -8,7 +8,7 @@ use crate::api::options::Config;
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
 
-/// By the place of the session. A child may be forked at any moment, and finds of each place what was stored last.
+/// Indexed by the session's place. A child may be forked at any moment, and finds what was stored last at each place.
 #[derive(Debug)]
 pub struct Configs([AtomicPtr<Config>; SESSIONS]);
 
@@ -19,7 +19,8 @@ impl Default for Configs {
 }
 
 impl Configs {
-    /// To be called by whoever has the lifecycle, as the other functions are; or in a child, where nobody changes those of its parent.
+    /// Like all functions here, called by the thread that holds the lifecycle. In a child, nobody changes the options of the
+    /// parent.
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {
@@ -37,7 +38,7 @@ impl Configs {
         (0..SESSIONS).find_map(|place| self.get(place))
     }
 
-    /// Takes over those of a parent.
+    /// Takes over the options of a parent.
     pub fn inherit(&self, parent: &Configs) {
         let known = (0..SESSIONS).filter_map(|place| Some((place, parent.get(place)?)));
         known.for_each(|(place, config)| self.set(place, config));

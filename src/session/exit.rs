@@ -10,12 +10,12 @@ use crate::sys::{panic_guard, thread};
 /// The longest that an exit takes: it waits for the writer, and then for files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 
-/// What files have at least, also if the process was stopped while it waited for the writer.
+/// The least time for the files, even if the process was stopped while it waited for the writer.
 const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes pending records when the process exits with a session open, for as long as closing would. Unwritten records stay in
-/// the spool. The current write is waited for, so that it is not cut; but a disk that hangs does not hang the exit for ever.
-/// Once everything is written the spool is removed.
+/// Writes pending records when the process exits with a session open, for at most as long as a close would. Waits for the
+/// current write, so that it is not cut, but a disk that hangs does not block the exit for ever. Unwritten records stay in the
+/// spool. Once everything is written, the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
@@ -25,13 +25,13 @@ pub fn flush_at_exit() {
     if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
-    // Also if nothing runs: a sink that another thread starts now writes nothing.
+    // Set even if no sink runs: a sink that another thread starts now writes nothing.
     shared.requests().exiting = Some(thread::id());
     let has_ended = shared.status.has_ended();
     let asked = if has_ended { Err(Error::NotRunning) } else { shared.flush_at_exit(STOP_TIMEOUT) };
     match asked {
         Err(Error::Timeout) => _ = shared.status.write_gate.shut(STOP_TIMEOUT),
-        // Unless a thread was stopped in the middle of a call.
+        // A thread was stopped in the middle of a call, so the files and the spool stay as they are.
         Ok(()) | Err(Error::SinkFailed) if !shared.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
             let end = end.max(Instant::now() + FILES_TIMEOUT);
@@ -47,8 +47,9 @@ pub fn flush_at_exit() {
     explain::summary(process, &shared.status);
 }
 
-/// Threads may call `exit` at once. In C libraries that let them, each handler runs on one of them, and the first thread that finds none
-/// left ends the process. `arm_waiting` registers one that waits, for the second thread.
+/// Registers a waiting exit handler, because several threads may call `exit`. In C libraries that allow such calls, each
+/// handler runs on one of these threads, and the first thread that finds no handler left ends the process. The handler
+/// registered here is for the second thread.
 pub fn arm_waiting() {
     // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
     unsafe {
@@ -62,11 +63,11 @@ extern "C" {
 }
 
 extern "C" fn after_exit() {
-    // Before the guard, in which each thread is inside. A signal handler may have interrupted this library, whose locks its own thread
-    // may hold.
+    // Asked before the guard, because inside the guard the answer is always yes. A signal handler may have interrupted this
+    // library, whose locks its own thread may hold.
     let may_write = !panic_guard::is_inside();
     let _ = process::blocking_guarded(|| {
-        // The other thread may have the first handler, and not have come to run it.
+        // The other thread may have been given the first handler without running it yet.
         let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();
@@ -77,11 +78,11 @@ extern "C" fn after_exit() {
     });
 }
 
-/// If the process exits by another thread too, waits until that has written pending records.
+/// If the process also exits by another thread, waits until that thread has written pending records.
 fn wait_for_exit() {
     let Some(shared) = process::current_shared() else { return };
     if shared.signal_flush.is_exit_under_way(thread::id()) {
-        // For the next thread.
+        // For the next thread that calls `exit`.
         arm_waiting();
     }
     let end = Instant::now() + EXIT_TIMEOUT;

@@ -1,4 +1,4 @@
-//! What the library decided and why, in words: for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
+//! Explains in words what the library decided and why: for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::queue::status::Status;
 use crate::sink::KINDS;
 use crate::sys::{debug, refusal};
 
-/// What a variable of the environment may be.
+/// The values that an environment variable takes.
 enum Takes {
     Sinks,
     Switch,
@@ -25,7 +25,7 @@ enum Takes {
     Anything,
 }
 
-/// `docs/conventions.md` explains them.
+/// `docs/conventions.md` explains these variables.
 const VARIABLES: [(&str, Takes); 18] = [
     ("JITSYM", Takes::Sinks),
     ("JITSYM_ADOPT", Takes::Switch),
@@ -47,7 +47,7 @@ const VARIABLES: [(&str, Takes); 18] = [
     ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
 ];
 
-/// What is wrong with a variable, in a sentence, if it is one for this library.
+/// A sentence about what is wrong with a variable, if it is one for this library.
 pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
     let is_ours = name.as_bytes().starts_with(b"JITSYM") && !value.is_empty();
     let doubt = if is_ours { doubt_of(name, value) } else { None };
@@ -84,9 +84,9 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     }
 }
 
-/// The known word that is nearest, if it is near.
+/// A hint at the known word that is most similar, if one is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
-    // What all names of variables begin with is no likeness.
+    // The prefix that all these variables share does not count as similarity.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
     let nearest = known.map(|known| (distance(word, known.as_bytes()), known)).min();
     match nearest {
@@ -95,7 +95,7 @@ fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String
     }
 }
 
-/// How many bytes have to be inserted, removed or changed to make one word of another (Levenshtein).
+/// How many bytes have to be inserted, removed or changed to turn one word into another (Levenshtein).
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, byte) in one.iter().enumerate() {
@@ -109,7 +109,7 @@ fn distance(one: &[u8], other: &[u8]) -> usize {
     row[other.len()]
 }
 
-/// A session is about to be opened.
+/// Reports the environment when a session is about to be opened.
 pub fn opening() {
     if debug::is_on() {
         debug::say(format_args!("libjitsym {}", env!("CARGO_PKG_VERSION")));
@@ -122,7 +122,7 @@ pub fn opening() {
     }
 }
 
-/// The options and the environment have become this.
+/// Reports the configuration that the options and the environment result in.
 pub fn decided(config: &Config) {
     if debug::is_on() {
         let (DumpDir::Exactly(dump) | DumpDir::CacheBelow(dump)) = &config.dump_dir;
@@ -143,7 +143,7 @@ pub fn decided(config: &Config) {
     }
 }
 
-/// This was the result.
+/// Reports the result of opening a session.
 pub fn opened(result: &Result<Option<&Status>>) {
     if !debug::is_on() {
         return;
@@ -161,7 +161,7 @@ pub fn opened(result: &Result<Option<&Status>>) {
     }
 }
 
-/// The process ends.
+/// Reports the counters when the process ends.
 pub fn summary(process: &Process, status: &Status) {
     if debug::is_on() {
         process.checked.look(true);
@@ -191,18 +191,17 @@ pub fn sink_words(bits: u32) -> Option<String> {
     words(Sinks(bits))
 }
 
-/// The words of sinks; `None` if there are none.
 fn words(sinks: Sinks) -> Option<String> {
     let words: Vec<&str> = KINDS.iter().filter(|kind| sinks.has(kind.bit)).map(|kind| kind.word).collect();
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// A call is refused with this error. The first refusal for each is said at once.
+/// Notes that a call is refused with this error. The first refusal with each error is reported at once.
 #[cold]
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
-    // In a signal handler that has interrupted the library, and perhaps the allocator: nothing is said of this call.
+    // The call comes from a signal handler that has interrupted the library, and perhaps the allocator. So nothing is reported.
     if error == Error::Busy {
         return;
     }
@@ -210,7 +209,7 @@ pub fn refused(error: Error) {
         refusal::tell(error as u32);
         if let Some(shared) = process::current_shared() {
             shared.status.counters.calls_refused.add(1);
-            // For who looks at the process from outside.
+            // Wakes the writer so that it publishes the counter for observers of the process.
             shared.wake_if_asleep();
         }
     }
@@ -220,7 +219,7 @@ pub fn refused(error: Error) {
     }
 }
 
-/// What was wrong, as far as it was noted.
+/// An error with the reason that was noted, if there is one.
 struct InWords(Error);
 
 impl fmt::Display for InWords {
@@ -237,7 +236,7 @@ impl fmt::Display for InWords {
     }
 }
 
-/// Text of the last failure in this process, or of the last refusal of this thread if that came later. Empty if there was none.
+/// The text of the last failure in this process, or of this thread's last refusal if that came later. Empty if there was none.
 pub fn last_error() -> String {
     let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
     let refused = refusal::last();

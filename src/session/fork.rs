@@ -1,12 +1,12 @@
-//! The state that a forked child takes over from its parent, and when.
+//! What a forked child takes over from its parent, and when.
 //!
-//! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. Its first
-//! call that uses one of its parent's sessions makes a separate state, with the child's files and writer. There the sessions
-//! continue, all code that was live at the fork is registered, and its ids are valid. A child that makes no such call, for instance
-//! one that executes another program, leaves no trace.
+//! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. The
+//! first call that uses one of the parent's sessions makes a separate state, with the child's files and writer. There the
+//! sessions continue: all code that was live at the fork is registered, and its ids are valid. A child without such a call, for
+//! instance one that executes another program, leaves no trace.
 //!
-//! A child whose state was not quiescent (a raw clone system call runs no handlers) is told that its parent's sessions are not its
-//! own.
+//! If the state was not quiescent, the child is told that its parent's sessions do not belong to it. A raw clone system call,
+//! for example, runs no fork handlers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +26,13 @@ use crate::session::register::{is_attached, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// How long a fork waits for the library in all, but for memory that is parted from a file (`fork_lock`).
+/// How long a fork waits for the library in all. It may wait longer only while a thread parts memory from a file (`fork_lock`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
-/// How long a thread waits for another one that takes over.
+/// How long a thread waits while another thread takes over the parent's state.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// In `Words::taking`: a thread takes over, or has done so.
+/// In `Words::taking`: a thread takes over the parent's state, or has done so.
 const TAKING: u32 = 1;
 
 /// A fork that a thread is about to make.
@@ -40,11 +40,11 @@ const TAKING: u32 = 1;
 pub struct Underway {
     /// Above 1 if a signal handler forks while its thread does.
     depth: u32,
-    /// The writer is quiescent for it.
+    /// The writer is quiescent for this fork.
     held: bool,
-    /// Nobody changes anything else that the child takes over.
+    /// No thread is changing anything else that the child takes over.
     is_alone: bool,
-    /// `fork_lock` knows of it.
+    /// `fork_lock` counts this fork.
     is_counted: bool,
     found: Found,
 }
@@ -59,22 +59,22 @@ thread_local! {
     static UNDERWAY: Cell<Underway> = const { Cell::new(Underway::NONE) };
 }
 
-/// The C library calls us.
+/// The fork handlers are registered with the C library.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// The thread of the bridge is started again in a child by this function, if there is a bridge.
+/// The function that starts the thread of the bridge again in a child, if there is a bridge.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
-/// Has this function called in each child that could wait for others.
+/// Has this function called in each child whose fork waited for other threads.
 pub fn call_in_children(start_bridge: fn()) {
     START_BRIDGE.get_or_init(|| Box::new(start_bridge));
     watch();
 }
 
-/// Has the C library call us at each fork from now on.
+/// Has the C library call the fork handlers from now on.
 ///
-/// With the first session that writes: a program that only loads the library pays nothing. When the library is unloaded, as a
-/// plugin may be that it is linked into, the C library forgets the handlers.
+/// Called by the first session that writes, so a program that only loads the library pays nothing. When a plugin that contains
+/// the library is unloaded, the C library forgets the handlers.
 pub fn watch() {
     if !WATCHING.swap(true, Ordering::Relaxed) {
         // SAFETY: the handlers are functions that stay as long as they are registered.
@@ -82,7 +82,7 @@ pub fn watch() {
     }
 }
 
-/// Waiting and closing files are cancellation points.
+/// Runs uncancelled, because waiting and closing files are cancellation points.
 extern "C" fn before() {
     thread::uncancelled(prepare);
 }
@@ -99,10 +99,12 @@ fn prepare() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
-        // A signal handler that interrupts this library may find its locks held by its own thread.
+        // A signal handler that interrupts this library may find the library's locks held by its own thread. So its fork does
+        // not wait.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // The writer comes after that, because these threads may wait for it. It has a third of the time for itself.
+            // Waits for the writer last, because the other threads may wait for the writer themselves. A third of the time is
+            // reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
             let _ = process::guarded(|| {
@@ -118,12 +120,12 @@ fn prepare() {
     });
 }
 
-/// Brings the writer to rest, within this time.
+/// Brings the writer to rest, within `patience`.
 fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words();
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // A child that has taken nothing over forks: its own child inherits the unused state.
+        // A child that has taken over nothing forks: its own child inherits the unused state.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -179,7 +181,7 @@ fn take_note_in_child(underway: Underway) {
     }
     let (words, shared) = (parent.host.page.words(), parent.shared());
     if let Some(shared) = shared {
-        // Code memory that is shared must not change under the child's feet. Nor is a limit on files the child's end.
+        // Shared code memory must not change while the child uses it. And a limit on file sizes must not end the child.
         thread::quietly(|| parent.regions.part_in_child(&shared.status));
         clock::find_host();
         words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);
@@ -187,13 +189,14 @@ fn take_note_in_child(underway: Underway) {
     }
     let Underway { held, found, .. } = underway;
     let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
-    // Somebody may have been in the middle of a call for longer than a fork waits. Here no other thread holds the locks for a moment.
+    // Another thread may have been inside a call for longer than a fork waits. Then these locks are held, but no thread exists
+    // to release them.
     let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
-        // The next call will report a failure.
+        // If this fails, the next call will report the failure.
         let _ = process::guarded(|| take_over(parent, None).map(drop));
     }
 }
@@ -202,17 +205,17 @@ pub fn has_open_sessions(process: &Process) -> bool {
     process.sessions.iter().any(|place| place.load(Ordering::Relaxed) != 0)
 }
 
-/// The state that a child has inherited, unless that cannot be used.
+/// The state that a child has inherited, unless that state cannot be used.
 fn usable(parent: &Process) -> Option<Rest> {
     let rest = match WATCHING.load(Ordering::Relaxed) {
         true => Rest::of(parent.host.page.words().state.load(Ordering::Acquire)),
-        // There never was a session that writes.
+        // No session that writes was ever opened.
         false => Rest::NoWriter,
     };
     (rest != Rest::Disturbed && !parent.host.is_broken()).then_some(rest)
 }
 
-/// Whether the first call of a child makes its state from an inherited one.
+/// Whether the first call in a child can build its state from the parent's.
 pub fn can_be_taken_over(parent: &Process) -> bool {
     usable(parent).is_some()
 }
@@ -228,15 +231,16 @@ pub fn inheritor_for(handle: u64) -> Result<&'static Process> {
     take_over(parent, None)
 }
 
-/// The state of a child that opens a session itself: inherited sessions continue with the options of that one. `None` if there
-/// is nothing to take over.
+/// The state of a child that opens a session itself. The inherited sessions continue with the options of the new session.
+/// `None` if there is nothing to take over.
 pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
     usable(parent).filter(|_| has_open_sessions(parent))?;
     Some(Config::new(options).and_then(|config| take_over(parent, Some(config))))
 }
 
-/// Closes a session that a child has inherited and not used: nothing is taken over for that. `None` if it is not such a one.
+/// Closes a session that a child has inherited and not used. Nothing is taken over for that. `None` if the child has begun to
+/// use its sessions, or if this process is no such child.
 pub fn close_unused(handle: u64) -> Option<Result<()>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
     if parent.host.page.words().taking.load(Ordering::Acquire) == TAKING {
@@ -252,7 +256,7 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
     Some(ended)
 }
 
-/// Makes a child's state from the inherited one. `wanted`: the options of a session that it opens.
+/// Makes a child's state from the inherited state. `wanted`: the options of a session that the child opens.
 fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
     if reserve::is_short() {
         return Err(Error::NoMemory);
@@ -261,7 +265,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     let taking = &parent.host.page.words().taking;
     let end = Instant::now() + TAKE_OVER_TIMEOUT;
     while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread of the child is at it, or has done it.
+        // Another thread of the child takes over, or has done so.
         match process::current() {
             Ok(process) => return Ok(process),
             Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -275,7 +279,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
-/// The state of this process. In a child where another thread just makes it, once that is done, or as it is then.
+/// The state of this process. In a child, waits until `end` for another thread that is just making the state.
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =
@@ -289,8 +293,8 @@ pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
 
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
     let words = parent.host.page.words();
-    // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in this
-    // process, and of the threads that do only this one runs this code.
+    // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in
+    // this process, and only this one of the child's threads runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
     let before = writer.as_ref().map_or_else(|| parent.unstarted_config(), |writer| writer.config().cloned());
@@ -305,7 +309,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
 
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
-    // From here on nothing fails that would have to be tried again.
+    // From here on nothing fails that would require another attempt.
     process.allocator.inherit(&parent.allocator);
     process.collector.inherit(&parent.collector);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
@@ -344,14 +348,15 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     Ok(process.publish().unwrap_or(process))
 }
 
-/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed, and are tried again.
+/// Continues the sessions that a forked child has inherited. Sinks that cannot start count as failed, and are tried again
+/// later.
 fn continue_sessions(
     process: &'static Process,
     shared: &'static Shared,
     config: Config,
     inheritance: Option<Inheritance>,
 ) {
-    // Nobody else has it yet.
+    // Nobody else has the process's lock yet, so this does not fail.
     let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         lifecycle.open = open as u32;

@@ -1,4 +1,4 @@
-//! Handles: the name of a session in C, and the session that was open when a handle was looked up.
+//! Handles: how C names a session. Also `Ref`, an open session that was found by its handle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,14 +12,14 @@ use crate::sys::valgrind;
 /// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
 pub const TAG: u64 = 0x6a;
 
-/// The handle of a session that is opened.
+/// The handle of a session that is being opened.
 pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// The handle of the last session that was opened while no sink runs. It is compared before anything else:
-/// a runtime that always calls the library pays a load and a branch while nobody wants symbols. In a forked child it is still
-/// the parent's session, for which there is as little to do.
+/// The handle of the last session that was opened while no sink runs. Each call compares its handle with this one first. So a
+/// runtime that always calls the library pays a load and a branch while nobody wants symbols. In a forked child this is still
+/// the parent's session, for which there is nothing to do either.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
 /// Has no tag, and is no value that a caller passes by mistake.
@@ -31,7 +31,7 @@ pub fn is_off(handle: u64) -> bool {
     handle == OFF.load(Ordering::Relaxed)
 }
 
-/// A session that was open when it was looked up.
+/// A session that was open when its handle was looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Ref {
     pub process: &'static Process,
@@ -41,15 +41,15 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether no sink is running, so that there is nothing to do: because the session has none, or because it was closed
-    /// meanwhile, which `still_open` tells.
+    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed meanwhile:
+    /// `still_open` tells which.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
-    /// A call that raced with the close of its session may or may not have been written, and says so. The closing side has
-    /// made a barrier between ending the session and reading the records a last time.
+    /// Reports whether the session is still open. The record of a call that raced with a close may be lost. The closing side
+    /// makes a barrier between ending the session and reading the records for the last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
         self.shared.order();
@@ -60,15 +60,15 @@ impl Ref {
         }
     }
 
-    /// The result of a call. A close meanwhile ends all ids, and the writer that makes room and answers: a call that failed for
-    /// that reports the close, and not what followed from it.
+    /// The result of a call. A close ends all ids, and ends the writer that makes room and answers. A call that fails because
+    /// of a close meanwhile reports the close, not its consequence.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)
     }
 }
 
-/// The place of a session that is open.
+/// The place of an open session.
 #[inline]
 pub fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
     let place = &process.sessions[place_number(handle)];
@@ -98,14 +98,14 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Notes whether the session is off, and stays so until a call changes that. The caller holds the process's lock.
+/// Notes in `OFF` whether the session is off, and stays off until a call changes that. The caller holds the process's lock.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;
     OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 
-/// Forgets that a session is off, unless a later one is.
+/// Removes this session's handle from `OFF`, but keeps a later session's handle.
 pub fn forget_off(handle: u64) {
     let _ = OFF.compare_exchange(handle, NO_HANDLE, Ordering::Relaxed, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! The state under the process's lock: open sessions, and the start and the end of the writer and of its sinks.
+//! The state under the process's lock: the open sessions, and how the writer and its sinks start and stop.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,18 +19,17 @@ use crate::sys::thread::Thread;
 use crate::sys::{barrier, debug, descriptors, host_fds, panic_guard, rights, thread};
 use crate::writer::{self, Inheritance, Writer};
 
-/// The longest that closing and the exit of the process wait for the writer, and that a flush with no time given does.
+/// The longest that a close and the exit of the process wait for the writer. Also the default timeout of a flush.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many times all registrations of this process and its parents have ended with a writer.
+/// How many writers have ended in this process and its parents. With each of them all registrations ended.
 static ENDS: AtomicU32 = AtomicU32::new(0);
 
-/// See `ENDS`.
 pub fn ends() -> u32 {
     ENDS.load(Ordering::Acquire)
 }
 
-/// What the writer works for.
+/// What a writer needs.
 #[derive(Clone, Copy)]
 pub struct Parts {
     pub host: &'static Host,
@@ -41,27 +40,27 @@ pub struct Parts {
 /// See the module's description.
 #[derive(Default)]
 pub struct Lifecycle {
-    /// Number of open sessions.
     pub open: u32,
-    /// When the call that has this gives up waiting.
+    /// When the call that holds the lock stops waiting.
     end: Option<Instant>,
     pub running: Option<Running>,
-    /// A writer that opens its files longer than the call waited that has started it.
+    /// A writer that is still opening its files, although the call that started the writer has stopped waiting.
     starting: Option<Starting>,
-    /// The writer between two threads.
+    /// The writer, while no thread runs it.
     writer: Option<Box<Writer>>,
-    /// Where it comes back to from the thread that runs it. Kept when it did not stop in time and may still.
+    /// Receives the writer from the thread that runs it. Kept if the writer did not stop in time, because the writer may still
+    /// stop later.
     home: Option<Take<Box<Writer>>>,
-    /// Threads of ours.
+    /// The library's threads.
     threads: Vec<Thread>,
     unstarted: Option<Unstarted>,
 }
 
-/// What a forked child takes over, while its sinks cannot start.
+/// What a forked child has inherited, while its sinks cannot start.
 struct Unstarted {
     config: Config,
     inheritance: Inheritance,
-    /// When a call that registers something tries again. Not after a start that nobody could wait for.
+    /// When a registering call tries again to start the sinks. `None` after a start that timed out.
     again: Option<Retry>,
 }
 
@@ -83,9 +82,9 @@ impl Running {
     }
 }
 
-/// Sinks that the writer starts and stops.
+/// A change of the sinks that the writer has been asked for.
 struct Changing {
-    /// What the sessions wanted before.
+    /// The options before the change.
     before: Config,
     answer: Take<Result<()>>,
 }
@@ -93,22 +92,23 @@ struct Changing {
 /// A writer thread that has not opened its files yet.
 struct Starting {
     config: Config,
-    /// Whether a sink could be opened.
+    /// Receives whether a sink could be opened.
     is_open: Take<bool>,
 }
 
 impl Lifecycle {
-    /// A call begins that gives up at this time.
+    /// A call begins. It stops waiting at `end`.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
     }
 
-    /// How long the call may wait still.
+    /// How long the call may still wait.
     pub fn left(&self) -> Duration {
         self.end.map_or(STOP_TIMEOUT, |end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Takes note of sessions that have ended while another call had this. If none is left, the writer ends as soon as it can.
+    /// Subtracts sessions that were closed while another call held the lock. If no session is left, asks the writer to end,
+    /// without waiting.
     pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
         if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
@@ -118,7 +118,7 @@ impl Lifecycle {
         }
     }
 
-    /// Opens the sinks and starts the writer, if there is anything to write to. What a forked child takes over is kept until that
+    /// Opens the sinks and starts the writer, if a sink is wanted. What a forked child has inherited is kept until a start
     /// succeeds.
     pub fn start(&mut self, parts: Parts, config: Config, inheritance: Option<Inheritance>) -> Result<()> {
         let (mut inheritance, before) = match self.unstarted.take() {
@@ -134,7 +134,7 @@ impl Lifecycle {
         started
     }
 
-    /// In a forked child whose sinks could not start: tries again, if that is due or `at_once`.
+    /// In a forked child whose sinks could not start: tries again, if a new attempt is due or `at_once`.
     pub fn start_again(&mut self, parts: Parts, at_once: bool) -> Result<()> {
         let Some(unstarted) = &self.unstarted else { return Ok(()) };
         if !at_once && !unstarted.again.as_ref().is_some_and(Retry::is_due) {
@@ -144,26 +144,26 @@ impl Lifecycle {
         self.start(parts, config, None).or(Err(Error::SinkFailed))
     }
 
-    /// The sinks that a forked child could not start so far, and `Sinks::REMEMBER`.
+    /// The sinks that a forked child could not start so far, with `Sinks::REMEMBER` if they were to remember code.
     pub fn unstarted(&self) -> Sinks {
         self.unstarted_config().map_or(Sinks::NONE, |config| {
             config.sinks.with(if config.remember { Sinks::REMEMBER } else { Sinks::NONE })
         })
     }
 
-    /// With which options it tries that.
+    /// The options with which a forked child tries to start its sinks.
     pub fn unstarted_config(&self) -> Option<&Config> {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// What it hands down to a child of its own.
+    /// What this process, whose sinks could not start so far, passes on to its own child.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
 
     fn start_with(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
-        // A session that writes nothing completes no other process's files, and makes nothing that needs to be cleaned up.
+        // A session that writes nothing recovers no files of dead processes, and creates nothing that must be cleaned up.
         if !config.starts_writer() {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
@@ -176,14 +176,14 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // It takes the kernel milliseconds where there are several threads: then the writer does it.
+            // With several threads the kernel needs milliseconds for this. Then the writer registers later.
             barrier::register();
         }
-        // First: without it nobody can say who else writes to the files that the writer opens.
+        // This thread must exist before the writer opens files: only it can find out who else writes to them.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
         let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())));
-        // Unasked, the files of others are not for a process that may do more than they.
+        // A process with more rights than other processes of its user does not touch their files unless asked to.
         let by_default = !shared.pool.is_open() && !rights::are_more();
         let recover = inheritance.is_none() && (config.recover || by_default);
         let (home, come_home) = oneshot();
@@ -193,7 +193,7 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // Last: the kernel lets it run when this one waits.
+        // The writer gets its work last, because the kernel lets it run when this thread waits.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -211,15 +211,16 @@ impl Lifecycle {
         self.starting = Some(Starting { config, is_open });
         let started = self.finish_start(shared);
         if inheritance.is_some() && started.is_err() {
-            // The child goes on without sinks. Nobody else waits for these.
+            // The child continues without sinks. The writer ends when it finds that nobody waits for it.
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
             if let Some(inherited) = &inheritance.regions {
-                // Here, where the descriptors are that the child has inherited.
+                // On this thread, because its descriptor table holds the inherited descriptors. The writer has a separate
+                // table.
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
-            // On a slow disk it goes on by itself.
+            // On a slow disk the writer continues alone after the timeout.
             if is_ready.take(self.left()) == Err(Missing::Never) {
                 return Err(Error::Internal);
             }
@@ -227,7 +228,7 @@ impl Lifecycle {
         started
     }
 
-    /// Waits until a writer that was started has opened its files.
+    /// Waits until a started writer has opened its files.
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(Starting { config, is_open }) = self.starting.take() else { return Ok(()) };
         match is_open.take(self.left()) {
@@ -245,30 +246,31 @@ impl Lifecycle {
         }
     }
 
-    /// The same for a start that an earlier call has given up waiting for.
+    /// As `finish_start`, for a start that an earlier call stopped waiting for.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // That call's concern.
+        // That no sink could be opened concerned the earlier call, so this call ignores that error.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
-    /// Waits until the writer has done what an earlier call has given up waiting for.
+    /// Waits for what the writer still does for an earlier call that stopped waiting.
     pub fn finish_earlier(&mut self, shared: &Shared) -> Result<()> {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
-            // That call's concern.
+            // Other errors concerned the earlier call, so this call ignores them.
             _ if self.running.is_some() => Ok(()),
-            // A writer that is to end has records yet. Nobody may say meanwhile that there is nothing to write.
+            // A writer that was asked to end may still be writing records. Until it has ended, no call may report that nothing
+            // is left to write.
             _ => self.fetch_writer(),
         }
     }
 
-    /// Whether sinks may start at any moment, and no call waits for that.
+    /// Whether sinks may start at any moment while no call waits for them.
     pub fn is_starting(&self) -> bool {
         self.starting.is_some()
     }
 
-    /// Takes the writer back from a thread that has run it, or will have.
+    /// Takes the writer back from the thread that has run it, or will have run it.
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = self.home.take() else { return Ok(()) };
         match home.take(self.left()) {
@@ -291,8 +293,8 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// A session joins those that are open. Nobody has to start what nobody has asked for so far, but to remember, or to write
-    /// where so far code is only remembered.
+    /// A session joins the open ones. Starts its sinks only if the writer has only remembered code so far. Has the writer
+    /// remember code if this session is the first to ask for that.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let only_remembers = running.config.asked_for() == Sinks::NONE;
@@ -301,13 +303,12 @@ impl Lifecycle {
             return Ok(());
         }
         match self.change(shared, config, on, Sinks::NONE) {
-            // The other one runs.
+            // At least one of the sinks runs.
             Err(Error::SinkFailed) => Ok(()),
             result => result,
         }
     }
 
-    /// Starts sinks.
     pub fn enable(&mut self, parts: Parts, config: Config) -> Result<()> {
         let shared = parts.shared;
         self.finish_earlier(shared)?;
@@ -328,7 +329,6 @@ impl Lifecycle {
         }
     }
 
-    /// Stops sinks.
     pub fn disable(&mut self, parts: Parts, sinks: Sinks) -> Result<()> {
         let shared = parts.shared;
         self.finish_earlier(shared)?;
@@ -343,11 +343,12 @@ impl Lifecycle {
         };
         let mut left = shared.status.sinks().without(sinks);
         if !running.config.sinks.has(Sinks::GDB) {
-            // It has started by itself, for what the others know.
+            // The gdb sink was started automatically, to report what other sinks write. Alone it does not keep the writer
+            // running.
             left = left.without(Sinks::GDB);
         }
         if parts.regions.all().next().is_none() {
-            // Nothing is in a region that would have to be written.
+            // Without regions the region sink has nothing to write.
             left = left.without(Sinks::REGION);
         }
         if left == Sinks::NONE && !running.config.remember {
@@ -357,7 +358,7 @@ impl Lifecycle {
         self.change(shared, &config, Sinks::NONE, sinks)
     }
 
-    /// Has the running writer start or stop sinks.
+    /// Has the running writer start or stop sinks, and waits.
     fn change(&mut self, shared: &Shared, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
         let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
         let mut config = running.config.with_sinks_of(wanted, on);
@@ -377,7 +378,7 @@ impl Lifecycle {
         self.finish_change(shared)
     }
 
-    /// Waits until the writer has done so.
+    /// Waits until the writer has changed the sinks.
     fn finish_change(&mut self, shared: &Shared) -> Result<()> {
         let left = self.left();
         let Some(running) = &mut self.running else { return Ok(()) };
@@ -387,7 +388,7 @@ impl Lifecycle {
                 if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
                     running.config = before;
                 }
-                // One that has started by itself was not asked for.
+                // A gdb sink that was started automatically is not part of the options.
                 let by_itself = Sinks::GDB.without(running.config.sinks);
                 running.config.sinks = shared.status.sinks().without(by_itself);
                 result
@@ -400,7 +401,7 @@ impl Lifecycle {
         }
     }
 
-    /// Removes the files of sinks that were stopped before, if that is asked for. Waits for a writer that is to end.
+    /// Removes the files of stopped sinks, if the options ask for that. Waits for a writer that is about to end.
     pub fn remove_files(&mut self) -> Result<()> {
         if self.running.is_none() {
             self.fetch_writer()?;
@@ -417,11 +418,11 @@ impl Lifecycle {
         self.fetch_writer()
     }
 
-    /// Ends the writer thread once it has written everything. `off`: with sessions open.
+    /// Ends the writer thread once it has written everything. `off`: sessions stay open.
     pub fn stop(&mut self, shared: &Shared, off: bool) -> Result<()> {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
-                // Just now.
+                // The files were opened just now.
                 Some((Some(true), config)) => self.running = Some(Running::new(config)),
                 // The writer ends by itself as soon as it has opened its files.
                 _ => return Err(error),
@@ -451,22 +452,21 @@ impl Lifecycle {
     }
 }
 
-/// What a writer thread begins with. It opens all files itself, in its own table of descriptors.
+/// What a writer thread begins with. The thread opens all files itself, in a separate descriptor table.
 struct Begin {
     writer: Box<Writer>,
     config: Config,
-    /// Dead processes come first.
+    /// Whether to recover the files of dead processes first.
     recover: bool,
-    /// Gets the writer back.
+    /// Where the thread returns the writer.
     home: Give<Box<Writer>>,
-    /// Gets the answer: whether a sink could be opened.
+    /// Receives whether a sink could be opened.
     opened: Give<bool>,
-    /// In a forked child: brings what it takes over, and gets to know when that is done.
+    /// In a forked child: delivers what the child inherits, and receives word when the writer has taken it over.
     inherited: Option<(Take<Inheritance>, Give<()>)>,
 }
 
 impl Begin {
-    /// The body of the thread.
     fn run(self) {
         panic_guard::enter_for_good();
         descriptors::separate();

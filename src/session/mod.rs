@@ -1,4 +1,4 @@
-//! Sessions: the calls, and how they begin, continue in a forked child, and end.
+//! Sessions: their calls, and how they begin, continue in a forked child, and end.
 
 mod alloc;
 mod autoload;

@@ -1,4 +1,4 @@
-//! The opening of a session.
+//! How a session opens.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,13 +15,12 @@ use crate::session::{autoload, explain, fork};
 use crate::sys::{loader, reserve, thread};
 use crate::writer::recover;
 
-/// A session that was opened.
 pub struct Opened {
     pub handle: u64,
     pub asks_for_bridge: bool,
 }
 
-/// Opens a session in this process; in a forked child first takes over its parent's.
+/// Opens a session in this process. In a forked child, first takes over the parent's sessions.
 pub fn open(options: &Options) -> Result<Opened> {
     loader::look_up();
     autoload::arm();
@@ -33,7 +32,7 @@ pub fn open(options: &Options) -> Result<Opened> {
         None => process::current_or_new()?,
     };
     if !process.host.page.kept_by_kernel {
-        // Kernels before 4.14: without this no child would know that it is one. A raw clone system call goes unnoticed there.
+        // Before Linux 4.14 only this handler lets a child know that it is one. A raw clone system call goes unnoticed there.
         fork::watch();
     }
     if process.host.is_broken() {
@@ -43,7 +42,7 @@ pub fn open(options: &Options) -> Result<Opened> {
     let opened = open_in(process, options);
     explain::opened(&opened.as_ref().map(|_| process.shared().map(|shared| &*shared.status)).map_err(|error| *error));
     if let Err(error) = &opened {
-        // Sinks and the thread have said more already.
+        // The sinks and the thread have set a more exact text already.
         if !matches!(error, Error::NoSink | Error::Thread) {
             process.host.last_error.set(error.to_string());
         }
@@ -56,7 +55,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Opened> {
     explain::decided(&config);
     let asks_for_bridge = config.bridge;
     if config.starts_writer() || config.bridge {
-        // Before any lock.
+        // Before any lock is taken.
         loader::keep_this_loaded();
         fork::watch();
     }
@@ -65,17 +64,17 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Opened> {
     Ok(Opened { handle, asks_for_bridge })
 }
 
-/// Opens it while no other call opens or closes any.
+/// Opens the session while no other call opens or closes one.
 fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Config) -> Result<u64> {
     let shared = process.engine_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
     lifecycle.finish_earlier(shared)?;
     if lifecycle.open == 0 && lifecycle.running.is_some() {
-        // The call that has started it did not wait for it.
+        // The call that started this writer did not wait for it.
         if lifecycle.stop(shared, false) == Err(Error::Timeout) {
             return Err(Error::Timeout);
         }
     }
-    // The place comes first: nothing else would have to be undone.
+    // The place comes first, because later steps would have to be undone if no place is free.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &lifecycle.running {

@@ -1,7 +1,7 @@
-//! What this process has: made by the first session, left by a fork, never freed.
+//! The library's state of this process: made by the first session, left behind by a fork, never freed.
 //!
-//! Nothing here is ever freed, so that a call that races with `close` finds valid memory. A forked child recognises by the
-//! fork page that it inherited a copy whose locks and queues may be in any state, touches none of these, and makes its own
+//! Nothing here is ever freed, so a call that races with `close` finds valid memory. In a forked child the fork page says that
+//! this is a copy, whose locks and queues may be in any state. The child touches none of them, and makes a separate state
 //! (`fork`).
 
 use std::ptr;
@@ -32,8 +32,8 @@ pub struct Process {
     /// Counts the forks between the first process and this one.
     pub generation: u16,
     pub host: Host,
-    /// The parent's state, of which the child uses nothing that is not taken over: known here so that a leak checker in a child
-    /// sees that it is not lost.
+    /// The parent's state. The child uses only the parts that it takes over. Kept here so that a leak checker in a child sees
+    /// that the memory is not lost.
     inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
@@ -41,16 +41,16 @@ pub struct Process {
     /// Number of the next session.
     pub serial: AtomicU32,
     lifecycle: TimedLock<Lifecycle>,
-    /// As of the last call that had `lifecycle`.
+    /// `Lifecycle::unstarted`, as the last call that held `lifecycle` left it.
     unstarted: AtomicU32,
-    /// Sessions that were closed while another call had `lifecycle` for too long.
+    /// Number of sessions that were closed while another call held `lifecycle` for too long.
     closed_meanwhile: AtomicU32,
     shared: OnceCell<Shared>,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
     /// Regions that are cut into pieces.
     pub allocator: Allocator,
-    /// What runtimes tell by way of Intel's JIT profiling API.
+    /// What runtimes report through Intel's JIT profiling API.
     pub collector: Collector,
     /// Calls of the host, if they are checked.
     pub checked: Checked,
@@ -58,7 +58,7 @@ pub struct Process {
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
-/// The state of this process; an error if there is none yet or if it is the parent's.
+/// The state of this process. An error if there is none yet, or if it is the parent's.
 #[inline]
 pub fn current() -> Result<&'static Process> {
     // SAFETY: what is published here is never freed.
@@ -75,13 +75,13 @@ pub fn current_shared() -> Option<&'static Shared> {
     current().ok()?.shared()
 }
 
-/// The state of this process or, in a child that has not made its own yet, of the one that it was forked from.
+/// The state of this process. In a child that has not made a state yet, the state of the process that it was forked from.
 pub fn current_or_inherited() -> Option<&'static Process> {
     // SAFETY: as above.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The state of this process, made if need be.
+/// The state of this process. Makes it if necessary.
 pub fn current_or_new() -> Result<&'static Process> {
     let inherited = current_or_inherited();
     let generation = match inherited {
@@ -112,7 +112,7 @@ pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 
-/// As `guarded`, for what accesses files or waits: the calls for that are cancellation points of POSIX threads.
+/// As `guarded`, for a body that accesses files or waits: such calls are cancellation points of POSIX threads.
 pub fn blocking_guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     thread::uncancelled(|| guarded(body))
 }
@@ -130,7 +130,7 @@ fn broken() -> Error {
 }
 
 impl Process {
-    /// A state for this process, which nobody has seen yet.
+    /// A new state for this process, which no other thread has seen.
     pub fn new(generation: u16, inherited: Option<&'static Process>) -> Result<Box<Process>> {
         Ok(Box::new(Process {
             generation,
@@ -150,7 +150,7 @@ impl Process {
         }))
     }
 
-    /// Makes it the state of this process, unless another thread was faster, whose is returned then.
+    /// Makes this the state of this process. If another thread was faster, returns that thread's state.
     pub fn publish(&'static self) -> Option<&'static Process> {
         let (old, new) = (self.inherited.map_or(ptr::null(), ptr::from_ref), ptr::from_ref(self));
         match CURRENT.compare_exchange(old.cast_mut(), new.cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
@@ -166,8 +166,8 @@ impl Process {
         self.host.page.same_process()
     }
 
-    /// Opening and closing exclude each other. Runs `body`, unless another call takes until `end`, which is also as long as `body` may
-    /// wait for the writer.
+    /// Runs `body` with the lock of the lifecycle, under which sessions open and close. Fails if another call holds the lock
+    /// until `end`. `body` may also wait for the writer until `end`.
     pub fn with_lifecycle<T>(&self, end: Instant, body: impl FnOnce(&mut Lifecycle) -> Result<T>) -> Result<T> {
         let mut lifecycle = self.lifecycle.lock_until(end).ok_or(Error::Timeout)?;
         lifecycle.begin(end);
@@ -179,28 +179,28 @@ impl Process {
         result
     }
 
-    /// The sinks that this process, a forked child, could not start so far, and `Sinks::REMEMBER`. It has not taken its parent's code
-    /// over yet.
+    /// The sinks that this forked child could not start so far, and `Sinks::REMEMBER`. Until they start, the child has not
+    /// taken over its parent's code.
     pub fn unstarted(&self) -> Sinks {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// With which options it tries that. For its own child, where no other thread is.
+    /// The options with which this process tries to start those sinks. Called in its own child, where no other thread exists.
     pub fn unstarted_config(&self) -> Option<Config> {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// What it hands down to its own child.
+    /// What this process passes on to its own child.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
-    /// A session has ended, and the call that ends it does not wait any longer to say so.
+    /// Called when a session was closed by a call that could not get the lock in time.
     pub fn is_closed_meanwhile(&self) {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// False if it takes longer than until `end`, as may the call of another thread that opens or closes a session.
+    /// Removes files at exit. False if that is not done by `end`, for instance while another thread opens or closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
         self.with_lifecycle(end, Lifecycle::remove_files).is_ok()
     }
@@ -211,7 +211,7 @@ impl Process {
         self.shared.get()
     }
 
-    /// What the writer works for.
+    /// What a writer needs.
     pub fn parts(&'static self, shared: &'static Shared) -> Parts {
         Parts { host: &self.host, shared, regions: &self.regions }
     }

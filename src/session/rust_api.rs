@@ -1,4 +1,4 @@
-//! A session as Rust programs have it.
+//! The Rust interface of a session.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::sys::{panic_guard, valgrind};
 #[derive(Debug)]
 pub struct Session(u64);
 
-/// Opens a session, and starts the bridge if it asks for that.
+/// Opens a session, and starts the bridge if the options ask for it.
 pub(crate) fn open(options: &Options) -> Result<Session> {
     let opened = opening::open(options)?;
     if opened.asks_for_bridge {
@@ -28,22 +28,23 @@ pub(crate) fn open(options: &Options) -> Result<Session> {
     Ok(Session(opened.handle))
 }
 
-/// Runs a call of the Rust interface: one that is refused is counted, and [`last_error`] says why, as in C.
+/// Runs a call of the Rust interface. If the call is refused, the refusal is counted, and [`last_error`] says why, as in C.
 #[inline]
 fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     valgrind::without_races(|| panic_guard::as_one_call(|| body().inspect_err(|&error| refused(error))))
 }
 
 impl Session {
-    /// Opens a session, and with the first one starts the sinks and the background thread; `jitsym_init` in C.
+    /// Opens a session. The first session starts the sinks and the background thread; `jitsym_init` in C.
     pub fn open(options: &Options) -> Result<Session> {
         told(|| open(options))
     }
 
-    /// Registers code: from now on samples in it belong to its name; `jitsym_register` in C.
+    /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
     ///
-    /// After [`Error::Timeout`](crate::Error::Timeout) the code may be registered as well: the sink for the unwinder or for valgrind does not know of it before a
-    /// [`flush`](Session::flush). [`unregister_range`](Session::unregister_range) ends it.
+    /// After [`Error::Timeout`](crate::Error::Timeout) the code may be registered as well, but the sink for the unwinder or for
+    /// valgrind does not know of the code before a [`flush`](Session::flush). [`unregister_range`](Session::unregister_range)
+    /// ends the registration.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {
             let session = find(self.0)?;
@@ -55,32 +56,33 @@ impl Session {
         })
     }
 
-    /// Tells that code runs at another address now; `jitsym_move` in C.
+    /// Reports that code runs at another address now; `jitsym_move` in C.
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         told(|| find(self.0)?.move_code(id, target))
     }
 
-    /// Tells that code is gone; `jitsym_unregister` in C.
+    /// Reports that code is gone; `jitsym_unregister` in C.
     pub fn unregister(&self, id: Id) -> Result<()> {
         told(|| find(self.0)?.unregister(id))
     }
 
-    /// Tells that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
+    /// Reports that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, false))
     }
 
-    /// As [`unregister_range`](Session::unregister_range), and the memory is unmapped next; with `JITSYM_RANGE_UNMAP` in C.
+    /// As [`unregister_range`](Session::unregister_range), for memory that the caller unmaps next; with `JITSYM_RANGE_UNMAP` in
+    /// C.
     ///
     /// # Safety
-    /// Whole pages of the range are not read, written or run any more until they are unmapped, and they are unmapped before anything
-    /// else is mapped there.
+    /// Whole pages of the range are not read, written or run until they are unmapped. They are unmapped before anything else is
+    /// mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// What is wanted at present; `jitsym_wanted` in C. For a host that would make names and tables only to have them thrown away.
-    /// It takes no lock and makes no system call, and nothing follows from it: also not in a forked child.
+    /// What the sinks want at present; `jitsym_wanted` in C. For a host that would otherwise make names and tables that nobody
+    /// reads. Takes no lock, makes no system call and changes nothing, even in a forked child.
     ///
     /// ```
     /// use jitsym::{Options, Session, Sinks, Wanted};
@@ -107,8 +109,8 @@ impl Session {
         told(|| find(self.0)?.flush(Some(timeout)))
     }
 
-    /// The counters of this process, over all sessions; `jitsym_get_stats` in C. Registrations that are still on their way
-    /// are not counted yet.
+    /// The counters of this process, over all sessions; `jitsym_get_stats` in C. Registrations that the writer has not read yet
+    /// are not counted.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, Session, Sinks};
@@ -150,11 +152,11 @@ impl Session {
     }
 
     /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). So every
-    /// profiler that reads ELF files names the code in it with no further step. Code in it is registered as elsewhere, with the
-    /// address where it runs.
+    /// profiler that reads ELF files names the code in the region with no further step. Code in a region is registered like
+    /// other code, with the address where it runs.
     ///
-    /// If there can be no file, which [`last_error`] explains, the memory is there all the same, and code in it goes to the
-    /// other sinks. It stays when the session is closed.
+    /// If the file cannot be made, which [`last_error`] explains, the region still gets its memory, and the other sinks name
+    /// the code in it. The region stays when the session is closed.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, RegionOptions, Session};
@@ -191,43 +193,43 @@ impl Session {
         told(|| find(self.0)?.create_region(options))
     }
 
-    /// Turns existing memory of the runtime into a region, whole pages of it: a private mapping of an ELF file with the same bytes
-    /// and protections takes its place; `jitsym_region_adopt` in C. Its description lists the changes for the runtime.
+    /// Turns whole pages of the runtime's memory into a region: a private mapping of an ELF file with the same bytes and
+    /// protections takes their place; `jitsym_region_adopt` in C. The description there lists what changes for the runtime.
     ///
     /// # Safety
-    /// During the call nobody writes to the memory or changes its protection, on any thread: such writes may be lost. Others
-    /// may execute it.
+    /// During the call no thread writes to the memory or changes its protection: such writes may be lost. Threads may execute
+    /// the memory.
     pub unsafe fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.adopt_region(addr, size))
     }
 
-    /// Makes a region with two views larger, at its end: up to `size` bytes in all. Nothing that is there moves;
+    /// Makes a region with two views larger, at its end: up to `size` bytes in all. What is there keeps its address;
     /// `jitsym_region_grow` in C.
     pub fn grow_region(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.grow_region(exec, size))
     }
 
-    /// Gives whole pages of a region back, which read zero afterwards; `jitsym_region_discard` in C.
+    /// Gives whole pages of a region back. They read as zero afterwards; `jitsym_region_discard` in C.
     ///
     /// # Safety
-    /// Nobody runs code there, or has a reference to what lies there.
+    /// Nobody runs code in these pages, or has a reference to what lies there.
     pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.discard_region(addr, size))
     }
 
-    /// Ends the region that begins here; `jitsym_region_release` in C. A region that was created is unmapped. One that was adopted
-    /// becomes plain memory again, with the same bytes and protections.
+    /// Ends the region that begins here; `jitsym_region_release` in C. A created region is unmapped. An adopted region becomes
+    /// plain memory again, with the same bytes and protections.
     ///
     /// # Safety
-    /// Nobody runs code in memory that was created, or has a reference to what lies there, in either view. For memory that was
-    /// adopted the same holds as for [`adopt_region`](Session::adopt_region).
+    /// For a created region: nobody runs code in its memory, or has a reference to what lies there, in either view. For adopted
+    /// memory the same holds as for [`adopt_region`](Session::adopt_region).
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.release_region(exec))
     }
 
-    /// Hands out code memory: a piece of a region of the library's, which is at least `size` bytes long; `jitsym_alloc` in C.
-    /// `alignment` is a power of two up to 4096, or 0. A call from `near` can reach the piece by a displacement of 32 bits, if
-    /// that is not 0. The piece stays when the session is closed.
+    /// Hands out code memory: a piece of one of the library's regions, at least `size` bytes long; `jitsym_alloc` in C.
+    /// `alignment` is a power of two up to 4096, or 0. If `near` is not 0, a call from `near` can reach the piece with a
+    /// displacement of 32 bits. The piece stays when the session is closed.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, Session};
@@ -255,7 +257,7 @@ impl Session {
         told(|| find(self.0)?.alloc(size, alignment, near))
     }
 
-    /// Takes back the end of a piece, in which no code is registered; `jitsym_shrink` in C.
+    /// Takes back the end of a piece. No code is registered in that part; `jitsym_shrink` in C.
     ///
     /// # Safety
     /// Nobody has a reference to what lies there, or runs it.
@@ -279,7 +281,7 @@ impl Session {
     /// Closes the session, and reports a failure to write; `jitsym_close` in C.
     pub fn close(self) -> Result<()> {
         told(|| close(self.0))
-        // Dropping it closes again, which is refused.
+        // Dropping the session closes it again, which is refused without effect.
     }
 
     /// The handle for C, which now has to close the session.

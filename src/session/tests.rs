@@ -1,4 +1,4 @@
-//! Sessions with a sink that counts: what the applier tells it, late start, forked children, opening and closing.
+//! Sessions with a sink that counts: what the applier tells the sink, late start, forked children, opening and closing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::sink::{self, Close};
 const LONG: Duration = Duration::from_secs(60);
 const COUNTING: Sinks = counting::KIND.bit;
 
-/// A process has its sessions together, so that one of these tests runs at a time.
+/// All sessions of a process share its sinks, so only one of these tests runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,14 +30,14 @@ fn register(session: &Session, addr: u64, name: &str) -> Id {
     session.register(&Code { bytes: Bytes::Here(&[0xc3; 16]), ..Code::new(addr, 16, name) }).unwrap()
 }
 
-/// In the order of addresses.
+/// The names of live code, in the order of addresses.
 fn names(seen: &Seen) -> Vec<(u64, &str)> {
     let mut names: Vec<_> = seen.live.values().map(|(addr, name)| (*addr, name.as_str())).collect();
     names.sort_unstable();
     names
 }
 
-/// The end of all code from an address on, stamped by a clock that is ahead.
+/// A record that ends all code from an address on, stamped by a clock that is ahead.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -70,7 +70,7 @@ impl Fill for EndAhead {
     }
 }
 
-/// What was registered before a flush has reached the sinks after it, also if the clock of the thread is ahead of the writer's.
+/// After a flush, everything registered before has reached the sinks, even if the thread's clock is ahead of the writer's.
 #[test]
 fn a_flush_finds_what_is_stamped_ahead() {
     let _alone = alone();
@@ -82,7 +82,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // As by the thread itself.
+    // As if the thread itself had made the request.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);
@@ -90,7 +90,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     session.close().unwrap();
 }
 
-/// With plain parts, and with others, whose bytes are nowhere either.
+/// With plain parts, with a name that has to be changed and bytes that cannot be read, and without a file.
 #[test]
 fn a_name_ends_with_file_and_line() {
     let _alone = alone();
@@ -222,8 +222,8 @@ fn all_sinks_are_those_that_there_are() {
     assert_eq!(sink::every(), Sinks::ALL.with(COUNTING));
 }
 
-/// Refusals of this interface are counted and put into words, as those of C are. A reason that was noted in a call which succeeded is
-/// none of a later one's.
+/// Refusals of the Rust interface are counted and explained like those of the C interface. A reason noted in a call that
+/// succeeded is not reported for a later call.
 #[test]
 fn refusals() {
     let _alone = alone();

@@ -1,12 +1,12 @@
-//! What a session wants to be told, for hosts that ask before they describe code.
+//! Which parts of code descriptions the sinks want, for hosts that ask before they describe code.
 
 use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
 use crate::sink;
 
-/// Answers for the session that a handle names. Nothing is changed, waited for or taken over, so that a signal handler can ask
-/// too. A handle that names no open session wants nothing.
+/// Answers for the session that a handle names. Changes nothing, waits for nothing and takes over nothing, so a signal handler
+/// can ask too. A handle that names no open session wants nothing.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {
         return Wanted::default();
@@ -19,7 +19,7 @@ pub fn wanted(handle: u64) -> Wanted {
         return Wanted::default();
     };
     let sinks = match shared.wanted() {
-        // Whoever registers something has them tried again.
+        // The next registration tries to start these sinks again.
         Sinks::NONE => sink::with_wants(process.unstarted()),
         sinks => sinks,
     };

@@ -5,6 +5,7 @@ pub mod counting;
 pub mod gdb;
 mod interface;
 pub mod jitdump;
+mod owned_file;
 pub mod perf_map;
 #[cfg(test)]
 pub mod random;

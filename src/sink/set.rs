@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Dialect, Sinks};
+use crate::format::file_names::{parse, FileKind, JITDUMPS};
 use crate::queue::spool::layout::{Files, Progress};
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
-use crate::sink::jitdump::file_names::is_name_of;
 use crate::sink::jitdump::left::forget_places;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
@@ -167,7 +167,7 @@ impl SinkSet {
             let path = path_of(&files.map_path);
             let dialect = if files.simpleperf { Dialect::Simpleperf } else { Dialect::Perf };
             let mut map = PerfMap::at(path.clone(), dialect, 0, self.status.clone());
-            let lines = check_name(&path, |name| name == OsStr::new(&PerfMap::name_of(pid)))
+            let lines = check_name(&path, |(of, kind)| (of, kind) == (pid, FileKind::PerfMap))
                 .and_then(|()| map.adopt(&state_of_map, next_map, state.map_is_shared, may_be_locked));
             match lines {
                 Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
@@ -180,8 +180,8 @@ impl SinkSet {
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);
             self.dump = Jitdump::at(path.clone(), 0, self.status.clone());
-            let result =
-                check_name(&path, |name| is_name_of(name, pid)).and_then(|()| self.dump.adopt(&state, may_be_locked));
+            let is_own = |(of, kind)| of == pid && matches!(kind, FileKind::Jitdump { zeros } if zeros < JITDUMPS);
+            let result = check_name(&path, is_own).and_then(|()| self.dump.adopt(&state, may_be_locked));
             match result {
                 Ok(()) => running = running.with(Sinks::JITDUMP),
                 Err(error) => adopted.refused(&path, &error),
@@ -448,10 +448,10 @@ impl Adopted {
 
 /// Whether a path can be that of a file of a process: where its directory lies, and by which links it is found, is for its host to
 /// choose, and its name is not.
-fn check_name(path: &Path, is_own: impl Fn(&OsStr) -> bool) -> io::Result<()> {
+fn check_name(path: &Path, is_own: impl Fn((u32, FileKind)) -> bool) -> io::Result<()> {
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    if path.is_absolute() && is_own(OsStr::from_bytes(name)) {
+    if path.is_absolute() && parse(OsStr::from_bytes(name)).is_some_and(is_own) {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidData, "is not the name of a file of this process"))

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::param::clock_ticks_per_second;
 
+/// A time that does not come.
+pub const NEVER: u64 = u64::MAX;
+
 /// Where time stamps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {

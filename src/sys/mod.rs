@@ -1,4 +1,4 @@
-//! Everything that is asked of the operating system, and nearly all `unsafe` code that is not about pointers from C.
+//! All use of the operating system, and nearly all `unsafe` code that is not about pointers from C.
 
 pub mod barrier;
 pub mod clock;
@@ -22,6 +22,7 @@ pub mod maps;
 pub mod marker;
 mod open_at;
 pub mod other_writers;
+pub mod owner;
 pub mod page_exchange;
 pub mod panic_guard;
 pub mod park;
@@ -33,7 +34,6 @@ pub mod refusal;
 pub mod reserve;
 pub mod rights;
 pub mod sort;
-pub mod spool;
 pub mod sync;
 pub mod thread;
 pub mod timed_lock;

@@ -1,4 +1,4 @@
-//! Files by their names in a directory.
+//! Opens files by their names in a directory.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -15,7 +15,7 @@ pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u3
     Ok(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?.into())
 }
 
-/// rustix would convert names too, with one piece of code for short names and another for long ones.
+/// Converts a name for system calls. rustix would do this too, but has separate code for short and for long names.
 pub(super) fn c_string(name: &OsStr) -> io::Result<CString> {
     Ok(CString::new(name.as_bytes())?)
 }

@@ -1,4 +1,4 @@
-//! Who else in this process has to do with a file: other runtimes, and other copies of this library.
+//! Finds others in this process that use or write a file: other runtimes, and other copies of this library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -15,19 +15,18 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, OFlags};
 use super::descriptors::DescriptorTable;
 use super::dir::Dir;
 use super::file::{look_at, Identity};
-use super::spool;
-use super::{clock, host_fds, listing, range_lock, thread};
+use super::{clock, host_fds, listing, owner, range_lock, thread};
 
-/// The descriptors that the host's threads have of a file.
+/// The descriptors that the host's threads have open for a file.
 ///
-/// The background thread, which has its own descriptor table, asks for them there by way of `host_fds`. That one opens nothing, because the
-/// host may close whatever is open in its table at any time.
+/// The background thread has its own descriptor table. It lists the host's descriptors in `/proc`, and has the thread of
+/// `host_fds` look at each. That thread opens nothing, because the host may close any descriptor in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
     let dir = match (DescriptorTable::current().is_host(), host_fds::tid()) {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
-    // Without `/proc` each number is asked for, as far as most processes may have any.
+    // Without `/proc`, all numbers below the usual limit of a process are tried.
     let listed = listing::numbers(Path::new(&dir)).ok();
     in_host_table(|| {
         let numbers = listed.clone().unwrap_or_else(|| (0..1024).collect());
@@ -43,15 +42,15 @@ fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
 
 /// The descriptor with this number in the calling thread's table.
 fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: whether it is open is for the kernel to find out. It is neither closed nor kept.
+    // SAFETY: the kernel finds out whether the descriptor is open. The descriptor is neither closed nor kept.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// Device and inode of what a descriptor is open for. Not asked of a server on a network, which may not answer.
+/// Device and inode of what a descriptor is open for. A server on a network is not asked, because it may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
-    // By number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // By number, because older C libraries have no wrapper, and rustix would ask the loader for one.
     // SAFETY: the path ends with a NUL, and there is room for the answer, for which zero is a valid value.
     let (result, data) = unsafe {
         let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
@@ -68,7 +67,7 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
 /// Whether this process has the file open, or mapped under this name.
 pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     let inode = file.inode.to_string();
-    // The device is not compared: some file systems show another one there than stat does.
+    // The device is not compared: for some file systems, `maps` shows another device than stat does.
     let is_mapping = |line: &[u8]| {
         let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
         inode_field == Some(inode.as_bytes()) && line.ends_with(name.as_bytes())
@@ -80,7 +79,7 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
-/// Those of them, except for `ours`, by which it can be written to, with their flags.
+/// The host's descriptors through which the file can be written to, without `ours`, and their flags.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
@@ -94,15 +93,15 @@ fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     })
 }
 
-/// Whether somebody else in this process can write to the file, which may be open as `ours`.
+/// Whether somebody else in this process can write to the file. `ours` is the caller's own open file, if any.
 pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
 
-/// The same for a file that may have been cut.
+/// As `writes`, for a file that may have been cut. If `is_cut`, the call may take a quarter of a second.
 ///
-/// Whoever opens a file as if it were new has cut it some time before the descriptor is there (linux fs/open.c, `do_sys_openat2`), and
-/// may have to wait for a processor in between. So a file that was cut is looked at for a while.
+/// A process that opens a file with O_TRUNC cuts the file some time before the descriptor exists (linux fs/open.c,
+/// `do_sys_openat2`), and may wait for a processor in between. So a file that was cut is checked again for a while.
 pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
     const LOOKS: u32 = 9;
     writes(file, ours)
@@ -113,8 +112,8 @@ pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool
             })
 }
 
-/// Has everybody in this process write at the end of the file, wherever that is. Whoever opened it for itself alone writes to
-/// the place where its own last write ended, which is over what others have written since.
+/// Makes all others in this process append to the file. A writer that does not append writes where its own last write ended, and
+/// so overwrites what others have written since.
 pub fn make_appending(file: Identity, ours: &File) {
     let others = writers(file, Some(ours));
     in_host_table(|| {
@@ -124,42 +123,43 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Where far after its end copies of this library lock a byte of the files that they write to, because no copy sees what another one
-/// has open. Each process has its own range there, in which each copy has its own byte.
+/// Each copy of this library locks a byte of the files that it writes to, because no copy sees what another copy has open. These
+/// bytes begin here, far after the end of any file. Each process has a range of them, and each copy a byte in that range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
-/// How long such a range is.
+/// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// A number that is the same everywhere in this process and differs from that of any other: computed from the random bytes that
-/// the kernel has given to it (getauxval(3), `AT_RANDOM`). Everybody can read which bytes are locked. They must reveal nothing:
-/// neither those random bytes, from which the C library makes secrets, nor an address.
+/// A number that is the same everywhere in this process and differs from that of any other process. It is computed from the
+/// random bytes that the kernel has given to the process (getauxval(3), `AT_RANDOM`). Everybody can see which bytes are locked,
+/// so it must reveal nothing: neither those random bytes, from which the C library makes secrets, nor an address.
 fn secret(of: usize) -> libc::off_t {
-    // SAFETY: asks for an address of 16 bytes, which stay as they are.
+    // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
     let mut hasher = DefaultHasher::new();
     (random, of).hash(&mut hasher);
     (hasher.finish() >> 32) as libc::off_t
 }
 
-/// The range of this process.
+/// Start of the range of this process.
 fn this_process() -> libc::off_t {
     COPIES + secret(0) % RANGE * RANGE
 }
 
-/// The byte of this copy in it: by where it lies in memory.
+/// The offset of this copy's byte in the range, computed from the address of the copy's code.
 fn this_copy() -> libc::off_t {
     secret(note as *const () as usize) % RANGE
 }
 
-/// Start and length of a range among these bytes.
+/// The bytes from `start` to `end` of the range of this process.
 fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 
-/// Says to other copies of this library whether this one writes to a file. A mapping of the file would keep saying so.
+/// Tells other copies of this library whether this copy writes to a file. Has to be called with `false` before the file is
+/// closed, because a mapping of the file keeps the lock.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
-    // On a file system without locks there are no copies either.
+    // On a file system without locks, other copies are not told and not seen.
     let _ = if writes { range_lock::lock(ours, bytes) } else { range_lock::unlock(ours, bytes) };
 }
 
@@ -168,18 +168,18 @@ fn has_other_copy(ours: &File) -> bool {
     around.into_iter().any(|(start, end)| range_lock::is_locked(ours, bytes(start, end)))
 }
 
-/// Whether a file was written to since this process started; `None` if that is not known. A process before it with the same pid had
-/// ended by then: so it is the work of somebody in this one, who may have closed it.
+/// Whether a file was written to since this process started; `None` if that is not known. An earlier process with the same pid
+/// had ended before. So the writer is somebody in this process, who may have closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// When this process started by the clock that files are stamped with, or two clock ticks earlier; `None` without `/proc`.
+/// When this process started, by the clock that files are stamped with, or up to two clock ticks earlier. `None` without `/proc`.
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // Later than `now`: this thread may be interrupted, and a start too early does no harm.
-    let age = clock::boottime_ns().checked_sub(spool::start_time("self")? * tick)?;
-    // The clock of files stands still from one interrupt of the timer to the next.
+    // Read after `now`: if this thread is interrupted in between, the start is too early, which does no harm.
+    let age = clock::boottime_ns().checked_sub(owner::start_time("self")? * tick)?;
+    // The clock for files stands still between two interrupts of the timer.
     now.checked_sub(Duration::from_nanos(age + tick))
 }
 
@@ -205,7 +205,7 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // Another copy, whose descriptors are not to be seen.
+        // Another copy of the library, whose descriptors this copy does not see.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {
@@ -227,7 +227,7 @@ mod tests {
     fn the_start_of_this_process_is_known() {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
-        // The directory of the process is made when somebody looks at it first, which was later.
+        // The kernel makes the process's directory in `/proc` at the first access to it, so its age is no measure.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

@@ -1,10 +1,10 @@
-//! Has valgrind read a file as the origin of pages that are mapped already: for a moment the file is mapped in their place.
+//! Has valgrind read a file as the origin of pages that are mapped already, by mapping the file in their place for a moment.
 //!
-//! valgrind reads debugging information when a program maps a file, and drops it when a program unmaps one. It does neither when
-//! pages move (`mremap`). So the pages move away, the file is mapped, and they move back over it: they have the same contents,
-//! protection and sharing as before, and valgrind still has what it has read.
+//! valgrind reads debugging information when a program maps a file, and drops it when the program unmaps the file. Moving pages
+//! (`mremap`) does neither. So the pages are moved away, the file is mapped, and the pages are moved back over the file. They
+//! have the same contents, protection and sharing as before, and valgrind keeps what it has read.
 //!
-//! In between the pages are not there. That is for processes under valgrind alone, where only one thread runs at a time.
+//! Meanwhile the pages are not at their place. So this is only for processes under valgrind, where one thread runs at a time.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ use super::valgrind;
 /// Address space is set aside in pieces of this size.
 const ROOM: u64 = 16 << 20;
 
-/// A page of address space for the data of a file. valgrind remembers where it was, and forgets other files when something is
-/// mapped there again: so no page is given out twice.
+/// A page of address space for the data of a file. No page is given out twice: valgrind remembers the place of a file's data, and
+/// forgets that file when something else is mapped there.
 pub fn data_page() -> io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static END: AtomicU64 = AtomicU64::new(0);
@@ -41,12 +41,13 @@ pub fn data_page() -> io::Result<u64> {
 pub struct Origin<'a> {
     pub file: &'a File,
     pub text_at: u64,
-    /// Where its first page is to be mapped too.
+    /// The address at which the file's first page is mapped as well.
     pub data: u64,
 }
 
-/// Has valgrind forget what it has read of these pages, and read a file in place of that, if there is one. Each of the pieces is
-/// one mapping or a part of one, and together they are the pages. If that fails, the pages are as they were.
+/// Has valgrind forget what it has read for these pages. If there is an origin, valgrind reads its file instead. Each of the
+/// pieces is a mapping or a part of one, and together they are the pages, without gaps. After an error the pages are as they
+/// were.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -59,14 +60,14 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
     let aside = code_memory::reserve(len)?;
     let place = |piece: &Range<u64>| piece.start - start + aside;
     valgrind::begin_turn();
-    // valgrind does not survive a move of pages that are not mapped, which the kernel refuses.
-    // SAFETY: there is a byte for each page.
+    // The kernel refuses to move pages that are not mapped, and valgrind does not survive that.
+    // SAFETY: `resident` has a byte for each page.
     if unsafe { libc::mincore(start as *mut _, len as usize, resident.as_mut_ptr()) } != 0 {
-        // SAFETY: nobody has it.
+        // SAFETY: nobody else knows the range.
         unsafe { code_memory::unmap(aside, len) };
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
-    // SAFETY: no other thread runs before the pages are back, and the place aside is ours.
+    // SAFETY: no other thread runs before the pages are back, and the range aside is ours.
     unsafe {
         let mut result = Ok(());
         let mut away = 0;
@@ -94,7 +95,7 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
 /// Maps a file where nothing is mapped.
 ///
 /// # Safety
-/// The range is the caller's.
+/// The range belongs to the caller.
 unsafe fn show(start: u64, len: u64, origin: &Origin<'_>) -> io::Result<()> {
     let page = page_size() as u64;
     // SAFETY: the caller's promise, and that of `exchange`.
@@ -109,7 +110,7 @@ unsafe fn show(start: u64, len: u64, origin: &Origin<'_>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// No page is given out twice, also where one piece of address space ends and the next begins.
+    /// No page is given out twice, not even where one piece of address space ends and the next begins.
     #[test]
     fn data_pages_are_new() {
         let count = 2 * ROOM as usize / page_size() + 3;

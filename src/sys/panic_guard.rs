@@ -1,4 +1,4 @@
-//! The panic guard: nothing that goes wrong inside unwinds into the host, or prints anything.
+//! The panic guard: no panic of the library unwinds into the host, or prints anything.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -6,17 +6,17 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the library keeps for each thread: cells of plain values, so that access costs no more than finding them.
+/// What the library keeps for each thread. All are cells of plain values, so that access costs no more than finding them.
 pub struct PerThread {
-    /// The thread runs code of this library (`INSIDE`), and the call that is under way has noted why it is refused (`NOTED`).
+    /// `INSIDE`: the thread runs code of this library. `NOTED`: the current call has noted why it is refused.
     state: Cell<u8>,
-    /// The running code does not know what the host's threads are doing.
+    /// The host's threads may change or unmap the code that the running call registers (`beside_host`).
     is_beside_host: Cell<bool>,
-    /// The state of a registering thread, except during a call that uses it.
+    /// The state of a registering thread. Empty during a call that uses the state.
     pub local: Cell<Option<NonNull<c_void>>>,
-    /// Such a call is under way.
+    /// A call that uses the state is running.
     pub in_use: Cell<bool>,
-    /// The thread ends: what it still calls leaves no state behind.
+    /// The thread is ending: calls that it still makes leave no state behind.
     pub is_ending: Cell<bool>,
 }
 
@@ -35,7 +35,7 @@ thread_local! {
     };
 }
 
-/// Runs `body` as code of this library. `None` if it has panicked.
+/// Runs `body` as code of this library. `None` if `body` has panicked.
 #[inline]
 pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     let result = PER_THREAD.with(|thread| {
@@ -47,14 +47,14 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(payload) => {
-            // Dropping a payload can panic again; it is a string in all but hostile cases, and lost only once.
+            // The payload is leaked, because dropping it could panic again. It is nearly always a string.
             std::mem::forget(payload);
             None
         }
     }
 }
 
-/// Runs `body` as one call, for what is noted in it, and without a guard.
+/// Runs `body` as one call, so that notes of refusals from before do not belong to it. Does not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -65,20 +65,20 @@ pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The call that is under way has noted why it is refused.
+/// Records that the current call has noted why it is refused.
 pub fn set_noted() {
     PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
 }
 
-/// Whether it has.
+/// Whether the current call has noted why it is refused.
 pub fn has_noted() -> bool {
     PER_THREAD.with(|thread| thread.state.get() & NOTED != 0)
 }
 
-/// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own
-/// Rust code, if there is any, go to the hook that was there before.
+/// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own Rust
+/// code are still passed to the hook that was there before.
 pub fn silence_panics() {
-    // Not a lock: one that another thread holds when the process forks would never be released in the child.
+    // An atomic instead of a lock: if another thread holds a lock when the process forks, nobody ever releases it in the child.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
         let before = panic::take_hook();
@@ -100,12 +100,12 @@ pub fn enter_for_good() {
     PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
-/// Takes that back: the calling thread goes on as one of the host's.
+/// Marks the calling thread as one of the host's again.
 pub fn leave_for_good() {
     PER_THREAD.with(|thread| thread.state.set(0));
 }
 
-/// Runs `body`, which does not panic. The host's threads may write to the code that it registers, or unmap that, at any time.
+/// Runs `body`, which must not panic. The host's threads may write to the code that `body` registers, or unmap it, at any time.
 pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
         let outer = thread.is_beside_host.replace(true);
@@ -115,14 +115,14 @@ pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether the calling thread runs such a body.
+/// Whether the calling thread runs inside `beside_host`.
 pub fn is_beside_host() -> bool {
     PER_THREAD.with(|thread| thread.is_beside_host.get())
 }
 
-/// Rust's printer of backtraces asks this function for the stack. It finds no frame, and the compiler leaves out the rest of the
-/// printer: a fifth of the library, for messages that nobody sees. Neither C library shows the name to a program. An archive that
-/// is used as rustc writes it would, so the feature `capi` is without it.
+/// Rust's backtrace printer calls this function for the stack. This one reports no frame, so the compiler leaves out the rest of
+/// the printer: a fifth of the library, for messages that nobody sees. Neither C library exports the name to a program. An
+/// archive that is used as rustc writes it would export the name, so a build with the feature `capi` does not have the function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

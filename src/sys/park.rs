@@ -1,5 +1,5 @@
-//! How a thread sleeps until another one wakes it: as `std::thread::park`, but without the handle that the standard library makes
-//! for a thread. Making that ends the process if there is no memory for it.
+//! How a thread sleeps until another thread wakes it, in place of `std::thread::park`. std allocates a handle for the thread, and
+//! without memory that allocation ends the process.
 
 use std::time::Duration;
 
@@ -9,24 +9,25 @@ use super::futex::{wait, wake};
 use super::sync::model::{wait, wake};
 use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
-/// Nobody has woken it.
+/// The thread is awake, and nobody has woken it.
 const EMPTY: u32 = 0;
-/// It was woken, and does not sleep the next time.
+/// The thread was woken, and will not sleep the next time.
 const WOKEN: u32 = 1;
-/// It sleeps: `EMPTY - 1`.
+/// The thread sleeps: `EMPTY - 1`.
 const ASLEEP: u32 = u32::MAX;
 
-/// What one thread sleeps at.
+/// The place at which one thread sleeps.
 #[derive(Debug, Default)]
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Sleeps until it is woken, or has been since the last time. It may wake without a reason.
+    /// Sleeps until another thread wakes this one. Returns at once if that happened since the last time. May return without a
+    /// reason.
     pub fn park(&self) {
         self.sleep(None);
     }
 
-    /// The same for so long at most.
+    /// As `park`, but sleeps for `time` at most.
     pub fn park_timeout(&self, time: Duration) {
         self.sleep(Some(time));
     }

@@ -1,11 +1,11 @@
-//! Lines of memory that are asked for before they are used, because they come from another processor's cache. Nothing happens if
-//! no memory is there.
+//! Prefetches cache lines that the caller uses soon and that are in another processor's cache. An address without memory is
+//! ignored.
 
-/// Asks for the line at an address, which will be read.
+/// Prefetches the line at an address for reading.
 #[inline(always)]
 pub fn to_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which any address may be given. The instruction is SSE, a part of x86-64.
+    // SAFETY: the instruction is a hint, and takes any address. It is SSE, a part of x86-64.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -19,12 +19,13 @@ pub fn to_read(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the line this many bytes after an address, which will be written to.
+/// Prefetches the line `BYTES` after an address for writing.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // Not the compiler's function for it, which reads where it is not told that the processor has the instruction.
+    // The compiler's function is not used, because it prefetches for reading unless the compiler is told that the processor has
+    // the instruction.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above. 64-bit processors that do not have the instruction pass over it.
+    // SAFETY: as above. 64-bit processors without the instruction ignore it.
     unsafe {
         std::arch::asm!("prefetchw [{} + {}]", in(reg) at, const BYTES, options(nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! Other processes: whether one lives, and which files those that can be seen have in use.
+//! Other processes: whether they live, and which files the visible ones have in use.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,21 +8,21 @@ use std::path::Path;
 
 use super::listing;
 
-/// Whether there is a process with this pid, whoever's it is.
+/// Whether a process with this pid exists, whoever owns it.
 pub fn is_alive(pid: u32) -> bool {
-    // SAFETY: signal 0 is none; the kernel only looks whether it could be sent.
+    // SAFETY: signal 0 is no signal; the kernel only checks whether one could be sent.
     let failed = unsafe { libc::kill(pid as libc::pid_t, 0) } != 0;
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
 }
 
 /// The user that this process acts as.
 pub fn user() -> u32 {
-    // SAFETY: geteuid only answers.
+    // SAFETY: geteuid only reports a number.
     unsafe { libc::geteuid() }
 }
 
-/// How much of a resource this process may have; `None` if there is no limit, or it is not known. (C libraries differ in the type of
-/// resources.)
+/// The soft limit of this process for a resource; `None` if there is no limit, or if it is not known. The argument is generic
+/// because C libraries differ in the type of resources.
 pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid.
@@ -30,7 +30,7 @@ pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The mount namespaces of all processes that can be seen; `None` if none can.
+/// The mount namespaces of all processes that this process can see; `None` if it can see none.
 pub fn mount_namespaces() -> Option<Vec<u64>> {
     let pids = listing::numbers(Path::new("/proc")).ok()?;
     let of = |pid| Some(fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?.ino());
@@ -38,8 +38,8 @@ pub fn mount_namespaces() -> Option<Vec<u64>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Device and inode of every file that a process has open or mapped, as far as this user may know. The result is `None` without
-/// `/proc`, or if `/proc` does not even show this process.
+/// Device and inode of every file that any process has open or mapped, as far as this user may know. `None` without `/proc`, or
+/// if `/proc` does not even show this process.
 pub fn files_in_use() -> Option<BTreeSet<(u64, u64)>> {
     let mut found = BTreeSet::new();
     fs::read_dir("/proc/self/fd").ok()?;

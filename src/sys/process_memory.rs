@@ -8,7 +8,7 @@ use super::mapping::page_size;
 use super::thread::{id, uncancelled};
 
 /// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. Unreadable
-/// bytes become zero. `pid` is this process, known to the caller without a system call.
+/// bytes become zero. `pid` is the pid of this process, which the caller knows without a system call.
 pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
@@ -27,7 +27,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     read
 }
 
-/// As `read`, into newly allocated memory. Returns the bytes and whether all of them could be read.
+/// As `read`, into newly allocated memory. Returns the bytes, and whether all of them could be read.
 pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size as usize)?;
@@ -36,7 +36,7 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Bytes that are there as a whole; `None` if one of them cannot be read. No more memory is used than there is to read, and one step.
+/// Copies `size` bytes; `None` if any of them cannot be read. Even then it uses at most `STEP` more memory than could be read.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };
@@ -61,20 +61,21 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
         Ok(count) => count,
         Err(Some(libc::EFAULT)) => 0,
-        // The process's first thread has ended, by which it goes for the kernel. The memory is this one's too.
+        // The process's first thread has ended, so the kernel finds no process by the pid. The calling thread has the same
+        // memory.
         Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
-        // Filtered by a sandbox, or not built into this kernel.
+        // A sandbox refuses the system call, or this kernel is built without it.
         Err(_) => uncancelled(|| {
             File::open("/proc/thread-self/mem").and_then(|memory| memory.read_at(out, addr)).unwrap_or(0)
         }),
     }
 }
 
-/// process_vm_readv(2), by way of this thread of the process.
+/// Calls process_vm_readv(2) for the process of this thread.
 fn readv(thread: u32, addr: u64, out: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
-    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and answers EFAULT for remote memory that is not there.
+    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and returns EFAULT for remote memory that does not exist.
     let count = unsafe { libc::process_vm_readv(thread as libc::pid_t, &local, 1, &remote, 1, 0) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

@@ -1,14 +1,15 @@
-//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Every mapping of the file keeps them.
-//! Those of a process (`F_SETLK`) would end when any of its descriptors of the file is closed, and with its table of descriptors.
+//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Such a lock lasts until the open file is closed, and every
+//! mapping keeps the file open. The locks of a process (`F_SETLK`) would end when the process closes any descriptor of the file,
+//! and with its descriptor table.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Start and length.
+/// Start and length in bytes. Length 0 means to the end of the file.
 pub type Bytes = (libc::off_t, libc::off_t);
 
-/// From the start of a file to its end.
+/// The whole file, however long it is.
 pub const WHOLE: Bytes = (0, 0);
 
 fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes) -> io::Result<libc::c_short> {
@@ -21,24 +22,24 @@ fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes
     }
 }
 
-/// Locks a range for this open file alone, without waiting.
+/// Locks a range for this open file exclusively. Fails at once if another open file has a lock there.
 pub fn lock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_WRLCK, bytes).map(drop)
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 pub fn unlock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes).map(drop)
 }
 
-/// Whether that has failed because another open file has a lock in the range.
+/// Whether `lock` has failed because another open file has a lock in the range.
 pub fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-/// Whether another open file, by which the file can be written to, has a lock in a range. False on a file system without locks.
+/// Whether another open file has a lock for writing in a range. False on a file system without locks.
 ///
-/// A lock for reading says nothing: whoever may read a file can lock it so.
+/// A lock for reading does not count: anyone who may read a file can take one.
 pub fn is_locked(file: &File, bytes: Bytes) -> bool {
     ask(file, libc::F_OFD_GETLK, libc::F_RDLCK, bytes).is_ok_and(|kind| kind != libc::F_UNLCK as libc::c_short)
 }

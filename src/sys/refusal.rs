@@ -1,4 +1,4 @@
-//! Why the last call of a thread was refused: noted where it is found out, and put into words when somebody asks.
+//! Why the last call of a thread was refused. The reason is noted where it is found, and becomes text when somebody asks.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::panic_guard;
 
-/// The reason of a refusal.
+/// Why a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
-    /// In the order of all failures of the process.
+    /// The position of this failure in the order of all failures of the process.
     pub number: u64,
-    /// The process that was told. A forked child has a copy of the thread that forked.
+    /// The process in which the call was refused. After a fork, the child's thread still has the parent's refusals.
     pid: u32,
-    /// The number of the error; 0 if there was none.
+    /// The number of the error; 0 if no call was refused.
     pub error: u32,
-    /// A text in which `{}` stands for a number, and `{x}` for one in hexadecimal digits. Empty if there is no more to say than the
-    /// error does.
+    /// A text in which `{}` stands for a number, and `{x}` for a number in hexadecimal digits. Empty if there is nothing to add
+    /// to the error.
     text: &'static str,
     numbers: [u64; 3],
-    /// The name of the code that it is about, or its beginning; NULs follow.
+    /// The beginning of the name of the code that the error is about, filled up with NULs. Empty without a name.
     code: [u8; NAME_MOST],
 }
 
-/// Bytes of a name that are kept.
+/// How many bytes of a name are kept.
 const NAME_MOST: usize = 64;
 
 const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: [0; 3], code: [0; NAME_MOST] };
 
 thread_local! {
-    /// What was found out in the call that is under way, or in an earlier one.
+    /// The reason that was noted last, in the current call or in an earlier one.
     static NOTED: Cell<Refusal> = const { Cell::new(NONE) };
-    /// The last refusal that the caller was told.
+    /// The last refusal of this thread.
     static TOLD: Cell<Refusal> = const { Cell::new(NONE) };
 }
 
@@ -51,8 +51,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// What was noted for an error in this call. Another note is of an error that the library has got over, in this call or in an earlier
-/// one.
+/// The note for this error, if the current call has made it. A note for another error, or of an earlier call, is about a problem
+/// that the library has overcome.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {
@@ -62,7 +62,7 @@ fn noted(error: u32) -> Refusal {
     }
 }
 
-/// Notes the name of the code that an error is about, before that is returned.
+/// Notes the name of the code that an error is about, before the error is returned.
 #[cold]
 #[inline(never)]
 pub fn note_code(error: u32, name: &[u8]) {
@@ -73,7 +73,7 @@ pub fn note_code(error: u32, name: &[u8]) {
     panic_guard::set_noted();
 }
 
-/// A call of this thread is refused with an error.
+/// To be called when a call of this thread is refused with an error. Keeps the refusal for `last`, and returns it.
 pub fn tell(error: u32) -> Refusal {
     let refusal = noted(error);
     NOTED.set(NONE);
@@ -87,12 +87,12 @@ pub fn last() -> Refusal {
 }
 
 impl Refusal {
-    /// Whether there is more to say than the error does.
+    /// Whether the refusal says more than its error does.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty()
     }
 
-    /// The name of the code that it is about, which may be cut off; `None` if there is none.
+    /// The name of the code that the refusal is about, which may be cut off; `None` if there is none.
     pub fn code(&self) -> Option<Cow<'_, str>> {
         let name = self.code.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
         Some(String::from_utf8_lossy(name))

@@ -1,28 +1,30 @@
-//! Memory that runs out: the allocator of the C libraries has a reserve for that, because a failed allocation of Rust's standard
-//! library ends the process, and the process is somebody else's.
+//! The reserve for when memory runs out. The allocator of the C libraries has it because a failed allocation of Rust's standard
+//! library ends the process, which belongs to somebody else.
 //!
-//! From the reserve come the small pieces that a call or a round of the writer needs to finish in good order. Whoever begins
-//! something asks [`is_short`] first, and leaves it. Large pieces are asked for in a way that can fail.
+//! The reserve provides the small pieces that a call or a round of the writer needs to finish in good order. Code that begins
+//! something new asks [`is_short`] first, and does not begin while memory is short. Large pieces are allocated in a way that can
+//! fail.
 //!
-//! Large pieces are mappings, which go back to the kernel when they are freed. glibc has a threshold for that too, but with the first
-//! large piece that is freed it rises for the whole process, up to 32 MiB. The host's heap would keep what this library has freed.
-//! LeakSanitizer looks for pointers in the heap alone. So large pieces are in the heap too where it runs.
+//! Large pieces are mappings, which return to the kernel when they are freed. glibc has a threshold for that too. But as soon as
+//! a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB, and the host's heap would keep what
+//! this library has freed. LeakSanitizer looks for pointers in the heap alone, so where it runs, large pieces are in the heap
+//! too.
 //!
-//! Only the C libraries have it (feature `reserve`): a Rust program has one allocator, and that is for it to choose.
+//! Only the C libraries have the reserve (feature `reserve`): a Rust program has one allocator, and chooses it itself.
 
 use std::collections::TryReserveError;
 
 #[cfg(feature = "reserve")]
 pub use reserve::is_short;
 
-/// Whether memory has run out, and is not back yet.
+/// Whether memory has run out, and is not available again yet.
 #[cfg(not(feature = "reserve"))]
 #[inline]
 pub fn is_short() -> bool {
     false
 }
 
-/// A copy of bytes, unless there is no memory for it.
+/// A copy of bytes; an error if there is no memory for it.
 pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len())?;
@@ -30,13 +32,13 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-/// Probes whether `bytes` can be allocated. For use before an infallible allocation.
+/// Whether `bytes` bytes can be allocated. For use before an infallible allocation.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
     probe.try_reserve_exact(bytes).is_ok()
 }
 
-/// The same for allocations of a library that cannot fail, unless they are so small that the reserve has them.
+/// As `is_there`, for allocations of a library that cannot fail. True for sizes so small that the reserve has them.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -52,11 +54,11 @@ mod reserve {
     use crate::sys::mapping::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
     const SIZE: usize = 1 << 20;
-    /// Larger pieces do not come from the reserve.
+    /// The largest piece that the reserve provides.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings. Smaller ones are not: they come and go often, and would lie below code memory, where
-    /// the header page of a region is to be.
+    /// Pieces of this size or more are mappings. Smaller ones are not: they are allocated and freed often, and as mappings they
+    /// would lie below code memory, where the header page of a region is to be.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -67,15 +69,16 @@ mod reserve {
     #[repr(align(4096))]
     struct Reserve(UnsafeCell<[u8; SIZE]>);
 
-    // SAFETY: each piece of it has one owner.
+    // SAFETY: each piece of the reserve has one owner.
     unsafe impl Sync for Reserve {}
 
     static RESERVE: Reserve = Reserve(UnsafeCell::new([0; SIZE]));
-    /// Pieces in use, and where the next one begins: `count:32 | next:32`. With the last piece all of it is free again.
+    /// How many pieces are in use, and where the next one begins: `count:32 | next:32`. Freeing the last piece frees all of the
+    /// reserve.
     static STATE: AtomicU64 = AtomicU64::new(0);
     static SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// Whether memory has run out, and is not back yet.
+    /// Whether memory has run out, and is not available again yet.
     #[inline]
     pub fn is_short() -> bool {
         SHORT.load(Ordering::Relaxed) && is_still_short()
@@ -111,7 +114,7 @@ mod reserve {
             (end <= SIZE).then_some(((state >> 32) + 1) << 32 | end as u64)
         };
         match STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
-            // SAFETY: inside the reserve.
+            // SAFETY: the piece lies inside the reserve.
             Ok(before) => unsafe { start().add((before as u32 as usize).next_multiple_of(layout.align())) },
             Err(_) => ptr::null_mut(),
         }
@@ -126,7 +129,7 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
-    // Weak, and so NULL where no LeakSanitizer is linked. Nothing has to be looked up within an allocation.
+    // A weak symbol, which is NULL if no LeakSanitizer is linked. So an allocation need not look up anything.
     std::arch::global_asm!(
         ".weak __lsan_register_root_region",
         ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",
@@ -151,7 +154,7 @@ mod reserve {
         let piece = match is_mapped(layout) {
             true => OwnedMapping::new(layout.size(), READ_WRITE, PRIVATE, None)
                 .map_or(ptr::null_mut(), |new| new.leak().as_ptr()),
-            // SAFETY: layouts of allocators have a size.
+            // SAFETY: the layout of an allocator has a size above 0.
             false => unsafe { other(&System, layout) },
         };
         if piece.is_null() {
@@ -161,7 +164,8 @@ mod reserve {
         }
     }
 
-    // SAFETY: pieces come from the system's allocator and go back there, or from the reserve, where none is given out twice.
+    // SAFETY: each piece comes from the system's allocator and returns there, or is a mapping, or is from the reserve, which
+    // gives no piece out twice.
     unsafe impl GlobalAlloc for Allocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             new_piece(layout, System::alloc)
@@ -170,7 +174,7 @@ mod reserve {
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
             let piece = new_piece(layout, System::alloc_zeroed);
             if is_reserve(piece) {
-                // SAFETY: the piece is that long.
+                // SAFETY: the piece has this size.
                 unsafe { piece.write_bytes(0, layout.size()) };
             }
             piece
@@ -204,7 +208,7 @@ mod reserve {
             // SAFETY: the caller's promise.
             let new = unsafe { self.alloc(new_layout) };
             if !new.is_null() {
-                // SAFETY: both pieces are that long, and they are different ones.
+                // SAFETY: both pieces have at least this size, and they do not overlap.
                 unsafe {
                     ptr::copy_nonoverlapping(piece, new, size.min(layout.size()));
                     self.dealloc(piece, layout);

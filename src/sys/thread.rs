@@ -1,4 +1,4 @@
-//! Threads: ids, and how the background thread is started.
+//! Threads: ids, signals, and how the library's threads are started and ended.
 
 use std::ffi::CStr;
 use std::io;
@@ -18,12 +18,12 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as it can be known: the one it runs on, its
-/// own one, on which the C library has its data, and one for signals.
+/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as that can be known: the stack that the
+/// thread runs on, its own stack, where the C library has the thread's data, and its signal stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: both calls only answer.
+    // SAFETY: both calls only report.
     let (own, signals) = unsafe {
         libc::sigaltstack(std::ptr::null(), signals.as_mut_ptr());
         (libc::pthread_self() as u64, signals.assume_init())
@@ -34,14 +34,14 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds, and some more; less if it is woken without a reason. No cancellation point, and no use
-/// of thread-local storage. The standard library's panics if a sandbox refuses the system call.
+/// Sleeps for this number of microseconds or somewhat longer, or for less after a spurious wakeup. This is no cancellation point
+/// and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
 }
 
-/// There is no time in a model, but there are other threads.
+/// In a model no time passes, but other threads run.
 #[cfg(jitsym_loom)]
 pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
@@ -54,20 +54,20 @@ pub fn is_alone() -> bool {
     unsafe { known.as_ref() }.is_none_or(|known| known.load(Ordering::Relaxed) != 0)
 }
 
-/// How long the calling thread has had a processor, in nanoseconds.
+/// How long the calling thread has run on a processor, in nanoseconds.
 pub fn cpu_time() -> u64 {
     super::clock::read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Signals that a thread raises by its own actions. While one is blocked, the kernel ends the process in its place, whatever
-/// handler the host has. That may be the handler of a sandbox, which answers system calls for the kernel (SIGSYS), or that of a
-/// crash reporter.
+/// Signals that a thread raises by its own actions. If one is raised while it is blocked, the kernel ends the process, even if
+/// the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the kernel (SIGSYS), or
+/// that of a crash reporter.
 ///
-/// Not SIGABRT: `abort` unblocks it by itself, and from elsewhere it comes as any signal does.
+/// SIGABRT is not among them: `abort` unblocks it by itself, and a SIGABRT that is sent is like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// All signals but these, or none but these.
+/// All signals but these if `all`, else only these.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
@@ -82,25 +82,25 @@ fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     }
 }
 
-/// Changes which signals the calling thread has blocked. Returns those it had before; `None` if a sandbox has refused it.
+/// Changes which signals the calling thread has blocked. Returns the previous set; `None` if a sandbox has refused the change.
 fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::sigset_t> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: the pointers are valid, and the set is filled in if the call does not fail.
     unsafe { (libc::pthread_sigmask(how, signals, before.as_mut_ptr()) == 0).then(|| before.assume_init()) }
 }
 
-/// Runs `body` with the signals of others blocked on this thread, which cannot be cancelled either. A SIGXFSZ that a write in it has
-/// raised is taken away: the write has failed with EFBIG, which says it all.
+/// Runs `body` while the calling thread takes no signals but those of `OWN_FAULTS`, and cannot be cancelled. If a write in `body`
+/// raises SIGXFSZ, the signal is discarded: the write has failed with EFBIG, which says the same.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGXFSZ], body)
 }
 
-/// As `quietly`, for writing to what may also be a pipe whose reader has gone.
+/// As `quietly`, for writes to what may also be a pipe without a reader: SIGPIPE is discarded too.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
 
-/// `own`: the signals that `body` may raise.
+/// `own`: the signals that `body` may raise and that are discarded afterwards.
 fn with_others_blocked<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others(own);
@@ -116,11 +116,11 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// The signals that a thread had blocked, and those that are taken away before it has these again.
+/// The signals that a thread had blocked before, and those that are discarded when this set is restored.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
-/// Those that are blocked already stay so. One that has come for the host is left to it. It can only wait where the host has it
-/// blocked, so that the kernel is not asked elsewhere.
+/// Blocks all signals but those of `OWN_FAULTS`. A signal of `own` that is pending already was sent to the host, and stays
+/// pending for the host. A signal can be pending only if the host has it blocked, so only then is the kernel asked.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
@@ -142,8 +142,8 @@ fn restore_blocked((before, own): &Blocked) {
     change_blocked(libc::SIG_SETMASK, before);
 }
 
-/// Runs `body` on a thread that cannot be cancelled meanwhile: file access is a cancellation point, and a cancellation must
-/// not unwind through Rust.
+/// Runs `body` while the calling thread cannot be cancelled: file access is a cancellation point, and a cancellation must not
+/// unwind through Rust.
 pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
     let set_state = |state| {
@@ -158,37 +158,44 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Runs code that takes a lock on a thread of the host. The thread is not cancelled meanwhile, nor stopped by a signal, as for
+/// garbage collection: others would wait for the lock.
+pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
+    uncancelled(|| quietly(body))
+}
+
 extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// What a new thread gets to do.
 struct Start {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
 }
 
-/// What the writer's thread is called.
+/// Name of the writer's thread.
 pub const WRITER: &CStr = c"jitsym-writer";
-/// And the one that shares the host's descriptors (`host_fds`), and those that work on files for a call.
+/// Name of the thread that shares the host's descriptors (`host_fds`).
 pub const DELEGATE: &CStr = c"jitsym-host";
+/// Name of the threads that work on files during a call.
 pub const APART: &CStr = c"jitsym-files";
-/// The one that looks at the lists of debuggers.
+/// Name of the thread that looks at the lists of debuggers.
 pub const BRIDGE: &CStr = c"jitsym-bridge";
 pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
-/// How much of its stack a thread has for itself.
+/// Bytes of stack that a thread has beside what the C library needs there.
 pub const STACK: usize = 512 << 10;
 
-/// Ends the process as the C library does with the last thread of a program: `exit(0)`. On a thread with a stack and signals as
-/// other threads have them, because exit handlers run there.
+/// Ends the process as the C library does after a program's last thread: `exit(0)`. A new thread calls `exit`, because exit
+/// handlers need a stack and signals as threads of the host have them.
 ///
-/// A sandbox or a limit may forbid another thread. Then the calling one, of ours, becomes such a thread and exits: nobody may wait for
-/// it from then on. `leave` is called before, and sees to that.
+/// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an ordinary
+/// thread and calls `exit` itself. `leave` is called first, to ensure that nobody waits for the thread from then on.
 pub fn end_process(leave: fn()) {
-    /// The process in which a thread is about to exit, until that can be told from ours: another one of ours may look meanwhile.
+    /// The pid of the process in which a thread is about to exit; 0 once that thread has a name of its own. Until then its name
+    /// is one of `OURS`, so another thread of the library may find none of the host's and call this function too.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // It has a name by which other copies would take it for one of ours.
+        // The old name is one of `OURS`, by which all copies of the library tell their threads from the host's.
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
@@ -203,20 +210,20 @@ pub fn end_process(leave: fn()) {
     // SAFETY: the pointers are valid.
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
-        // Else exit handlers would take it for one that was interrupted in the middle of a call.
+        // Exit handlers would take the thread for one that was interrupted in the middle of a call.
         panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
 }
 
-/// Starts a thread that no signal of others is ever delivered to: a host's SIGPROF or SIGINT handler must not run on it.
+/// Starts a thread that takes no signals but those of `OWN_FAULTS`: a host's SIGPROF or SIGINT handler must not run on it.
 ///
-/// Not by the standard library: its threads end the process if there is no memory for what it keeps of them. So in this one
-/// nothing may be called that asks for the current thread.
+/// `std::thread` is not used: it ends the process if there is no memory for what it keeps about a thread. So nothing that runs in
+/// the new thread may call `std::thread::current`.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     spawn_bare(stack, run, start.cast()).inspect_err(|_| {
-        // SAFETY: nobody has got it.
+        // SAFETY: no thread was started, so nobody else has the pointer.
         drop(unsafe { Box::from_raw(start) });
     })
 }
@@ -224,25 +231,26 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// The body of a thread, as the C library starts it.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// The same for a thread that allocates no memory: with a thread's first allocation glibc sets 64 MiB of address space aside. It
-/// begins with `become_quiet`.
+/// As `spawn_quiet`, for a thread that allocates no memory: with a thread's first allocation, glibc sets 64 MiB of address space
+/// aside. The body has to begin with `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
-    // A new thread inherits the mask of its creator, until it sets its own.
+    // A new thread inherits its creator's signal mask. So it takes no signals before `become_quiet` either.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of ours. It is waited for when it ends: the C library ends the process on whichever thread is the last one, and exit
-/// handlers of the host want one of the host's.
+/// A thread of the library. Whoever ends the thread should join it: the C library ends the process on whichever thread is the
+/// last one, and exit handlers of the host expect a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
-// SAFETY: a number for the C library.
+// SAFETY: the C library takes the number of a thread from any thread.
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits for its end, which is near; not if it is the calling one, by which the process exits (`end_process`).
+    /// Waits until the thread ends, which must be about to happen. Does not wait for the calling thread itself, when it exits the
+    /// process (`end_process`).
     pub fn join(self) {
-        // SAFETY: it is joinable, and nobody else waits for it.
+        // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
             if libc::pthread_equal(self.0, libc::pthread_self()) == 0 {
                 uncancelled(|| libc::pthread_join(self.0, std::ptr::null_mut()));
@@ -254,7 +262,7 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the thread is joinable, and was not joined.
         unsafe { libc::pthread_detach(self.0) };
     }
 }
@@ -263,15 +271,16 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
     type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with; a function
-    // of that name is this one.
+    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with; a C
+    // library's function of that name has this type.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
             return Err(error);
         }
-        // The part that the C library needs: glibc puts the thread-local storage of all loaded objects there, which may be large.
-        // The standard library asks in the same way. Other C libraries have no such function, and no such need.
+        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects there, which may be
+        // large. The standard library asks for the size in the same way. Other C libraries have neither the function nor the
+        // need.
         let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
@@ -288,34 +297,35 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_quiet` has made it for this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     become_quiet(name);
-    // Nothing may unwind into the C library; the body says itself what has become of it.
+    // Nothing may unwind into the C library. The body itself reports its result.
     let _ = valgrind::without_races(|| catch_unwind(AssertUnwindSafe(body)));
     std::ptr::null_mut()
 }
 
-/// Makes the calling thread one of ours: it gets this name, and takes no signals except those that it causes itself.
+/// Makes the calling thread one of the library's: it gets this name, and takes no signals but those of `OWN_FAULTS`.
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
-    // A call waits for that one, so that it goes on as the caller does.
+    // A call of the host waits for a thread named `APART`, which therefore keeps the caller's priority and processors.
     if name != APART {
         be_ordinary();
     }
 }
 
-/// Gives the calling thread the policy and niceness of an ordinary thread, and also the processors of the process's first thread, as
-/// far as the kernel allows that. The calling thread has inherited those of the thread that has opened the session. A real-time
-/// priority is not for work in the background. On processors where the writer hardly gets any time, records would be dropped.
+/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of the
+/// process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that opened
+/// the session. Work in the background must not have a real-time priority. Where the writer gets hardly any time, records are
+/// dropped.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
-    // Not by the C library, of which musl's has no such functions.
+    // System calls, because musl has no such functions.
     // SAFETY: the pointers are valid, and 0 is the calling thread.
     unsafe {
         if own(libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int) != libc::SCHED_OTHER {
             let priority: libc::c_int = 0;
             libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority);
         }
-        // The kernel answers with 20 less the niceness.
+        // The kernel returns 20 minus the niceness.
         if libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) != 20 {
             libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0);
         }
@@ -332,12 +342,12 @@ fn be_ordinary() {
 
 /// Has `end` called when the calling thread ends. False if there is no memory for that.
 ///
-/// For code that stays (`loader`): unlike its other handlers, the C library does not forget these with a plugin that is unloaded, nor
-/// wait for one that runs.
+/// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's other
+/// handlers, but not this one, and does not wait if it runs.
 ///
-/// Not by a destructor of thread-local storage: the C library ends the process if there is no memory to note one.
+/// A destructor of thread-local storage would not do: the C library ends the process if there is no memory to note one.
 pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
-    /// The key, and one more; 0 if there is none yet.
+    /// The key plus 1; 0 if no key was made yet.
     static KEY: AtomicU64 = AtomicU64::new(0);
     let mut known = KEY.load(Ordering::Acquire);
     if known == 0 {
@@ -348,7 +358,7 @@ pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
         }
         known = u64::from(made) + 1;
         if let Err(faster) = KEY.compare_exchange(0, known, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: nobody else knows it.
+            // SAFETY: nobody else knows the key.
             unsafe { libc::pthread_key_delete(made) };
             known = faster;
         }
@@ -365,14 +375,14 @@ mod tests {
     #[test]
     fn a_signal_that_waits_for_the_host_stays() {
         for own in [libc::SIGXFSZ, libc::SIGPIPE] {
-            // SAFETY: the signal is blocked on this thread, and comes to no other one.
+            // SAFETY: the signal is blocked on this thread, and is delivered to no other thread.
             let raise = || assert_eq!(unsafe { libc::raise(own) }, 0);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
             raise();
             with_others_blocked(&[own], || ());
             assert!(is_pending(own));
             restore_blocked(&(before, [None, Some(own)]));
-            // One that was raised meanwhile does not, blocked or not.
+            // A signal that was raised meanwhile is discarded, whether it was blocked before or not.
             with_others_blocked(&[libc::SIGURG, own], raise);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
             with_others_blocked(&[own], raise);

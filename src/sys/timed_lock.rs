@@ -1,4 +1,4 @@
-//! A lock for which nobody waits without a limit: whoever has it may wait for a disk.
+//! A lock for which nobody waits without a limit, because its holder may wait for a disk.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The longest that a call waits for another one, of which it needs what that has.
+/// The longest that a call waits for another call that holds a lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module's description.
@@ -22,10 +22,10 @@ struct State {
     waiting: u32,
 }
 
-// SAFETY: whoever has the guard has the lock, so there is one at a time.
+// SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Sync for TimedLock<T> {}
 
-/// As long as this is there, nobody else has the value.
+/// A guard: as long as this exists, nobody else has the value.
 pub struct Locked<'l, T>(&'l TimedLock<T>);
 
 impl<T> TimedLock<T> {
@@ -34,7 +34,7 @@ impl<T> TimedLock<T> {
         TimedLock { state: Mutex::new(state), came_back: Condvar::new(), value: UnsafeCell::new(value) }
     }
 
-    /// `None` if others have it until `end`.
+    /// Waits for the lock. `None` if others hold it until `end`.
     pub fn lock_until(&self, end: Instant) -> Option<Locked<'_, T>> {
         let mut state = self.state();
         if state.is_taken {
@@ -47,12 +47,13 @@ impl<T> TimedLock<T> {
         Self::take(state).then(|| Locked(self))
     }
 
-    /// `None` if others have it for longer than a call waits.
+    /// Waits for the lock. `None` if others hold it for longer than a call waits.
     pub fn lock_in_time(&self) -> Option<Locked<'_, T>> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// `None` if somebody has it, or takes it just now: in a forked child nobody is there who would go on.
+    /// Takes the lock without waiting. `None` if somebody holds it, or is just taking it. For a forked child, in which a holder
+    /// from the parent would never release the lock.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }
@@ -88,7 +89,7 @@ impl<T> Deref for Locked<'_, T> {
 
 impl<T> DerefMut for Locked<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this thread has the lock, and the guard once.
+        // SAFETY: this thread has the lock, and the guard is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -99,7 +100,7 @@ impl<T> Drop for Locked<'_, T> {
         state.is_taken = false;
         let is_awaited = state.waiting > 0;
         drop(state);
-        // Without that this would be a useless system call each time.
+        // Without waiting threads, `notify_all` would be a useless system call.
         if is_awaited {
             self.0.came_back.notify_all();
         }

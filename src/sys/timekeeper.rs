@@ -7,22 +7,23 @@ use super::clock::Clock;
 #[cfg(target_arch = "x86_64")]
 use super::tsc::Calibrated;
 
-/// See the module's description: read in the cheapest way that this machine has.
+/// The clock of a session, read in the cheapest way that this machine has.
 #[derive(Debug)]
 pub enum Timekeeper {
     /// The clock itself.
     Plain(Clock),
-    /// `Clock::Monotonic` by way of the time stamp counter.
+    /// `Clock::Monotonic`, computed from the time stamp counter.
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// A time after which the last end of code or the last move was published: the counter is read without order.
+        /// A time after the last end or move of code was published. Needed because `now_after_ends` reads the counter without
+        /// order.
         last_end: AtomicU64,
     },
 }
 
 impl Timekeeper {
-    /// What this machine has is found out by the first `rebase`.
+    /// The first `rebase` finds out what this machine has.
     pub fn new(clock: Clock) -> Timekeeper {
         #[cfg(target_arch = "x86_64")]
         if clock == Clock::Monotonic {
@@ -31,7 +32,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now. Never 0, and never less than what a thread got that this one has heard from since.
+    /// The time now. Never 0. If this thread has seen what another thread published, this time is no earlier than the times that
+    /// the other thread got before it published.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -41,12 +43,12 @@ impl Timekeeper {
         }
     }
 
-    /// The time now, for code that is registered: never less than that of the end or the move of other code that this thread
-    /// has heard of.
+    /// The time now, for code that is registered. It is no less than the time of any end or move of other code that this thread
+    /// has learned of.
     ///
-    /// That is what matters for it: its place was another code's before. The counter by itself might be read a little too
-    /// early, but memory is read in order, so `last_end` is as new as what this thread has heard. The other direction needs
-    /// no care: what is published after the counter was read is published after that time.
+    /// The new code may lie where that other code was, so its time has to be later. The counter alone might be read a little too
+    /// early, but memory is read in order, so `last_end` is as new as what this thread has learned. The other direction needs no
+    /// care: what is published after the counter was read is published after that time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -56,7 +58,7 @@ impl Timekeeper {
         }
     }
 
-    /// To be called when the end or the move of code was published, before the caller hears of it.
+    /// To be called after the end or the move of code was published, and before the caller learns that it was.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -65,7 +67,7 @@ impl Timekeeper {
         }
     }
 
-    /// Keeps it accurate: for the writer, at the beginning of each round.
+    /// Keeps the clock accurate. The writer calls this at the beginning of each round.
     pub fn rebase(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {
@@ -73,7 +75,7 @@ impl Timekeeper {
         }
     }
 
-    /// Before the writer sleeps, for how long nobody knows.
+    /// To be called before the writer sleeps for an unknown time.
     pub fn rest(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {

@@ -1,6 +1,6 @@
 //! The debugger that traces this process.
 
-/// Those that know the interface for code which is made at run time (`debugger`).
+/// The debuggers that know the interface for code which is made at run time (`debugger`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Debugger {
     Gdb,
@@ -11,15 +11,15 @@ pub enum Debugger {
 pub fn debugger() -> Option<Debugger> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t"))?;
-    // That of nobody is 0, which has no name.
+    // Without a tracer the pid is 0, and reading the name fails.
     let read = |what| std::fs::read(format!("/proc/{tracer}/{what}")).ok();
     let name = read("comm")?;
-    // One that the loader runs (ld-linux-x86-64.so.2 gdb) has the loader's name.
+    // A debugger that is run by the loader (ld-linux-x86-64.so.2 gdb) has the loader's name.
     called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
 }
 
-/// By the name of the process that traces: gdb, gdbserver, gdb-multiarch or `.gdb-wrapped`, lldb-server or lldb-server-14. Those that
-/// run a debugger for somebody (lldb, editors) trace nothing themselves.
+/// The debugger, by the name of the tracing process: gdb, gdbserver, gdb-multiarch or `.gdb-wrapped`, lldb-server or
+/// lldb-server-14. Programs that run a debugger for somebody (lldb, editors) do not trace themselves.
 fn called(name: &[u8]) -> Option<Debugger> {
     let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
     match () {

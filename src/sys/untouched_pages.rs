@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use super::mapping::page_size;
 
-/// A page is in memory, or was and is in the swap. The kernel shows these bits without privileges.
+/// The bits of an entry that say that the page is in memory (63) or in the swap (62). The kernel shows both without privileges.
 const TOUCHED: u64 = 1 << 63 | 1 << 62;
-/// Pages that are looked at in one step.
+/// How many pages one read covers.
 const STEP: usize = 64;
 
 /// Whether all pages of a range are untouched.
@@ -39,7 +39,7 @@ mod tests {
         let start = code_memory::reserve(count * page).unwrap();
         let are_untouched = |from, to| is_all(start + from * page, start + to * page).unwrap();
         assert!(are_untouched(0, count));
-        // SAFETY: it was just set aside, and nobody else has it.
+        // SAFETY: the range was just set aside, and nobody else has it.
         unsafe {
             code_memory::protect(start, count * page, READ_WRITE).unwrap();
             ((start + (count - 2) * page) as *mut u8).write_volatile(1);

@@ -1,8 +1,8 @@
-//! The unwinder of the process: how it is told of unwind tables in memory.
+//! The unwinder of the process: how unwind tables in memory are registered with it.
 //!
-//! C++ exceptions, `backtrace` and the end of a thread go through one library, and a process may have one of three kinds of it.
-//! Each has the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
-//! UnwindLevel1-gcc-ext.c, `__register_frame`).
+//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library, which is of one of three kinds. Each kind has
+//! the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c,
+//! `__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,10 +12,10 @@ use std::sync::OnceLock;
 use super::free_later::FreeLater;
 use super::libunwind;
 
-/// What an unwinder does with many tables.
+/// How an unwinder keeps many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13: a list, which each search goes through. Tables may overlap if each has all of its code.
+    /// libgcc before version 13: a list, which each search walks. Tables may overlap if each has all of its code.
     List,
     /// libgcc from version 13 on: a tree. No two tables may overlap.
     Tree,
@@ -25,7 +25,7 @@ pub enum Dialect {
     Offsets,
 }
 
-/// The functions, by addresses of which any may be 0: no library of the process may have them.
+/// The addresses of the unwinder's functions. An address is 0 if no library of the process has that function.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -37,10 +37,11 @@ struct Functions {
     llvm_add: Option<unsafe extern "C" fn(u64)>,
 }
 
-/// What `_Unwind_Find_FDE` says beside the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
+/// What `_Unwind_Find_FDE` returns beside the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h, `struct
+/// dwarf_eh_bases`).
 type Bases = [u64; 3];
 
-// Rust has no weak symbols. `dlsym` would find none in a static program.
+// Assembly, because Rust has no weak symbols. In a static program `dlsym` would find none of these functions.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
@@ -71,17 +72,17 @@ unsafe extern "C" {
 }
 
 fn functions() -> &'static Functions {
-    // SAFETY: it is defined above, and nobody writes to it but the loader.
+    // SAFETY: the table is defined above, and nobody but the loader writes to it.
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// libgcc's `struct object`, and some more room. It says what libgcc knows of a table.
+/// Room for libgcc's `struct object`, and some more. libgcc keeps there what it knows of a table.
 type Object = [u64; 8];
 
-/// What no unwinder writes there.
+/// A value that no unwinder writes into an object.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// Which unwinders the process has that can be told.
+/// The unwinders of the process that tables can be registered with.
 pub fn dialects() -> impl Iterator<Item = Dialect> {
     dialect().into_iter().chain(libunwind::is_there().then_some(Dialect::Offsets))
 }
@@ -92,34 +93,36 @@ pub fn dialect() -> Option<Dialect> {
     *FOUND.get_or_init(|| {
         let functions = functions();
         let each = functions.llvm_add.and(functions.register).and(functions.deregister).map(|_| Dialect::Each);
-        // Of two unwinders the first one counts.
+        // The process may have both libraries. libgcc counts if `_Unwind_Find_FDE` finds what is registered with libgcc.
         dialect_of_libgcc().or(each)
     })
 }
 
-/// libgcc has no function that tells its version. The old one links the objects of its tables, the new one leaves that field alone.
-/// LLVM libunwind has functions of these names that do nothing, and later none. Then the process may have libgcc's as well, which
-/// nobody asks.
+/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when a
+/// table is registered, the old version links the table's object into a list, and the new version leaves the link untouched. LLVM
+/// libunwind used to have functions of these names that do nothing, and later versions lack them. Beside such a libunwind, the
+/// process may also have libgcc's functions, which nothing uses for unwinding.
 fn dialect_of_libgcc() -> Option<Dialect> {
-    /// Where the link is: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
+    /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
     static NOWHERE: [u8; 16] = [0; 16];
     let mut entries = Vec::new();
     // A CIE: version 1, augmentation "zR", alignment of code 1, of data -8, a return address, absolute pointers.
     entries.extend_from_slice(&[16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0]);
-    // An FDE for bytes that are no code.
+    // An FDE for `NOWHERE`, which is no code.
     entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
     entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
     entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
-    // No augmentation data, no instructions, and the end.
+    // No augmentation data, no instructions, and the zero word at the end.
     entries.extend_from_slice(&[0; 8]);
     let functions = functions();
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);
     let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
-    // SAFETY: entries with a zero word after them, and room for what libgcc notes of them, until it has forgotten both.
+    // SAFETY: the entries end with a zero word, and the object has room for what libgcc notes. Both stay until they are
+    // deregistered.
     unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
     let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
-    // SAFETY: as above. Functions that did nothing do nothing.
+    // SAFETY: as above. If `register` did nothing, so does `deregister`.
     unsafe { deregister(entries.as_ptr()) };
     match (object[0], object[NEXT]) {
         _ if !is_asked => None,
@@ -129,34 +132,34 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries, first in each array. libgcc takes an array that begins with four zero bytes for an empty table when it is
-/// to forget it, and keeps what it knows. A pointer to this begins with another one, and one to a table at a multiple of 4 GiB does
-/// not.
+/// A table without entries. Each array of tables begins with a pointer to its second word, for this reason: libgcc takes an array
+/// that begins with four zero bytes for an empty table, and does not forget the array when it should. A pointer to a table at a
+/// multiple of 4 GiB begins with four zero bytes.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
 static EMPTY: Empty = Empty([0; 2]);
 
-/// A table that the unwinder knows, until this is dropped. Its bytes are elsewhere.
+/// A table that is registered with the unwinder until this is dropped. The table's bytes are elsewhere.
 #[derive(Debug)]
 pub struct Registered {
-    /// By this libgcc knows it, or LLVM libunwind if there is no object.
+    /// The address under which the table is registered: with libgcc if there is an object, else with LLVM libunwind.
     begin: *const u8,
     object: Option<Box<Object>>,
-    /// Where libgcc finds tables, and a NULL.
+    /// The array that libgcc finds tables by, which ends with NULL. Empty for a single table.
     array: Vec<*const u8>,
-    /// Where an FDE has its code's address and size, and those that libgcc knows the table by.
+    /// For `Registered::part`: where the FDE has its code's address and size, and the ones that libgcc knows the table by.
     part: Option<(*mut Code, Code)>,
 }
 
-/// Address and size, as an FDE has them.
+/// The address and size of code, as an FDE has them.
 type Code = [u64; 2];
 
-// SAFETY: nobody but libgcc reads through the pointers while others may, and it takes calls of all threads.
+// SAFETY: while other threads use the pointers, only libgcc reads through them, and libgcc may be called from any thread.
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// Tells `Dialect::Each` of an FDE. `None` if there is none.
+    /// Registers an FDE with `Dialect::Each`. `None` if there is none.
     ///
     /// # Safety
     /// The FDE, the CIE before it, and a zero word after it stay where they are until this is dropped.
@@ -167,19 +170,20 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Tells `Dialect::Tree` of a table with one FDE, and has it look there for a part of the code. `None` without memory.
+    /// Registers a table with one FDE with `Dialect::Tree`, for a part of the code. `None` if `addr_at` is not in the table.
     ///
-    /// libgcc notes for which addresses a table is when the table is registered, and reads this again at the end.
+    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So the FDE names
+    /// the part at both times, and all of the code in between.
     ///
     /// # Safety
-    /// The table, which ends with a zero word and has the code's address and its size at `addr_at`, stays where it is until this is
+    /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays where it is until this is
     /// dropped. Nobody else writes to it, and nobody looks for the code now or when this is dropped.
     pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
         let register = functions().register_info?;
         let mut object: Box<Object> = Box::new([0; 8]);
         let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: 16 bytes of the table, and room for what libgcc notes. The rest is the caller's promise.
+        // SAFETY: `whole` is 16 bytes of the table, and the object has room for what libgcc notes. The caller promises the rest.
         unsafe {
             let code = whole.read_unaligned();
             whole.write_unaligned(part.into());
@@ -189,7 +193,7 @@ impl Registered {
         Some(Registered { begin, object: Some(object), array: Vec::new(), part: Some((whole, part.into())) })
     }
 
-    /// Tells `Dialect::List` of tables as if they were one. `None` without memory, or without a table.
+    /// Registers tables with `Dialect::List` as if they were one. `None` without memory, or if there is no table.
     ///
     /// # Safety
     /// The tables, each of which ends with a zero word, stay where they are until this is dropped.
@@ -204,14 +208,14 @@ impl Registered {
         array.push(ptr::null());
         let mut object: Box<Object> = Box::new([0; 8]);
         let begin = array.as_ptr().cast();
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the tables stay. The array and the object stay until this is dropped.
         unsafe { functions().register_array?(begin, (&raw mut *object).cast()) };
         Some(Registered { begin, object: Some(object), array, part: None })
     }
 }
 
-/// Objects of tables that libgcc has forgotten. Up to version 12 it looks at the object of a table once more after it has
-/// found code by it and released its lock. That code may live, because another table has it now.
+/// Objects of tables that are deregistered from libgcc. Up to version 12, libgcc reads a table's object once more after it has
+/// found code by that table and released its lock. That code may be live, because another table may contain it now.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -222,10 +226,10 @@ impl Drop for Registered {
             unsafe { whole.write_unaligned(part) };
         }
         if self.object.is_none() {
-            // SAFETY: it was registered, once, and this is the only end of that.
+            // SAFETY: the FDE was registered once, and is deregistered only here.
             functions.deregister.into_iter().for_each(|deregister| unsafe { deregister(self.begin) });
         } else if let Some(deregister) = functions.deregister_info {
-            // SAFETY: as above.
+            // SAFETY: the table was registered once, and is deregistered only here.
             unsafe { deregister(self.begin) };
         }
         if !self.array.is_empty() {
@@ -234,26 +238,28 @@ impl Drop for Registered {
     }
 }
 
-/// Takes the lock for changes of `Dialect::Each`, and changes nothing. In a forked child nobody may be there who would give it back.
+/// Takes and releases the lock for changes of `Dialect::Each`. In a forked child this may never return, because the lock's holder
+/// may be a thread of the parent.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
-    // SAFETY: it looks for this address among those that it was told of.
+    // SAFETY: the function looks for this address among those that are registered, and finds none.
     functions().deregister.into_iter().for_each(|deregister| unsafe { deregister(&raw const NO_TABLE) });
 }
 
-/// Makes four bytes of a table 0, which the unwinder knows all the time.
+/// Sets four bytes of a registered table to 0.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {
-        // SAFETY: the four bytes. The unwinder of another thread may read them now, with the old values or the new ones.
+        // SAFETY: the field has four bytes. The unwinder may read them on another thread, and sees the old values or the new
+        // ones.
         unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
         fence(Ordering::SeqCst);
     }
 }
 
-/// Where the code begins that libgcc finds for an address.
+/// Start of the code that libgcc finds for an address.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
-    // SAFETY: it compares the address with those that it knows.
+    // SAFETY: libgcc compares the address with those that it knows.
     let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
     (!fde.is_null()).then_some(bases[2])
 }
@@ -262,11 +268,10 @@ pub fn find(addr: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What the list forgets does not depend on where a table lies.
     #[test]
     fn table_at_a_multiple_of_4_gib() {
         const ROOM: usize = 8 << 30;
-        // An entry as in `dialect_of_libgcc`, for code at an address.
+        // A CIE and an FDE as in `dialect_of_libgcc`, for code at `CODE`.
         const ENTRIES: [u8; 64] = {
             let mut entries = [0; 64];
             let cie = [16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0];
@@ -282,7 +287,7 @@ mod tests {
         if dialect() != Some(Dialect::List) {
             return;
         }
-        // SAFETY: new memory, of which one page is used, as long as the table is registered.
+        // SAFETY: the memory is new, and its one page that is used stays as long as the table is registered.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let memory = libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0);

@@ -1,14 +1,14 @@
 //! Requests to valgrind: instructions that together change nothing on a processor, and that valgrind recognises.
 //!
-//! The address of six words, which are the number of the request and its arguments, is in one register, and the answer comes in
-//! another one. It is what it was before where no valgrind runs (valgrind's manual, "The Client Request mechanism"; its
+//! A request is six words: its number and its arguments. Their address is in one register, and the answer comes in another.
+//! Without valgrind, the second register keeps its value (valgrind's manual, "The Client Request mechanism"; valgrind's
 //! include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The numbers of requests (include/valgrind.h), and of some for one tool each (memcheck/memcheck.h, helgrind/helgrind.h, drd/drd.h),
-/// which other tools do not heed.
+/// The numbers of requests (include/valgrind.h). Some are for one tool each, and other tools ignore them (memcheck/memcheck.h,
+/// helgrind/helgrind.h, drd/drd.h).
 const RUNNING_ON_VALGRIND: usize = 0x1001;
 const DISCARD_TRANSLATIONS: usize = 0x1002;
 const MAP_IP_TO_SRCLOC: usize = 0x1701;
@@ -25,15 +25,15 @@ const fn of_tool(letters: &[u8; 2]) -> usize {
 
 const DHAT: &[u8] = b"vgpreload_dhat-";
 
-/// How many bytes valgrind writes to tell of a line.
+/// How many bytes valgrind writes for a file name and a line.
 const LINE_SIZE: usize = 64;
 
 #[inline(always)]
 fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     let words = [number, one, two, three, 0, 0];
     let mut result = 0_usize;
-    // SAFETY: the registers have the values that they had before, except for the one with the result. Where a request writes, and
-    // what it reads, is said by the callers.
+    // SAFETY: all registers keep their values, except for the one with the result. The callers say what memory a request reads
+    // and writes.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
@@ -76,18 +76,18 @@ fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     result
 }
 
-/// Which tool of valgrind runs the process, as far as that makes a difference.
+/// The tool of valgrind that runs the process, as far as the library has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     Memcheck = 1,
     /// helgrind or DRD.
     Races = 2,
     Other = 3,
-    /// valgrind does not run it.
+    /// The process does not run under valgrind.
     Nothing = 4,
 }
 
-/// What `tool` has found; 0 before that.
+/// What `tool` has found; 0 if it was not called yet.
 static KNOWN: AtomicU8 = AtomicU8::new(0);
 
 #[inline(always)]
@@ -101,7 +101,8 @@ fn known() -> Option<Tool> {
     }
 }
 
-/// Which one it is. It is asked once, by the first call that opens a session or comes before that.
+/// The tool of valgrind that runs the process. valgrind is asked once: by the call that opens the first session, or an earlier
+/// call.
 #[inline]
 pub fn tool() -> Tool {
     known().unwrap_or_else(|| {
@@ -114,10 +115,12 @@ pub fn tool() -> Tool {
 #[cold]
 #[inline(never)]
 fn ask_for_tool() -> Tool {
-    // Tools answer their own requests alone. That of memcheck is about no bytes, that of helgrind about one which it knows.
+    // Each tool answers only its own requests. The request to memcheck is about no bytes, and the one to helgrind about a byte
+    // that helgrind knows.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains of requests to others. Like most, it has the loader load a library of its own.
+    // DHAT complains about requests to other tools, so it must be recognised first. Like most tools, it has the loader load a
+    // library.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -136,7 +139,7 @@ pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
 
-/// Has valgrind forget its translation of code: other code lies there from now on.
+/// Has valgrind forget its translation of code, because other code lies there from now on.
 pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
@@ -149,7 +152,7 @@ pub fn line_of(addr: u64) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// While it lives, valgrind reports no error for what the calling thread does.
+/// While this exists, valgrind reports no error for what the calling thread does.
 struct Silence;
 
 impl Silence {
@@ -169,28 +172,30 @@ impl Drop for Silence {
     }
 }
 
-/// Does something of which valgrind is to report no error.
+/// Runs `body` while valgrind reports no error for the calling thread.
 pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     let _silence = Silence::begin();
     body()
 }
 
-/// Runs code of the library, on a thread of its own or for one of the host's. helgrind and DRD report no error for it: they take the library's atomic
-/// operations for accesses without a lock. Errors of the host's code before and after are reported.
+/// Runs code of the library, on one of its own threads or one of the host's. helgrind and DRD report no error for `body`, because
+/// they take the library's atomic operations for accesses without a lock. Errors of the host's code before and after are
+/// reported.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
     body()
 }
 
-/// The same in a signal handler, where nobody can be asked which tool it is. Before the first session there is nothing to report.
+/// As `without_races`, for a signal handler, which must not ask for the tool. Before the first session there is nothing to
+/// report.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (known() == Some(Tool::Races)).then(Silence::begin);
     body()
 }
 
-/// The same for accesses to a value that threads of the host look at in all calls.
+/// Has helgrind and DRD report no race on a value that threads of the host read in every call.
 pub fn share<T>(value: &T) {
     let (start, size) = (std::ptr::from_ref(value) as usize, size_of::<T>());
     if tool() == Tool::Races {
@@ -199,18 +204,18 @@ pub fn share<T>(value: &T) {
     }
 }
 
-/// Has memcheck take bytes for initialised: code has padding that nobody has written.
+/// Has memcheck take bytes for initialised: code has padding that was never written.
 pub fn make_defined(bytes: &[u8]) {
     if tool() == Tool::Memcheck {
         request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
     }
 }
 
-/// Under valgrind one thread runs at a time, each for 100,000 blocks of instructions. Afterwards the calling thread has nearly all
-/// of its time before it, so that what it does without waiting is done before any other thread runs.
+/// Gives the calling thread nearly a whole turn: what it then does without waiting is finished before any other thread runs.
+/// Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
 ///
-/// An instruction that is for waiting leaves a thread 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`), and then its turn comes again.
+/// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
+/// `VEX_TRC_JMP_YIELD`). This function runs more blocks than that, so when it returns, the thread's next turn has begun.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]
@@ -219,9 +224,9 @@ pub fn begin_turn() {
     }
     #[cfg(target_arch = "x86_64")]
     std::hint::spin_loop();
-    // What Rust has for waiting is another instruction here.
+    // On this architecture `spin_loop` is another instruction.
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: it does nothing.
+    // SAFETY: the instruction changes nothing.
     unsafe {
         std::arch::asm!("yield", options(nomem, nostack));
     }
@@ -233,7 +238,7 @@ pub fn begin_turn() {
 mod tests {
     use super::*;
 
-    /// None of the unit tests runs under valgrind. Natively requests do nothing.
+    /// The unit tests do not run under valgrind.
     #[test]
     fn natively_requests_do_nothing() {
         assert!(!is_running());

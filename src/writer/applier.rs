@@ -1,6 +1,6 @@
 //! The applier: what each record does to the registry, and from there to the sinks.
 //!
-//! The writer has one for its process; recovering the spool of a dead process makes another one for that.
+//! The writer has one for its process. The recovery of a dead process's spool makes another for that process.
 
 use std::sync::Arc;
 
@@ -23,28 +23,28 @@ pub struct Applier {
     pub status: Arc<Status>,
     pub registry: Registry,
     pub sinks: SinkSet,
-    /// What the owner of the ids has to be told of.
+    /// What the owner of the ids has to be told.
     pub notices: Vec<Notice>,
-    /// The process lives, so that there may be regions.
+    /// Whether the process lives, so that there may be regions.
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
-    /// Whether the code of the record may lie in a region: there is room for it in the registry of the region sink, too.
+    /// Whether the record's code may lie in a region. Then there is room for the code in the registry of the region sink, too.
     pub(super) watching: bool,
-    /// For ids that a registration pushes out; empty in between.
+    /// For ids that a registration displaces; otherwise empty.
     pub(super) overwritten: Vec<u64>,
 }
 
 /// What happened to an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Its code was unregistered by a call.
+    /// A call unregistered the code.
     Unregistered(u64),
-    /// Its code was taken out of the registry without one.
+    /// The code left the registry without such a call.
     FreeLater(u64),
-    /// The bytes of its stable code have been read.
+    /// The bytes of the stable code have been read.
     Read(u64),
 }
 
@@ -77,7 +77,7 @@ impl Applier {
         }
     }
 
-    /// Makes room for what a record adds to the registries. False if there is no memory for it.
+    /// Makes room for what a record adds to the registries. False without memory.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
         if event.kind != EventKind::Load {
@@ -104,7 +104,7 @@ impl Applier {
         self.make_room_for(event.id, name_len, info_len)
     }
 
-    /// How long the name of live code is, and at most the records before its LOAD.
+    /// How long the name of live code is, and how long at most the records before its LOAD record are.
     pub(super) fn lens_of(&self, id: u64) -> (usize, usize) {
         let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
         [&self.registry, &self.sinks.region.registry].iter().fold((0, in_dump), |(name_len, info_len), registry| {
@@ -113,7 +113,7 @@ impl Applier {
         })
     }
 
-    /// Takes over one record, for which there is room, of a chunk that is not recycled before the sinks have written.
+    /// Applies one record, for which there is room. Its chunk must not be recycled before the sinks have written.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
@@ -155,10 +155,10 @@ impl Applier {
         }
     }
 
-    /// Time must not go back in the file. A record that was stamped before the end of an earlier round but published after it is
-    /// given a time after that of the last record that was written then. That time is as true: its call had not returned yet, so
-    /// its code had not run. Nor do two records have the same time: the clock may not advance for some microseconds, and readers
-    /// rely on the order of times.
+    /// Times in a file must increase. A record may be stamped before the end of an earlier round but published later. Its time
+    /// is set after the last record that was written then. That time is correct too: the call had not returned, so its code had
+    /// not run. No two records have the same time either: the clock may stand still for some microseconds, and readers rely on
+    /// the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -195,20 +195,20 @@ impl Applier {
         if self.move_by_region(event) {
             return;
         }
-        // The group is written now, because a child that is forked meanwhile has to find the code where it was, or nowhere.
+        // The group is written now, because a child forked meanwhile must find the code at its old place, or nowhere.
         if let Some(stored) = self.registry.get(event.id).and_then(|live| live.stored) {
             self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
         let mut info = reserve::copy_of(self.registry.info_of(event.id).bytes()).unwrap_or_default();
-        // If it was unregistered or overwritten meanwhile the move came too late.
+        // If the code was unregistered or overwritten meanwhile, the move came too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs. What was kept from a stopped one may have a frame load for the old place.
+        // No jitdump runs, but what is left of a stopped one may have a frame load for the old place.
         live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
-        // A jitdump that has it at the old place has it not at the new one.
+        // The jitdump's group is for the old place, so `stored` is taken out below.
         (live.addr, live.index) = (event.addr, event.index);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
@@ -223,21 +223,21 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// The sinks have read the bytes of stable code.
+    /// Reports that the sinks have read the bytes of stable code.
     pub(super) fn notify_read(&mut self, event: &Event) {
         if event.has(flag::STABLE) {
             self.notify(Notice::Read(event.id));
         }
     }
 
-    /// Remembers what the owner of the ids has to know. Without memory for that an id is never used again.
+    /// Remembers what the owner of the ids has to know. Without memory for that, the id is never used again.
     pub(super) fn notify(&mut self, notice: Notice) {
         if self.notices.try_reserve(1).is_ok() {
             self.notices.push(notice);
         }
     }
 
-    /// Whether bytes that were said to be free hold live code. Counts the untruth.
+    /// Whether bytes that were declared free hold live code. Counts false declarations.
     fn is_used(&self, end: u64, reach: u64) -> bool {
         let used = self.registry.live_begins_in(end, reach);
         if used {
@@ -252,7 +252,7 @@ impl Applier {
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         let code = Loaded { id, live, name, change: inserted.change, origin };
         if inserted.was_claimed {
-            // Too late to take the older code's claim back, but not to say it.
+            // It is too late to withdraw the older code's claim, but the claim is counted as false.
             self.status.counters.not_free.add(1);
         }
         while let Some(old) = self.overwritten.pop() {
@@ -288,7 +288,7 @@ mod tests {
             applier.last_time
         };
         assert_eq!([7, 7, 3, 9, 100].map(&mut last), [7, 8, 9, 10, 100]);
-        // A spool may say anything.
+        // A spool may contain any values.
         assert_eq!([u64::MAX, u64::MAX, 5].map(&mut last), [u64::MAX; 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the writer looks at before each round, and what comes back to the pool after it: requests, threads, chunks, ids.
+//! What the writer looks at before each round, and what it gives back to the pool afterwards: requests, threads, chunks, ids.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::{barrier, rights};
 
 impl Writer {
-    /// Finds out what was asked for.
     pub(super) fn look_at_requests(&mut self) {
         if let Some(mut requests) = self.requests() {
             self.asked = requests.asked;
@@ -25,21 +24,22 @@ impl Writer {
         }
     }
 
-    /// Finds out which chunks there are to read, and what was asked for.
+    /// Finds the chunks to read in this round, and reads what callers have asked for.
     pub(super) fn collect(&mut self) {
         self.look_at_requests();
         for source in &mut self.sources {
-            // Before the channel is emptied: what an ended thread has sent is then in the channel, and its last chunk in the slot.
+            // Before the channel is emptied: the full chunks of an ended thread are then in the channel, and its last chunk is
+            // in the slot.
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
-        // After the slots, so that a chunk which a thread changes now is found at least once, and the older chunks of a
-        // thread are always known before newer ones.
+        // After the slots, so that a chunk that is changed now is found at least once. Also, a thread's older chunks are always
+        // found before its newer ones.
         while self.sources.try_reserve(1).is_ok() {
             let Some(message) = self.shared.receive() else { return };
             match message {
                 Message::Attach(slot) => {
-                    // Its full chunks, if it has any, come after this message.
+                    // The thread's full chunks, if any, follow this message.
                     let ended = slot.is_detached();
                     let current = slot.current();
                     let source = Source { slot, full: VecDeque::new(), current, ended };
@@ -53,7 +53,8 @@ impl Writer {
                 }
             }
         }
-        // The other messages stay in the channel, those of threads that have ended too.
+        // There is no memory. The other messages stay in the channel, even those of ended threads, so no thread counts as ended
+        // in this round.
         self.sources.iter_mut().for_each(|source| source.ended = false);
         self.short = true;
     }
@@ -67,7 +68,7 @@ impl Writer {
         let pool = &self.shared.pool;
         self.sources.retain_mut(|source| {
             while let Some(&chunk) = source.full.front() {
-                // The thread has sent it, and is about to take it out of its slot.
+                // The thread has sent the chunk, and is about to take it out of its slot.
                 let still_in_slot = source.slot.current() == Some(chunk);
                 if still_in_slot || chunk.consumed() < chunk.committed() {
                     break;
@@ -78,14 +79,14 @@ impl Writer {
             if !source.ended {
                 return true;
             }
-            // Nobody but the writer uses the slot any more.
+            // Only the writer still uses the slot.
             if let Some(chunk) = source.slot.current().filter(|chunk| chunk.consumed() == chunk.committed()) {
                 source.slot.set_current(None);
                 pool.recycle(chunk);
             }
             !(source.full.is_empty() && source.slot.current().is_none())
         });
-        // Before the pool grows by more: memory that nobody uses is better.
+        // Takes back unused chunks before the pool grows.
         let is_cramped = pool.take_cramped();
         if is_cramped || pool.is_scarce() || pool.is_low() && pool.is_ample() {
             self.take_back();
@@ -98,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// Takes back the chunks of threads that have nothing in them to be read and are not laying down anything.
+    /// Takes back the chunks of threads that have nothing unread in them and lay down no record.
     pub(super) fn take_back(&self) {
         let slots = self.sources.iter().map(|source| &source.slot);
         let idle = |slot: &&Arc<ThreadSlot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
@@ -112,8 +113,8 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). Then nothing stays in files
-    /// that these can open: regions lose their files, and records go on in private memory.
+    /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). Then nothing may stay in
+    /// files that those processes can open: regions lose their files, and records continue in private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();
@@ -125,7 +126,7 @@ impl Writer {
             return;
         }
         pool.memory().give_up_spool();
-        // Those that the thread has sent are only read.
+        // Threads no longer write to chunks that they have sent.
         self.sources.iter().flat_map(|source| &source.full).for_each(|&chunk| pool.memory().take_from_spool(chunk));
         let wanted: Vec<&Source> = self.sources.iter().filter(|source| source.slot.want()).collect();
         barrier::all_threads();
@@ -133,7 +134,7 @@ impl Writer {
             source.slot.wanted().into_iter().for_each(|chunk| pool.memory().take_from_spool(chunk));
             source.slot.keep();
         }
-        // A chunk that a thread is just using, or about to, is left for the next round.
+        // A chunk that a thread uses now, or is about to use, is left for the next round.
         pool.leave_spool();
         if !pool.memory().has_spool() {
             self.host.last_error.set(format!("there is no spool any more: {}", rights::WHY_NO_FILE));
@@ -145,9 +146,9 @@ impl Writer {
         let ids = &self.shared.ids;
         for notice in self.applier.notices.drain(..) {
             match notice {
-                // The caller has retired the id; nothing refers to it any more.
+                // The caller has retired the id, and nothing refers to it any more.
                 Notice::Unregistered(id) => ids.recycle(Id(id)),
-                // If its owner is faster, that call's record recycles it.
+                // If the owner of the id unregisters it first, the record of that call recycles the id.
                 Notice::FreeLater(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
                 Notice::FreeLater(_) => {}
                 Notice::Read(id) => {

@@ -1,5 +1,5 @@
-//! The writer and forks: how it quiesces for one, and which data the child's writer takes over. That is the live code, and a copy
-//! of each piece's group for the child's own jitdump.
+//! The writer and forks: how the writer quiesces, and what the child's writer inherits. That is the live code, and a copy of
+//! the jitdump group of each piece for the child's own jitdump.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The data that a child inherits from its parent.
 pub struct Inheritance {
-    /// Its live code.
+    /// The live code outside of regions.
     pub registry: Registry,
     /// The live code in regions.
     pub region_code: Registry,
@@ -35,11 +35,11 @@ impl Writer {
         &self.shared.status.quiesce
     }
 
-    /// Quiesces for a fork, with everything written that was registered before.
+    /// Quiesces for a fork. Writes first what was registered before.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
         if self.exiting || !still.begin_hold() {
-            // The end of the process may interrupt any write.
+            // During an exit the writer cannot quiesce, because the end of the process may interrupt any write.
             still.answer(false);
             return;
         }
@@ -66,13 +66,13 @@ impl Writer {
         self.config.as_ref()
     }
 
-    /// Tells forks where a child finds what it takes over. The writer stays where it is until it has finished.
+    /// Tells forks where a child finds the writer. The writer stays at that address until it has finished.
     pub fn announce(&mut self) {
         let still = self.quiesce();
         still.begin((&raw mut *self).cast(), self.host.page.shared());
     }
 
-    /// In a forked child: the parent's writer, at the place that `announce` has told.
+    /// In a forked child: the parent's writer, at the address that `announce` has published.
     ///
     /// # Safety
     /// `place` is NULL or what `announce` has told. The writer was quiescent at the fork, and nobody else has it in the child.
@@ -81,18 +81,18 @@ impl Writer {
         unsafe { place.cast::<Writer>().as_mut() }
     }
 
-    /// In a forked child: takes from the parent's writer the data with which the child continues. The parent's files are closed,
-    /// except for the jitdump, which is read from.
+    /// In a forked child: takes the data with which the child continues from the parent's writer. The parent's files are
+    /// closed, except for the jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);
         let region_code = std::mem::take(&mut self.applier.sinks.region.registry);
         Inheritance { registry, region_code, regions: None, dump: self.applier.sinks.let_go(), forked_at }
     }
 
-    /// In a forked child, when the sinks are open: continues with the parent's data.
+    /// In a forked child, once the sinks are open: continues with the parent's data.
     pub fn inherit(&mut self, inheritance: Inheritance) {
         let Inheritance { mut registry, region_code, dump, forked_at, .. } = inheritance;
-        // It has never run in the child.
+        // Dead code has never run in the child.
         registry.forget_dead();
         let applier = &mut self.applier;
         applier.registry = registry;
@@ -100,7 +100,7 @@ impl Writer {
         applier.last_time = forked_at;
         applier.sinks.inherit(dump, &mut applier.registry);
         applier.sinks.load_live(Sinks::ANY, &mut applier.registry, forked_at);
-        // The map is empty: a rewrite has the same result as appending.
+        // The map is empty, so a rewrite has the same result as appending.
         applier.sinks.changed();
         let memory = self.shared.pool.memory();
         let announce = |_, file: FileState| memory.header().set_next_map(file.identity);

@@ -1,4 +1,4 @@
-//! Sinks that are started and stopped while the writer runs, and how it ends when none is wanted any more.
+//! How sinks start and stop while the writer runs, and how the writer ends when no sink is wanted any more.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, the sink for it starts by itself, where any other one runs. Where it runs with a limit it goes on without
-    /// one, and has all the time what the debugger looks at.
+    /// Starts the gdb sink automatically if a debugger listens and another sink runs. A gdb sink that already runs with a limit
+    /// continues without the limit. The debugger finds the sink's entries all the time.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
@@ -40,14 +40,14 @@ impl Writer {
         self.quiesce().leave();
         let status = &self.shared.status;
         if !status.sinks().has(Sinks::GDB) {
-            // Nobody has asked for it, so that it is no failure.
+            // Nobody has asked for the sink, so this is no failure.
             self.no_debugger = true;
             status.remove_sinks(Sinks::GDB, with_wants);
         }
     }
 
-    /// The sink for debuggers, if it is to run beside others for core files and for a debugger that comes later: these want the same
-    /// records, so that callers do not pay for it.
+    /// The gdb sink, if it should run beside `others`, for core files and for a debugger that comes later. It does so if the
+    /// others want the same records anyway, so that callers do not pay for it.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -59,17 +59,17 @@ impl Writer {
     }
 
     fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
-        // Who disables the sink for debuggers wants it not to start by itself either.
+        // Whoever disables the gdb sink does not want it to start automatically either.
         self.no_debugger = (self.no_debugger || off.has(Sinks::GDB)) && !on.has(Sinks::GDB);
         let applier = &mut self.applier;
         let status = applier.status.clone();
-        // That one may have started since this was asked for.
+        // The gdb sink may have started automatically since the change was asked for.
         let by_default = status.sinks_by_default();
-        // It goes on, and is one of those that are asked for.
+        // A sink that runs by default and is now asked for continues.
         let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
         let left = status.sinks().without(by_default).without(off).with(on);
-        // With the last one that wants the same records the one that nobody has asked for ends.
+        // When the last other sink that wants complete records stops, the sink that runs by default stops too.
         let unwanted = by_default.without(raised);
         let ends = if with_wants(left).has(Sinks::GROUPS) { Sinks::NONE } else { unwanted };
         if config.remember {
@@ -84,19 +84,19 @@ impl Writer {
         let memory = self.shared.pool.memory();
         memory.header().set_files(&applier.sinks.files(&config));
         if started != Sinks::NONE {
-            // This round reads the code that lives at a time when the files and the marker exist already.
+            // Reads everything registered so far, now that the files and the marker exist.
             self.round_inside(false);
         }
         let applier = &mut self.applier;
         applier.sinks.announce(fresh.with(started), started);
         applier.sinks.announce_paths();
         if started.has(Sinks::MAP) {
-            // The map lists code that is live from now on.
+            // The new map lists only code that is live now or later.
             applier.registry.forget_dead();
             applier.sinks.changed();
         }
-        // Not with the time at which the code was registered: of a perf that has watched the process since before, the mappings that
-        // it saw before the marker would hide it.
+        // Uses a current time, not the time of the registrations. Otherwise, in a perf recording that began earlier, mappings
+        // recorded before the marker would hide the code.
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
@@ -114,23 +114,24 @@ impl Writer {
         }
     }
 
-    /// No sink is wanted now: gives back all memory, also the chunks that threads hold. Returns whether everything is written that
-    /// was laid down before.
+    /// No sink is wanted now: gives back all memory, including the chunks that threads hold. Returns whether all earlier
+    /// records are written.
     ///
-    /// A thread that lays down a record is waited for, and the chunks of all others are taken. A thread that asks for a chunk later
-    /// finds none, and sees that no sink is wanted. The sinks end last, because a record that was taken is to be in their files.
+    /// Waits for threads that lay down a record, and takes the chunks of all others. A thread that asks for a chunk later gets
+    /// none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that was
+    /// accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
         let shared = self.shared;
         shared.status.end_wants();
         shared.pool.forget_asked();
-        // Then other threads are shut out, with the chunks that they have.
+        // At an exit other threads are shut out, and keep their chunks.
         let is_exit = self.exiting;
         let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {
             barrier::all_threads();
             if self.round_inside(false) > 0 {
-                // The spool goes with the last chunk, so the files are up to date before.
+                // The last chunk takes the spool with it, so the files must be up to date before.
                 self.round_inside(true);
             }
             self.take_back();
@@ -140,7 +141,7 @@ impl Writer {
             thread::sleep_micros(100);
         }
         self.applier.finish_regions();
-        // A sink that could not start is none of those that are stopped.
+        // Sinks that could not start are not among those that are stopped.
         let is_written = shared.status.sinks_failed_now() == Sinks::NONE;
         shared.status.stop_sinks();
         self.applier.sinks.stop(Sinks::ANY, None);

@@ -1,4 +1,4 @@
-//! How the writer begins and ends: with the first session and the last one, at the exit of the process, and when it fails.
+//! How the writer begins and ends: with the first and the last session, at the exit of the process, and when it fails.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,14 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that lay down a record, and how often it looks at least: the whole process may have been stopped.
+/// How long an exit waits for threads that lay down a record, and how many times it looks at least: the whole process may have
+/// been stopped.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
-    /// Begins on the thread that is to run it: sees to dead processes if asked to, opens the spool and the sinks. False if no sink
-    /// runs that is wanted.
+    /// Begins, on the thread that will run the writer. Recovers dead processes' files if `recover`, then opens the spool and
+    /// the sinks. False if no wanted sink runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         if recover {
@@ -56,8 +57,8 @@ impl Writer {
         running
     }
 
-    /// Begins a new life: ends what the last session has left registered, discards the records of calls that lost the race with the
-    /// last close (they returned `Closed`), and takes requests again.
+    /// Starts anew: ends what the last session left registered, and accepts requests again. Discards the records of calls that
+    /// came too late for the last close, and returned `Closed`.
     pub(super) fn begin(&mut self) {
         self.off = false;
         let Applier { registry, sinks, notices, .. } = &mut self.applier;
@@ -67,7 +68,7 @@ impl Writer {
         self.heed_notices();
         self.collect();
         let mut requests = self.shared.requests();
-        // Including what was asked for since `collect`: nobody would answer it any more.
+        // Requests made since `collect` count as answered too, because nobody would answer them any more.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
         let (asked, told, answered, exiting) = (self.asked, self.told, self.answered, requests.exiting);
@@ -97,14 +98,13 @@ impl Writer {
         self.recycle();
     }
 
-    /// Closes the files.
     pub(super) fn finish(&mut self, off: bool) -> Result<()> {
         self.quiesce().enter();
         let problem = if off {
             (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
-            // Code can no longer be unregistered. The ends of registrations can wait for the next session: a program that ends need
-            // not wait for them.
+            // Code can no longer be unregistered. The registrations end when the next session begins, so that a program that
+            // ends need not wait for it.
             self.applier.finish_regions();
             self.applier.sinks.close();
             self.applier.sinks.result().err()
@@ -112,7 +112,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // Its end takes as long as what is still to be done here.
+        // The thread takes about as long to end as the rest of this function.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);
@@ -127,8 +127,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// The process exits: what other threads register from now on would be lost with them, and so they are told that it is not
-    /// taken.
+    /// While the process exits: other threads' registrations would no longer be written. From now on these threads are told
+    /// that their records are not accepted.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();
@@ -149,7 +149,7 @@ impl Writer {
     }
 }
 
-/// The writer has panicked: that ends the library's work, not the process.
+/// The writer has panicked: ends the library's work, but not the process.
 pub fn fail(host: &Host, shared: &Shared) {
     host.last_error.set("the writer failed".into());
     host.set_broken();
@@ -159,11 +159,11 @@ pub fn fail(host: &Host, shared: &Shared) {
     end_requests(shared, Some(Error::Internal));
 }
 
-/// Nobody answers requests any more. `problem`: why not everything is written.
+/// From now on nobody answers requests. `problem`: why not everything is written.
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);
-    // A thread that waits for it learns that it will never come.
+    // Dropping these tells the waiting thread that no answer will come.
     (requests.stop, requests.change) = (None, None);
     shared.tell_waiting();
     drop(requests);

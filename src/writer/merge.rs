@@ -1,4 +1,4 @@
-//! The records of all threads in one order: that of their time stamps.
+//! The records of all threads in the order of their time stamps.
 
 use std::collections::VecDeque;
 
@@ -6,40 +6,40 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
 use crate::sys::prefetch;
 
-/// How many events ahead the processor gets names, and twice as many ahead the events themselves.
+/// How many events ahead names are prefetched. The events themselves are prefetched twice as far ahead.
 const AHEAD: u32 = 8;
 
 /// The unread part of a chunk.
 struct Reading {
     chunk: Chunk,
-    /// How far it is marked as read.
+    /// How far the chunk is marked as read.
     marked: u32,
     next: u32,
     end: u32,
-    /// When the next event comes.
+    /// Time and kind of the next event.
     order: Order,
 }
 
-/// Time stamp, and whether the event is something else than a registration: of the same time registrations come first, because
-/// what ends them may have been stamped by a clock that stood still.
+/// Time stamp, and whether the event is not a registration. At the same time registrations come first: an event that ends them
+/// may have been stamped by a clock that stood still.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
     (event.timestamp, event.kind != EventKind::Load)
 }
 
-/// Hands out events, the earliest first. Each thread's are in order already.
+/// Returns events, the earliest first. The events of each thread are in order already.
 pub struct Merge {
-    /// One for each thread with something to read.
+    /// One for each thread with unread events.
     lanes: Vec<VecDeque<Reading>>,
-    /// The lane being read, and up to when no other lane has an earlier event.
+    /// The lane that is being read, and the order of the earliest event in all other lanes.
     run: Option<(usize, Order)>,
     /// Chunks that are read to their end.
     done: Vec<Reading>,
 }
 
 impl Merge {
-    /// Takes each thread's chunks, oldest first, and remembers how far they can be read now.
+    /// Takes each thread's chunks, oldest first, and notes how far they can be read now.
     pub fn new(threads: impl Iterator<Item = impl Iterator<Item = Chunk>>) -> Merge {
         let lane = |chunks| -> VecDeque<Reading> { Iterator::filter_map(chunks, Reading::new).collect() };
         let mut lanes = Vec::new();
@@ -57,7 +57,7 @@ impl Merge {
         self.next_if(until, |_| true)
     }
 
-    /// The same, if the event `may` be taken now. Otherwise it stays the next one.
+    /// As `next`, but takes the event only if it `may` be taken now. Otherwise the event stays the next one.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {
@@ -67,7 +67,7 @@ impl Merge {
             let order = self.lanes[lane].front().map(|reading| reading.order);
             match order {
                 Some(order) if order <= bound => {
-                    // The earliest of all is too late.
+                    // The earliest event of all lanes is too late.
                     if order.0 > until {
                         return None;
                     }
@@ -78,7 +78,7 @@ impl Merge {
         }
     }
 
-    /// The lane with the earliest event, and the order key of the earliest event in all others.
+    /// The lane with the earliest event, and the order of the earliest event in all other lanes.
     fn next_run(&self) -> Option<(usize, Order)> {
         let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);
@@ -112,8 +112,8 @@ impl Merge {
         Some((chunk, event))
     }
 
-    /// Notes in each chunk how far it has been read, as belonging to this round. Chunks that are read to their end are not touched
-    /// again. Returns whether anything has been read since the last time.
+    /// Notes in each chunk how far this round has read it. Chunks that are read to their end are not touched again. Returns
+    /// whether anything has been read since the last call.
     pub fn mark(&mut self, round: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {
@@ -134,8 +134,8 @@ impl Reading {
         (next < end).then(|| Reading { chunk, marked: next, next, end, order: order(&chunk.event(next)) })
     }
 
-    /// Has the processor get the name of an event that comes soon: it lies in the cache of the thread that has registered the code,
-    /// and the writer would wait for each.
+    /// Prefetches the name of an event that comes soon. The name lies in the cache of the thread that registered the code, so
+    /// the writer would wait for each name.
     #[inline(always)]
     fn look_ahead(&self) {
         let number = self.next + AHEAD;
@@ -205,7 +205,7 @@ mod tests {
             let consumed = threads.iter().flatten().map(|chunk| chunk.consumed_up_to(round));
             assert!(consumed.eq(expected));
         }
-        // A chunk that is read to its end may be another thread's by now.
+        // Another thread may own a chunk that is read to its end.
         threads[0][0].set_consumed(9, 0);
         assert!(merge.next(u64::MAX).is_some() && merge.mark(10));
         assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (0, 3));

@@ -1,7 +1,7 @@
-//! The background thread: collects what the registering threads have laid down, in the order of time, and writes it out.
+//! The background thread: collects the records of the registering threads, in the order of time, and writes them out.
 //!
-//! It sleeps between rounds and never waits inside a channel, so that no registering thread pays for waking it. The pause
-//! adapts to the load; after a second without work it sleeps until it is woken.
+//! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking it. The
+//! pause adapts to the load. After a second without work the writer sleeps until it is woken.
 
 mod applier;
 mod collect;
@@ -44,59 +44,60 @@ use source::Source;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A round with at least this many bytes shortens the pause. Each round has a cost of its own, in a region a dozen writes.
+/// A round with at least this many bytes shortens the pause. Each round has a fixed cost: with a region, about a dozen write
+/// calls.
 const BUSY_BYTES: usize = 256 * 1024;
-/// What a round has read is written and committed by about this much: its chunks are then used again while the processor still
-/// has them in its caches.
+/// A round writes and commits after about this many bytes. Then threads reuse the chunks while the chunks are still in the
+/// processor's caches.
 const COMMIT_BYTES: usize = 1 << 20;
-/// How often a writer that has work looks whether its spool is still there.
+/// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
-/// How old the writer is before it asks the kernel for barriers in a process with several threads. A program that has ended by then would
-/// wait for the answer and have no use for it.
+/// How old the writer is before it asks the kernel for barriers in a process with several threads. A shorter program would wait
+/// for the kernel's answer in vain.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
-/// A thread's clock is never ahead by as much.
+/// A thread's clock is always ahead by less than this.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
-/// By so much, in nanoseconds or ticks, the clock of a thread that a signal has interrupted is ahead at most, if the writer keeps its
-/// processor.
+/// How far the clock of a thread that a signal has interrupted is ahead at most, in nanoseconds or ticks. Holds while the
+/// writer stays on its processor.
 const SIGNAL_AHEAD: u64 = 50_000;
 /// Rounds that read nothing, at the longest pause, before the writer sleeps until it is woken.
 const IDLE_ROUNDS: u32 = 20;
 
-/// Everything that only the writer touches. Handed from one thread to the next when sessions close and open again.
+/// Everything that only the writer touches. Passed from one thread to the next when sessions close and open again.
 pub struct Writer {
     pub host: &'static Host,
     pub shared: &'static Shared,
     pub applier: Applier,
     /// In the order of the threads' numbers.
     sources: Vec<Source>,
-    /// Requests as they have come in; they are answered after a round that began later.
+    /// Number of the last request. A request is answered after a round that began later.
     asked: u64,
-    /// The last one to write everything.
+    /// Number of the last request to write everything.
     asked_to_write: u64,
-    /// When the latest of them was made.
+    /// When the latest request was made.
     asked_at: u64,
-    /// Sinks that calls wait for are to know of the requests up to this one, and know of those up to that one.
+    /// Calls wait until their sinks know of the requests up to `to_be_told`. Those sinks know of the requests up to `told`.
     to_be_told: u64,
     told: u64,
     answered: u64,
     stop: Option<Stop>,
     change: Option<Change>,
-    /// Nothing is wanted any more.
+    /// No sink is wanted any more.
     off: bool,
     exiting: bool,
-    /// The state as of the last round.
+    /// The progress that was committed last.
     committed: Progress,
-    /// What the sinks were opened with.
+    /// The options with which the sinks were opened.
     config: Option<Config>,
-    /// Everything that was stamped before is read, except for records that were published late.
+    /// All records stamped before this time are read, except those that were published late.
     until: u64,
-    /// Memory has run out, and something is left unread for that.
+    /// Memory has run out, so some records are still unread.
     short: bool,
-    /// The sink for debuggers is not to start by itself.
+    /// The gdb sink must not start automatically.
     no_debugger: bool,
-    /// When the spool was seen to be there.
+    /// When the writer last saw that the spool exists.
     spool_seen: Option<Instant>,
-    /// Somebody has removed the spool, and the last attempt to make another one has failed.
+    /// Somebody has removed the spool, and the last attempt to make a new spool has failed.
     spool_retry: Option<Retry>,
 }
 
@@ -127,7 +128,8 @@ impl Writer {
         }
     }
 
-    /// The thread's body: runs until it is told to stop. The writer then goes `home`, for the next thread.
+    /// The thread's body: runs until the writer is asked to stop. Then passes the writer back through `home`, for the next
+    /// thread.
     pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.shared.signal_flush.run();
         let stop = self.run_until_stopped();
@@ -136,7 +138,7 @@ impl Writer {
         stop.ack.give(result);
     }
 
-    /// Ends a writer that has opened its files when nobody waited for them any more.
+    /// Ends a writer that opened its files after the starting call had stopped waiting.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.round(true);
         let _ = self.finish(false);
@@ -152,10 +154,11 @@ impl Writer {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
             }
-            // Who has asked by now need not wait for a second round, which comes when the files of the first are written.
+            // Requests made by now are served by this round. Otherwise they would wait for a second round, after the writes of
+            // this one.
             self.look_at_requests();
-            // A record that was committed before a request may have been stamped or published after the round began in which the
-            // request came in. A round that begins now reads all such records.
+            // A record that was committed before a request may have been stamped or published after the current round began. A
+            // round that begins after the request reads all those records.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let signal_flush = self.shared.signal_flush.pending(self.exiting);
             let to_write =
@@ -174,7 +177,7 @@ impl Writer {
             if bytes > 0 {
                 idle_rounds = 0;
             }
-            // First: who asks may be the exiting thread, and then end the process.
+            // The change comes before the answer: the thread that asked may be exiting, and end the process after the answer.
             if let Some(change) = change {
                 self.change_sinks(change);
             }
@@ -194,13 +197,14 @@ impl Writer {
             if signal_flush.is_some() {
                 self.rest();
             }
-            // When nobody waits: with several threads it takes the kernel milliseconds. Until then they make fences.
+            // Registers only when no caller waits, because with several threads the kernel needs milliseconds. Until then
+            // threads make fences.
             if !has_registered && begin.elapsed() > BARRIERS_AFTER {
                 has_registered = true;
                 barrier::register();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            // A round that was asked for came before its time.
+            // A round that was asked for came before its time, so it does not count as idle.
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
             idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
             if idle_rounds <= IDLE_ROUNDS {
@@ -237,12 +241,12 @@ impl Writer {
         requests.answered = due;
         requests.result = self.problem();
         drop(requests);
-        // If the round had no memory for that.
+        // The round has answered this already, unless it had no memory.
         self.answer_told(due);
         self.shared.tell_waiting();
     }
 
-    /// Has the sinks know that calls wait for, and answers these calls, before anything else is written.
+    /// Reports changes to the sinks that calls wait for, and answers these calls, before anything else is written.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
@@ -271,27 +275,28 @@ impl Writer {
         }
     }
 
-    /// Reads everything that was published, writes it, and recycles the chunks. `now`: the caller that asked wants all sinks up to
-    /// date. Returns how many bytes were read.
+    /// Reads everything that was published, writes it, and recycles the chunks. `now`: a caller wants all sinks up to date.
+    /// Returns how many bytes were read.
     fn round(&mut self, now: bool) -> usize {
         self.quiesce().enter();
         let bytes = self.round_inside(now);
         self.quiesce().leave();
-        // No fork waits for this.
+        // Forks do not wait for this, so it comes after `leave`.
         self.tidy_children(false);
         bytes
     }
 
-    /// The time now, but not before the last request was made. A thread's clock is ahead of the writer's by as much as the writer's
-    /// clock has changed while the writer was stopped in the middle of that (`sys/tsc`). A request is about records with such stamps.
+    /// The time now, but at least the time of the last request, because a request is about records stamped before it. A
+    /// thread's clock may be ahead of the writer's: if the kernel stopped the writer while it changed the clock (`sys/tsc`), by
+    /// as much as the old and the new clock diverged meanwhile.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
-        // A signal handler does not say what the time is.
+        // A signal handler cannot note the time of its request.
         let from_signal = self.shared.signal_flush.is_pending();
         let earliest = if from_signal { self.shared.clock.now() + SIGNAL_AHEAD } else { 0 };
         let asked_at = self.asked_at.max(earliest);
         loop {
-            // In this order: the thread may be stopped in between.
+            // In this order, because the thread may be stopped between the two lines.
             let is_late = begin.elapsed() > CLOCK_AHEAD;
             let now = self.shared.clock.now();
             if now >= asked_at || is_late {
@@ -306,13 +311,13 @@ impl Writer {
         self.shared.clock.rebase();
         self.short = reserve::is_short();
         if self.short {
-            // Requests have to be answered even so.
+            // Requests must be answered even without memory.
             self.collect();
             self.shared.set_short(true);
             return 0;
         }
-        // Records stamped later than this wait for the next round. A record that came about because of another one is stamped
-        // after the other was published; so if it is read in this round, the other one is found in this round too.
+        // Records stamped later than this wait for the next round. If record B follows from record A, B is stamped after A was
+        // published. So a round that reads B also finds A.
         let until = self.time_of_round();
         self.until = until;
         fence(Ordering::SeqCst);
@@ -323,7 +328,7 @@ impl Writer {
         while !self.short {
             let (applier, short) = (&mut self.applier, &mut self.short);
             let may = |event: &Event| {
-                // Without memory a record stays in its chunk, and comes later.
+                // Without memory a record stays in its chunk, and is read later.
                 *short = !applier.make_room(event);
                 !*short
             };
@@ -350,11 +355,11 @@ impl Writer {
         bytes
     }
 
-    /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks that it was in.
+    /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks of these records.
     fn commit(&mut self, merge: &mut Merge, now: bool, until: u64) {
         let applier = &mut self.applier;
         if applier.sinks.remember() && !applier.sinks.map_runs() {
-            // Memory is for what a sink that is started later has to say.
+            // Memory is kept for what a sink that starts later has to report: live code.
             applier.registry.forget_dead();
         }
         applier.registry.tidy();
@@ -365,7 +370,7 @@ impl Writer {
         }
         let memory = self.shared.pool.memory();
         let (header, round, time) = (memory.header(), memory.next_round(), applier.last_time);
-        // Before any file gets another one's name, which commits the round.
+        // Marks before any file is renamed, because the rename commits the round.
         let is_marked = merge.mark(round);
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
@@ -400,7 +405,7 @@ impl Writer {
         self.publish();
     }
 
-    /// Tells other processes the state of this one.
+    /// Publishes the state of this process for other processes.
     fn publish(&self) {
         let pool = &self.shared.pool;
         let (memory, memory_held) = (pool.bytes_used(), pool.bytes_held());
@@ -408,15 +413,15 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// If somebody has removed the spool, as cleaners of shared memory do, makes another one as soon as no record is on its way and
-    /// there can be one. While the process exits there is no other one: the exit itself removes the spool.
+    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Waits until no record is unread
+    /// and a new spool can be made. While the process exits no new spool is made: the exit itself removes the spool.
     fn renew_spool(&mut self) {
         if self.exiting {
             return;
         }
         let pool = &self.shared.pool;
         let is_due = self.spool_retry.as_ref().is_some_and(Retry::is_due);
-        // A pool that was shut since gets a spool when it is opened.
+        // A pool that was shut since gets a spool when it is opened again.
         let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
         let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
         if !is_due {
@@ -436,16 +441,17 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes what children have left who have ended without a word: after some forks, or after `any`.
+    /// Removes the empty spools of forked children that ended without exit handlers. Due after several forks, or with `any` after
+    /// one fork.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
-        // First: the question about rights takes several system calls.
+        // Asks first whether children are due, because asking about rights takes several system calls.
         if self.shared.children_are_due(any) && !rights::are_more() {
             recover::remove_empty(&config.spool_dir);
         }
     }
 
-    /// The requests; none if a signal handler waits, which may have interrupted the thread that has them.
+    /// The requests. `None` if a signal handler waits, because it may have interrupted the thread that holds their lock.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.shared.try_requests() {
             None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),

@@ -1,8 +1,8 @@
-//! Models of what threads do to each other. They are the library's own code, which loom runs in every order of events (up to a
-//! number of unforced switches from thread to thread). Each load returns every value that it may return in that order.
+//! Models of what threads do to each other, for loom. They use the library's own code. loom runs that code in every order of
+//! events, up to a number of unforced switches between threads. Each load returns every value that it may return in that order.
 //!
-//! Each names the places whose order it depends on. With one of these places weakened the model has to fail: loom finds a race, a
-//! record that is lost, or a thread that waits for ever.
+//! Each model names the places whose order it depends on. With one of these places weakened the model has to fail: loom finds a
+//! race, a lost record, or a thread that waits for ever.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
 
@@ -29,16 +29,16 @@ use crate::writer::Writer;
 /// See the module's description.
 struct Model {
     name: &'static str,
-    /// How often at most a thread is interrupted that could go on.
+    /// How often at most loom interrupts a thread that could continue.
     switches: usize,
     body: fn(&World),
-    /// File, and text of the line, of which one access is weakened.
+    /// File and text of each line of which an access is weakened, one line at a time.
     weak: &'static [(&'static str, &'static str)],
 }
 
 const FENCE: &str = "            fence(Ordering::SeqCst);";
 
-/// How a thread says that it has ended a record, and how the writer sees that.
+/// How a thread marks a record as ended, and how the writer sees that.
 const END: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.store(false, Ordering::Release)");
 const IS_BUSY: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.load(Ordering::Acquire)");
 
@@ -68,7 +68,7 @@ const MODELS: &[Model] = &[
     Model { name: "halt", switches: 3, body: halt, weak: &[END, IS_BUSY] },
 ];
 
-/// What a process has. One for each run.
+/// The state of a process. Each run makes a new one.
 #[derive(Clone, Copy)]
 struct World {
     shared: &'static Shared,
@@ -86,14 +86,15 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // As in a busy process: threads find chunks that the writer has made, and do not meet at the lock under which they are made.
+        // As in a busy process: threads find chunks that the writer has made, and need not take the lock under which chunks are
+        // made.
         shared.pool.ask_for(CHUNK_SIZE);
-        // Records have bodies, though there is no file to write them to.
+        // Records have bodies, although there is no file.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { shared: Box::leak(Box::new(shared)), process }
     }
 
-    /// When all threads have ended.
+    /// Called when all threads have ended.
     fn end(self) {
         // SAFETY: nobody uses it any more.
         let mut shared = unsafe { Box::from_raw(ptr::from_ref(self.shared).cast_mut()) };
@@ -115,7 +116,7 @@ impl World {
         self.shared.status.counters.registered.get()
     }
 
-    /// Starts a writer. The returned function stops it.
+    /// Starts a writer. The returned function stops the writer.
     fn start(self) -> impl FnOnce() -> Box<Writer> {
         let mut writer = self.writer();
         writer.announce();
@@ -132,17 +133,16 @@ impl World {
     }
 }
 
-/// Registers code of such a size.
 fn register(local: &mut Local, size: usize) {
     let bytes = [0; CHUNK_SIZE];
     let code = Code { bytes: Bytes::Here(&bytes[..size]), ..Code::new(0x1000, size as u64, "code") };
     local.register(&code, 0).expect("there is room");
 }
 
-/// Fills most of a chunk.
+/// One such record fills half a chunk, so that two do not fit into one chunk.
 const LARGE: usize = CHUNK_SIZE / 2;
 
-/// A thread publishes records, changes its chunk and ends, while the writer reads: each record is read once, and whole.
+/// A thread publishes records, changes its chunk and ends, while the writer reads. Each record is read once, and whole.
 fn publish(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -160,7 +160,7 @@ fn publish(world: &World) {
     assert_eq!(world.shared.pool.bytes_used(), 0, "all chunks have come back");
 }
 
-/// The writer takes the chunk back from a thread, which begins a record at the same time, and gives it to another one.
+/// The writer takes the chunk back from a thread that begins a record at the same time, and gives the chunk to another thread.
 fn take_back(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -180,7 +180,7 @@ fn take_back(world: &World) {
     drop((local, other));
 }
 
-/// Chunks come and go: nobody has one that another thread has.
+/// Threads take and recycle chunks. Two threads never have the same chunk.
 fn pool(world: &World) {
     let world = *world;
     let use_one = move || {
@@ -199,7 +199,7 @@ fn pool(world: &World) {
     assert_eq!(world.shared.pool.bytes_used(), 0);
 }
 
-/// The writer goes to sleep while a thread registers: it sees the record, or is woken.
+/// The writer falls asleep while a thread registers code. The writer sees the record, or is woken.
 fn sleep(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -208,7 +208,7 @@ fn sleep(world: &World) {
         register(&mut local, 16);
         local
     });
-    // It may also be woken for something else.
+    // The writer may also be woken for another reason.
     while world.registered() == 0 {
         writer.sleep();
         writer.round(false);
@@ -216,7 +216,7 @@ fn sleep(world: &World) {
     drop(thread.join().expect("thread"));
 }
 
-/// A flush is answered, and what was registered before it is written then.
+/// A flush is answered, and everything registered before the flush is written then.
 fn flush(world: &World) {
     let world = *world;
     let stop = world.start();
@@ -232,10 +232,10 @@ fn flush(world: &World) {
     drop(local);
 }
 
-/// A session is closed while a thread registers: the record is written, or the caller is told that the session is closed.
+/// A session is closed while a thread registers code. The record is written, or the caller is told that the session is closed.
 fn close(world: &World) {
     let world = *world;
-    // The place of the session. The sessions of a process are made once, and loom's atomics in each run.
+    // The session's place. A separate one, because the process's places are made once, but loom needs new atomics in each run.
     let place = std::sync::Arc::new(AtomicU64::new(1));
     let stop = world.start();
     let mut local = world.thread();
@@ -255,8 +255,8 @@ fn close(world: &World) {
     drop((local, writer));
 }
 
-/// A process forks while a thread begins to register: what had returned before is with the writer, and nothing moves until the
-/// fork is over.
+/// A process forks while a thread begins to register code. Calls that returned before the fork are with the writer, and nothing
+/// changes until the fork is over.
 fn fork(world: &World) {
     let world = *world;
     let stop = world.start();
@@ -280,7 +280,8 @@ fn fork(world: &World) {
     stop();
 }
 
-/// A process forks while a thread lays down a record: the writer has it, or it is not there before the fork is over.
+/// A process forks while a thread lays down a record. The writer has read the record, or the record does not exist before the
+/// fork is over.
 fn halt(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -291,7 +292,7 @@ fn halt(world: &World) {
         local
     });
     let quiesce = &world.shared.status.quiesce;
-    // The writer does on this thread what it is woken for.
+    // The writer is woken for this request, and handles it on this thread.
     let found = quiesce.prepare(Duration::from_millis(75), || writer.be_quiescent());
     assert_eq!(found.rest, Rest::Whole);
     let in_child = world.registered();
@@ -301,7 +302,7 @@ fn halt(world: &World) {
     drop(thread.join().expect("thread"));
 }
 
-/// `FILE:LINE` of each line with this text.
+/// `FILE:LINE` of the only line with this text.
 fn place(file: &str, text: &str) -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../").to_owned() + file;
     let source = std::fs::read_to_string(&path).expect("source");
@@ -311,7 +312,7 @@ fn place(file: &str, text: &str) -> String {
     format!("{file}:{line}")
 }
 
-/// Runs one model, weakened at a place. True if it holds.
+/// Runs a model, weakened at a place if one is given. Panics if the model fails. False if no model has this name.
 pub fn run(name: &str, weak: Option<&str>) -> bool {
     let Some(model) = MODELS.iter().find(|model| model.name == name) else { return false };
     atomic::weaken(weak);
@@ -342,7 +343,7 @@ fn holds(name: &str, weak: Option<&str>) -> bool {
     output.status.success()
 }
 
-/// Runs all models, and each with all its weak places. True if all is as it has to be.
+/// Runs all models, then each model once for each of its weak places. True if all models hold, and fail when weakened.
 pub fn run_all() -> bool {
     let mut well = true;
     for model in MODELS {
@@ -360,7 +361,7 @@ pub fn run_all() -> bool {
     well
 }
 
-/// Weakens each place in the source that gives an order.
+/// Weakens each place in the source that gives an order, and prints which models notice.
 pub fn sweep() -> bool {
     for model in MODELS {
         for file in [

@@ -1,4 +1,4 @@
-//! Which code goes to the file of the region that it lies in, and neither to the map nor to the jitdump.
+//! Which code is written to the file of its region, and neither to the map nor to the jitdump.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region that code goes to that was registered at a time.
+    /// The region whose file is to name code that was registered at `time`.
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if !self.alive || !self.watching || !self.status.sinks().has(Sinks::REGION) {
             return None;
@@ -25,26 +25,26 @@ impl Applier {
         Some(region)
     }
 
-    /// Code that was registered before its memory became a region is named by the region's file from now on: profilers look at
-    /// no other one there.
+    /// Takes live code out of the other sinks when its memory has become a region. From now on the region's file names the
+    /// code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
         }
         // Of another region that was there.
-        self.sinks.region.registry.forget_dead_in(region.start, region.end());
-        for id in self.registry.live_in(region.start, region.end()) {
+        self.sinks.region.registry.forget_dead_in(region.start(), region.end());
+        for id in self.registry.live_in(region.start(), region.end()) {
             // Other memory lies in a mapping group, too.
-            let is_inside = |live: &Live| match region.mapping_group {
-                Some(_) => region.holds(live.addr, live.size),
-                None => region.spans(live.addr, live.size),
+            let is_inside = |live: &Live| match region.is_mapping_group() {
+                true => region.holds(live.addr, live.size),
+                false => region.spans(live.addr, live.size),
             };
             if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
                 continue;
             }
             let (name_len, info_len) = self.lens_of(id);
             if !self.sinks.region.registry.make_room(id, name_len, info_len) {
-                // The other sinks name it until there is memory.
+                // The other sinks continue to name the code until there is memory.
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }
@@ -56,7 +56,7 @@ impl Applier {
         }
     }
 
-    /// Before code ends: the memory that it lies in may have become a region just now, whose file is to name it.
+    /// Called before code ends: its memory may just have become a region, whose file must name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -73,7 +73,7 @@ impl Applier {
         }
     }
 
-    /// How much code is live, in regions or not.
+    /// How much code is live, in regions or elsewhere.
     pub fn live_count(&self) -> usize {
         self.registry.live_count() + self.sinks.region.registry.live_count()
     }
@@ -91,7 +91,7 @@ impl Applier {
         was_in_region
     }
 
-    /// Ends a registration of which the host has not said itself that it ends.
+    /// Ends a registration that the host has not ended by its id.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if self.registry.is_live(id) {
             self.sinks.gone(id);
@@ -116,11 +116,11 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// Ends a registration that goes on elsewhere: returns it, its name, and the bytes of its info.
+    /// Ends a registration here that continues elsewhere. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64, is_in_region: bool) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
-        // Without memory the code goes on without lines and tables, which may be large.
+        // Without memory the code continues without lines and tables, which may be large.
         let mut info = reserve::copy_of(from.info_of(id).bytes()).unwrap_or_default();
         let mut live = from.remove(id)?;
         if !is_in_region {
@@ -134,7 +134,7 @@ impl Applier {
         Some((live, name, info))
     }
 
-    /// Code moves out of a region, into one, or within one. False if no region has to do with it.
+    /// Moves code out of a region, into a region, or within a region. False if the move concerns no region.
     pub(super) fn move_by_region(&mut self, event: &Event) -> bool {
         let is_in_region = self.sinks.region.registry.is_live(event.id);
         let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
@@ -143,7 +143,7 @@ impl Applier {
         if to.is_none() && !is_in_region {
             return false;
         }
-        // Its memory may have become a region just now.
+        // The call of `region_of` may have taken the code into a new region.
         let is_in_region = is_in_region || self.sinks.region.registry.is_live(event.id);
         let Some((mut live, name, info)) = self.take_out(event.id, is_in_region) else { return false };
         self.status.counters.moved.add(1);
@@ -170,7 +170,7 @@ impl Applier {
         self.count_overwritten(ids);
     }
 
-    /// Ends what live code of regions lies where code begins to live outside of them.
+    /// Ends live code of regions where code begins to live outside of regions.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.sinks.region.registry.live_count() > 0 {
             let retired = self.sinks.region.retire_in(start, end);
@@ -186,7 +186,8 @@ impl Applier {
         }
     }
 
-    /// In a forked child: live code in its parent's regions goes to its own files, or where there are none to the other sinks.
+    /// In a forked child: gives live code of the parent's regions to the child's regions. Without a region, the code is given
+    /// to the other sinks.
     pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
@@ -207,11 +208,11 @@ impl Applier {
                 }
             }
         }
-        // Inherited code is counted elsewhere.
+        // Inherited code is counted in another counter.
         self.status.counters.region_code.set(0);
     }
 
-    /// Brings the files of regions up to date. `until`: everything that was stamped before has been seen.
+    /// Brings the files of regions up to date. `until`: all records stamped before this time have been read.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
         let mut write = || {
             let has_regions = self.sinks.region.tidy(until);
@@ -220,7 +221,8 @@ impl Applier {
             }
             has_regions && self.sinks.region.write_files(now, until)
         };
-        // A flush does not say that all is written while code waits for a file that can be written again.
+        // If a failed file can be written again, some code is in no file yet. A flush must not report success then, so it
+        // writes once more.
         if write() && now {
             write();
         }
@@ -229,8 +231,8 @@ impl Applier {
         }
     }
 
-    /// Where regions alone are written, nothing names code that lies elsewhere. The first flush that finds such code says that. Memory
-    /// that is adopted may become a region later, and is counted if it does not.
+    /// With regions as the only sink, no file names code that lies elsewhere. The first flush that finds such code reports
+    /// that. Memory being adopted may still become a region, so then nothing is reported.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count());
@@ -244,7 +246,7 @@ impl Applier {
         }
     }
 
-    /// The files of regions are final for now.
+    /// Completes the files of regions. They are final for now.
     pub(super) fn finish_regions(&mut self) {
         self.write_regions(true, u64::MAX);
         self.sinks.region.finish();

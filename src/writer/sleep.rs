@@ -1,4 +1,4 @@
-//! When the writer has nothing to do: how long it sleeps, and what wakes it.
+//! What the writer does without work: how long it sleeps, and what wakes it.
 
 use std::time::{Duration, Instant};
 
@@ -9,24 +9,25 @@ use crate::sys::{barrier, host_fds};
 
 /// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer checks at this interval whether there are others. (A thread that ends and
-/// has used the library wakes it, so that it learns of the first one's end.)
+/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A thread that
+/// has used the library wakes the writer when it ends, so the writer learns of the first thread's end.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often it looks whether a first thread has ended that does not wake it then, because it has never used the library.
+/// How often the writer checks whether the first thread has ended, if that thread does not wake it: it has never used the
+/// library.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
 impl Writer {
-    /// Sleeps until it is woken, unless there is something to do already.
+    /// Sleeps until the writer is woken, unless there is work already.
     pub(super) fn sleep(&mut self) {
-        // Nobody has registered anything for a while: an idle process keeps little.
+        // No thread has registered anything for a while: an idle process keeps little memory.
         self.shared.pool.forget_asked();
         self.take_back();
         self.shared.pool.rest();
         self.shared.clock.rest();
         self.shared.set_asleep(true);
         barrier::all_threads();
-        // A thread that publishes a record or sends a message from now on sees the announcement. Earlier records and messages are
-        // found here.
+        // A thread that publishes a record or sends a message from now on sees that the writer sleeps. Earlier records and
+        // messages are found here.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {
@@ -49,21 +50,23 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Work is left that the writer can do nothing about, as without memory, and perhaps nobody else either.
+    /// Called when there is work that the writer cannot do now, for instance without memory. Perhaps no other thread exists
+    /// either.
     pub(super) fn look_around(&mut self) {
         self.shared.set_asleep(true);
         self.end_with_the_last_thread();
         self.shared.set_asleep(false);
     }
 
-    /// The C library ends a process with its last thread, and ours is the last as long as nobody closes the session.
+    /// The C library ends a process with its last thread. While nobody closes the session, the library's own threads would be
+    /// the last.
     fn end_with_the_last_thread(&mut self) {
         if last_thread::first_has_ended() && last_thread::is_this_one() {
             host_fds::end_process();
         }
     }
 
-    /// A signal handler that asked most likely ends the process now, and would cut a write that is under way.
+    /// Pauses, because a signal handler that asked most likely ends the process now, which would cut a current write.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {
@@ -76,7 +79,7 @@ impl Writer {
         }
     }
 
-    /// While the process exits: a write that it interrupts would leave a torn record.
+    /// Waits while the process exits, because the exit could interrupt a write and leave a torn record.
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {

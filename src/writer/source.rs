@@ -1,4 +1,4 @@
-//! A registering thread as the writer sees it: which chunks there are to be read.
+//! A registering thread as the writer sees it: which chunks are to be read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(super) struct Source {
     pub(super) full: VecDeque<Chunk>,
     /// The chunk that the thread was filling when this round began.
     pub(super) current: Option<Chunk>,
-    /// The thread had ended when this round began.
+    /// Whether the thread had ended when this round began.
     pub(super) ended: bool,
 }
 
@@ -24,7 +24,7 @@ impl Source {
 
     /// The chunks to read in this round, oldest first.
     pub(super) fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
-        // If the thread has sent the chunk meanwhile, it is there twice.
+        // If the thread has sent the chunk meanwhile, the chunk is also among the full ones.
         let current = self.current.filter(|current| !self.full.contains(current));
         self.full.iter().copied().chain(current)
     }

@@ -1,4 +1,4 @@
-//! The writer's rounds, one by one, without its thread: what registering threads find after each.
+//! The writer's rounds, one by one, without the writer's thread: what registering threads find after each round.
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
 use std::time::Duration;
@@ -18,7 +18,7 @@ struct World {
     writer: Box<Writer>,
 }
 
-/// A process with this much memory for records, whose threads wait for so long. It writes no file.
+/// A process with at most this much memory for records, whose threads wait at most this long for memory. It writes no file.
 fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };
@@ -49,7 +49,7 @@ fn register(local: &mut Local, size: usize) -> Result<()> {
     local.register(&code, 0).map(drop)
 }
 
-/// Many threads that begin at once have a chunk each, as long as there is memory: nobody waits for the writer.
+/// Many threads that begin at once get a chunk each while there is memory. None waits for the writer.
 #[test]
 fn a_thousand_threads_have_a_chunk_each() {
     let mut world = world(64 << 20, Duration::ZERO);
@@ -62,7 +62,8 @@ fn a_thousand_threads_have_a_chunk_each() {
     assert_eq!((world.registered(), world.shared.pool.bytes_used()), (1000, 0));
 }
 
-/// Threads that have registered something and do nothing hold a chunk each. The next thread finds one, however many they are.
+/// Threads that have registered something and are idle hold a chunk each. The next thread still gets a chunk, whatever their
+/// number.
 #[test]
 fn chunks_come_back_when_there_are_few() {
     for (max_memory, count, at_once) in [(1 << 20, 100, 1), (64 << 20, 1500, 50)] {
@@ -80,7 +81,7 @@ fn chunks_come_back_when_there_are_few() {
     }
 }
 
-/// They do not keep a large record from its room either.
+/// Chunks of idle threads do not keep a large record from getting room either.
 #[test]
 fn chunks_come_back_for_a_large_record() {
     let mut world = world(8 << 20, Duration::ZERO);
@@ -95,7 +96,7 @@ fn chunks_come_back_for_a_large_record() {
     world.writer.round(false);
 }
 
-/// A thread that waits for memory wakes the writer again and again, because another one may have taken what came first.
+/// A thread that waits for memory wakes the writer repeatedly, because another thread may have taken what was freed first.
 #[test]
 fn who_waits_for_memory_keeps_the_writer_awake() {
     let world = world(1 << 20, Duration::from_secs(20));
@@ -116,7 +117,7 @@ fn who_waits_for_memory_keeps_the_writer_awake() {
     });
 }
 
-/// A thread that ends leaves its chunk and its place to the writer, also where no message finds room.
+/// A thread that ends leaves its chunk and its place to the writer, even if the channel has no room for a message.
 #[test]
 fn threads_end_while_messages_have_no_room() {
     let mut world = world(1 << 20, Duration::ZERO);

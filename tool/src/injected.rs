@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use jitsym::format::file_names::{copied_pid, is_pid, parse, FileKind};
 use jitsym::sys::dir::Dir;
 use jitsym::sys::process;
 use jitsym::Cleaned;
@@ -60,7 +61,7 @@ impl Clean {
         if let Some(place) = Place::open(dir)? {
             self.objects_in(&place, &mut found)?;
             for name in place.names()? {
-                if name.to_str().and_then(private_pid).is_none() {
+                if name.to_str().and_then(copied_pid).is_none() {
                     continue;
                 }
                 let Ok(own) = place.below(&name) else { continue };
@@ -77,14 +78,16 @@ impl Clean {
     }
 
     fn objects_in(&self, place: &Place, found: &mut Vec<Cleaned>) -> io::Result<()> {
-        let is_private = place.path.file_name().and_then(OsStr::to_str).and_then(private_pid);
+        let is_private = place.path.file_name().and_then(OsStr::to_str).and_then(copied_pid);
         for name in place.names()? {
-            let text = name.to_str().unwrap_or_default();
-            let copy_pid = is_private.filter(|_| text.starts_with("jit-") && text.ends_with(".dump"));
-            let Some(pid) = object_pid(text).or(copy_pid) else { continue };
+            let (pid, is_copy) = match (pid_and_kind(&name), is_private) {
+                (Some((pid, FileKind::Injected { .. })), _) => (pid, false),
+                (Some((_, FileKind::Jitdump { .. })), Some(pid)) => (pid, true),
+                _ => continue,
+            };
             let Ok(data) = place.dir.look(&name) else { continue };
             if self.is_old(&data) {
-                let result = self.object(place, &name, &data, pid, copy_pid.is_some());
+                let result = self.object(place, &name, &data, pid, is_copy);
                 let path = place.path.join(&name);
                 found.push(Cleaned { bytes: bytes(&data), kept: result.err().map(|error| error.to_string()), path });
             }
@@ -120,22 +123,22 @@ impl Clean {
 
     fn walk(&self, cache: &Place, place: &Place, depth: u32, found: &mut Vec<Cleaned>) -> io::Result<()> {
         for name in place.names()? {
-            let text = name.to_str().unwrap_or_default();
             // Only directories, and none through a link.
             let Ok(below) = place.below(&name) else { continue };
-            if text == LINKS && place.path == cache.path {
+            if name == LINKS && place.path == cache.path {
                 continue;
             }
-            match object_pid(text).or_else(|| entry_pid(text)) {
-                Some(pid) => {
-                    self.entries(cache, &below, pid, object_pid(text).is_some(), found)?;
+            match pid_and_kind(&name) {
+                Some((pid, kind @ (FileKind::Injected { .. } | FileKind::Region { .. }))) => {
+                    let is_object = matches!(kind, FileKind::Injected { .. });
+                    self.entries(cache, &below, pid, is_object, found)?;
                     if !self.dry_run {
                         // Not if there is anything left.
                         let _ = place.dir.remove_dir(&name);
                     }
                 }
-                None if depth > 0 => self.walk(cache, &below, depth - 1, found)?,
-                None => {}
+                _ if depth > 0 => self.walk(cache, &below, depth - 1, found)?,
+                _ => {}
             }
         }
         Ok(())
@@ -257,36 +260,8 @@ fn bytes(data: &Metadata) -> u64 {
     data.blocks() * 512 / data.nlink().max(1)
 }
 
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn pid_of(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|&pid: &u32| is_number(text) && pid > 0 && pid <= i32::MAX as u32)
-}
-
-/// The pid in `jitted-PID-N.so`, which `perf inject` makes.
-fn object_pid(name: &str) -> Option<u32> {
-    let (pid, number) = name.strip_prefix("jitted-")?.strip_suffix(".so")?.split_once('-')?;
-    pid_of(pid).filter(|_| is_number(number))
-}
-
-/// The pid in `jitted-PID-XXXXXX`, a directory of `jitsym record`.
-fn private_pid(name: &str) -> Option<u32> {
-    let (pid, random) = name.strip_prefix("jitted-")?.split_once('-')?;
-    pid_of(pid).filter(|_| random.len() == 6 && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
-}
-
-/// The pid in the name of a region's file: `jit-PID-N.so`, `jitted-PID-rN.so`, with a generation or without.
-fn entry_pid(name: &str) -> Option<u32> {
-    let text = name.strip_suffix(".so")?;
-    let (pid, rest) = match text.strip_prefix("jitted-") {
-        Some(text) => text.split_once("-r")?,
-        None => text.strip_prefix("jit-")?.split_once('-')?,
-    };
-    let (number, generation) = rest.split_once('.').unwrap_or((rest, "0"));
-    let is_region = is_number(number) && is_number(generation.strip_prefix('f').unwrap_or(generation));
-    pid_of(pid).filter(|_| is_region)
+fn pid_and_kind(name: &OsStr) -> Option<(u32, FileKind)> {
+    parse(name).filter(|&(pid, _)| is_pid(pid))
 }
 
 /// Whether a file has one function, the sections that perf writes, and no others.
@@ -299,34 +274,4 @@ fn is_perfs(dir: &Dir, name: &OsStr) -> io::Result<bool> {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let known = names.iter().all(|name| SECTIONS.contains(&name.as_str()));
     Ok(known && has(".text") && has(".note.gnu.build-id") && region.functions.len() == 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        assert_eq!(object_pid("jitted-17-4.so"), Some(17));
-        assert_eq!(entry_pid("jitted-17-r4.1.so"), Some(17));
-        assert_eq!(entry_pid("jit-17-4.f9.so"), Some(17));
-        assert_eq!(private_pid("jitted-17-a0Zb3x"), Some(17));
-        for name in ["jitted-17-4.so", "jitted-17-r0.so", "jitted-17-12345", "jitted-x-a0Zb3x", "jitted-17-a0Zb3_"] {
-            assert_eq!(private_pid(name), None, "{name}");
-        }
-        for name in [
-            "jitted-17-r4.so",
-            "jitted-17.so",
-            "jitted--1.so",
-            "jitted-0-1.so",
-            "jitted-17-4.so.old",
-            "jitted-1x-1.so",
-            "jitted-99999999999-1.so",
-        ] {
-            assert_eq!(object_pid(name), None, "{name}");
-        }
-        for name in ["jit-17.dump", "jit-17-4.x.so", "libjit-17-4.so", "jit-17-.so", "libc.so"] {
-            assert_eq!(entry_pid(name), None, "{name}");
-        }
-    }
 }

@@ -1,10 +1,11 @@
 //! What a file is, by its first bytes, or else by its name.
 
+use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::RawHeader;
 use jitsym::format::perf_map::raw_lines;
 
 use crate::check::Facts;
-use crate::region::{generation, Region};
+use crate::region::Region;
 
 /// What a file was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub fn other(file: &[u8], facts: &Facts) -> Option<String> {
         return Some((*what).to_owned());
     }
     let name = facts.path.as_deref().and_then(|path| path.file_name()?.to_str()).unwrap_or_default();
-    if Kind::of(file, facts) == Kind::Region && generation(name).is_none() {
+    if Kind::of(file, facts) == Kind::Region && !matches!(parse(name), Some((_, FileKind::Region { .. }))) {
         return match Region::read(file) {
             Ok(region) if region.functions.is_empty() => Some("is an ELF file without symbols of functions".into()),
             Ok(_) => None,

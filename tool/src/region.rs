@@ -158,14 +158,3 @@ impl<'a> Region<'a> {
 fn problem(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
-
-/// What the name of a region's file says: which process, which region, which generation.
-pub fn generation(name: &str) -> Option<(u32, u32, &str)> {
-    let text = name.strip_suffix(".so")?;
-    let (pid, rest) = match text.strip_prefix("jitted-") {
-        Some(text) => text.split_once("-r")?,
-        None => text.strip_prefix("jit-")?.split_once('-')?,
-    };
-    let (region, generation) = rest.split_once('.').unwrap_or((rest, "0"));
-    Some((pid.parse().ok()?, region.parse().ok()?, generation))
-}

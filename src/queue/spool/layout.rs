@@ -17,15 +17,16 @@ use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
+use super::file;
 use super::published::{self, Published};
 use super::text_cell::TextCell;
 use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
 use crate::sys::mapping::{page_size, Region};
-use crate::sys::spool::{self, Owner};
+use crate::sys::owner::Owner;
 
-const MAGIC: u64 = u64::from_le_bytes(spool::START);
+const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;
 
 /// In the directory: the unit is part of a chunk that begins in an earlier unit. Otherwise the directory has the number of

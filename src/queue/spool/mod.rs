@@ -4,6 +4,7 @@
 //! spool. Then everything published, and the writer's progress, still exists after SIGKILL, and [`recover`] continues from
 //! there. Without a spool, and while nothing is written, it is private memory of the same layout at the same addresses.
 
+pub mod file;
 pub mod layout;
 pub mod of_others;
 pub mod published;
@@ -18,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::queue::chunk::{Chunk, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::status::SpoolState;
 use crate::sys::mapping::{page_size, Region};
-use crate::sys::spool::{NamedSpool, Owner, SpoolFile};
+use crate::sys::owner::Owner;
+use file::{NamedSpool, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 
 /// The memory for records.

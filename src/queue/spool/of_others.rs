@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
-use crate::sys::spool::SpoolFile;
 
 /// How often the text is read at most, if it changes meanwhile.
 const READINGS: usize = 10;

@@ -1,8 +1,8 @@
-//! The bridge from debuggers' lists: objects that other libraries in the process have made for gdb become code of a session, so that
-//! perf is given what gdb was given.
+//! The bridge from debuggers' lists: objects that other libraries in the process have made for gdb become code of a session. So
+//! perf gets what gdb gets.
 //!
-//! A thread looks at the lists every few milliseconds. Libraries call a function after each change, for a breakpoint. Where that call
-//! comes to this library's function, the bridge looks at once, before the code runs.
+//! A thread looks at the lists every few milliseconds. After each change, libraries call a function for a debugger's
+//! breakpoint. Where that call reaches this library's function, the bridge looks at once, before the code runs.
 
 mod objects;
 #[cfg(test)]
@@ -34,39 +34,41 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
-/// How often the thread looks: more often just after it has found something.
+/// How often the thread looks at the lists. It looks more often just after it has found a change.
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
 
-/// Looking takes at most this part of the time, if one look takes no longer than the second.
+/// The thread spends at most one part in `SHARE` of its time looking at the lists. A look that takes longer than `COST_MOST`
+/// counts as that long.
 const SHARE: u32 = 20;
 const COST_MOST: Duration = Duration::from_millis(50);
 
-/// How long it waits after a failure.
+/// How long the thread waits after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Larger objects are passed over.
+/// Larger objects are ignored.
 const OBJECT_MAX: u64 = 1 << 30;
-/// How many times a list is read that changes meanwhile.
+/// How many times a list is read that changes during reading.
 const READS: u32 = 16;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The session that the first object has opened. 0: none yet.
 static SESSION: AtomicU64 = AtomicU64::new(0);
-/// Those of the first session that has asked for the bridge.
+/// The options of the first session that asked for the bridge.
 static OPTIONS: OnceBox<Options> = OnceBox::new();
 
 #[derive(Default)]
 struct State {
     lists: Lists,
-    /// The objects that are in the lists, each with the sum of its headers and its functions.
+    /// The objects in the lists, each with its fingerprint and its registered functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
-    /// How many times all registrations had ended with the sinks. Sinks that start later are told of the objects again.
+    /// The value of `lifecycle::ends` at the last look. A change means that all registrations have ended, so the objects are
+    /// registered again.
     ends: u32,
 }
 
-/// Begins to look, once in a process. `options`: those of a session that asks for it.
+/// Starts the bridge, once in a process. `options`: those of a session that asks for the bridge.
 pub fn start(options: Option<&Options>) {
     if let Some(options) = options {
         OPTIONS.get_or_init(|| Box::new(options.clone()));
@@ -79,26 +81,25 @@ pub fn start(options: Option<&Options>) {
     }
 }
 
-/// In a forked child again: it has a copy of the state, and not the thread.
+/// Starts the thread. Called again in a forked child, which has a copy of the state but not the thread.
 fn spawn() {
-    // Without a thread, only calls that come here are followed.
+    // If the thread cannot start, the bridge follows only the changes that are reported to `called`.
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
-/// Whether nothing is wanted at present: the program has turned the sinks off, or not on yet. A child that has taken nothing over yet
-/// does not for this.
+/// Whether no sink runs at present: the program has stopped the sinks, or has not started them yet. A child that has taken over
+/// nothing does not take over its parent's state for this question.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
     process.and_then(|process| process.shared()).is_some_and(|shared| shared.is_off())
 }
 
-/// Whether a writer runs in this process, or is about to. A child that has taken nothing over has none.
+/// Whether a writer runs in this process, or is about to. False in a child that has taken over nothing.
 fn has_writer() -> bool {
     current_shared().is_some_and(|shared| !shared.status.has_ended())
 }
 
-/// The thread.
 fn run() {
     panic_guard::enter_for_good();
     let mut last_change = Instant::now();
@@ -109,7 +110,7 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // Without a writer, which looks for that, the process would not end with the host's last thread.
+        // A writer would end the process with the host's last thread. Without a writer, this thread has to do that.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
@@ -120,19 +121,20 @@ fn run() {
             Ok(true) => last_change = Instant::now(),
             Ok(false) => {}
             Err(Error::Internal) => return,
-            // No sink can be opened, or there is no memory: not for long, perhaps.
+            // No sink can be opened, or there is no memory. This may soon change.
             Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
         }
     }
 }
 
-/// A library has told of a change, on the thread that has made it. It tells of each, so no other entry is looked at: each call would
-/// take as long as the lists are.
+/// Called by a library on the thread that has changed a list. Libraries report each change, so only the changed entry is
+/// examined: to compare the lists in each call would take time proportional to their length.
 fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// A list may have code of any thread, in the call of a library too.
+/// Runs `look` so that other threads may change the listed code meanwhile. A list may contain code of any thread, even when a
+/// library calls `called`.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -144,9 +146,10 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
     body(state.get_or_insert_default()).map(Some)
 }
 
-/// Compares the lists with what is known, as this function does it. Whether anything has changed.
+/// Compares the lists with what is known, using `compare`. Whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
-    // Files are read while others may fork, and are opened where the host does not see their descriptors.
+    // Files are read outside the fork lock, so that others may fork. They are opened where the host does not see their
+    // descriptors.
     if let Some(modules) = new_modules()? {
         let found = own_fds::run(move || modules.find(find_symbol));
         with_state(|state| {
@@ -157,7 +160,7 @@ fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     Ok(with_state(compare)?.unwrap_or(false))
 }
 
-/// The libraries that were loaded since the last look, unless the process forks.
+/// The libraries that were loaded since the last look. `None` while the process forks.
 fn new_modules() -> Result<Option<NewModules>> {
     let Some(known) = with_state(|state| Ok(state.lists.changes()))? else { return Ok(None) };
     let Some(inside) = fork_lock::try_enter() else { return Ok(None) };
@@ -171,7 +174,6 @@ fn no_memory<E>(_: E) -> Error {
     Error::NoMemory
 }
 
-/// Compares all entries.
 fn compare(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let ends = lifecycle::ends();
@@ -181,7 +183,7 @@ fn compare(state: &mut State) -> Result<bool> {
     if is_off() {
         return Ok(false);
     }
-    // A list changes while it is read by what this library tells debuggers too.
+    // The list may change during reading, because this library reports code to debuggers in the same list.
     let mut listed = None;
     for _ in 0..READS {
         listed = state.lists.read(pid).map_err(no_memory)?;
@@ -200,16 +202,16 @@ fn compare(state: &mut State) -> Result<bool> {
     for (listed, print) in found {
         match state.known.get_mut(&listed).filter(|(known, _)| *known == print.sum) {
             Some((known, ids)) => drop(now.insert(listed, (*known, std::mem::take(ids)))),
-            // Another object may have got the same place.
+            // Another object may have been put at the same place.
             None => fresh.push((listed, print)),
         }
     }
-    // Ends come first: that memory may be used again.
+    // Ends come first, because memory of ended code may be in use again.
     let gone = std::mem::replace(&mut state.known, now);
     let mut changed = gone.len() > state.known.len();
     for id in gone.into_values().flat_map(|(_, ids)| ids) {
         changed = true;
-        // Other code may have taken its place.
+        // Fails harmlessly if other code has taken the place of this code.
         let _ = session()?.unregister(id);
     }
     for (listed, print) in fresh {
@@ -219,12 +221,12 @@ fn compare(state: &mut State) -> Result<bool> {
     Ok(changed)
 }
 
-/// Follows the changes that libraries tell of at this moment.
+/// Follows the changes that libraries report at this moment.
 fn follow(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let changes = state.lists.told_of(pid);
     if changes.is_empty() || state.ends != lifecycle::ends() {
-        // It does not say which one it is, or all of them are to be told of again.
+        // Either the library does not say which entry has changed, or all entries have to be registered again.
         return compare(state);
     }
     if is_off() {
@@ -246,14 +248,14 @@ fn follow(state: &mut State) -> Result<bool> {
     Ok(true)
 }
 
-/// Registers what an entry has that is not known.
+/// Registers the functions of an entry that is not known.
 fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Result<()> {
     state.known.try_reserve(1).map_err(no_memory)?;
     let ids = match process_memory::copy_whole(pid, listed.object, print.len) {
-        // It has gone or changed, and is looked at again.
+        // The object has gone or changed, and will be examined again.
         _ if !Lists::is_still(pid, &listed) => return Ok(()),
         Ok(Some(object)) => register(&object)?,
-        // There will not be more of it the next time.
+        // The object cannot be read, and a later attempt would not read more.
         Ok(None) | Err(_) => Some(Vec::new()),
     };
     if let Some(ids) = ids {
@@ -262,14 +264,15 @@ fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Res
     Ok(())
 }
 
-/// What distinguishes an object from a later one at the same place: its headers, which have the addresses of its code, and the names.
+/// Distinguishes an object from a later one at the same place, by its headers and names. The headers contain the addresses of
+/// its code.
 struct Fingerprint {
     sum: u64,
-    /// How much of what its entry says belongs to it.
+    /// How many bytes of the entry belong to the object.
     len: u64,
 }
 
-/// `None` if it is no object that can be read.
+/// `None` if the entry's object cannot be read.
 fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     let mut start = [0; Image::START_LEN];
     if listed.size < start.len() as u64 || listed.size > OBJECT_MAX {
@@ -294,7 +297,7 @@ fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     Ok(Some(Fingerprint { sum: hasher.finish(), len }))
 }
 
-/// The session of the bridge. A process whose lists are empty has none.
+/// The session of the bridge. It is opened for the first object, so a process with empty lists has none.
 fn session() -> Result<Ref> {
     let known = SESSION.load(Ordering::Acquire);
     if known != 0 {
@@ -302,7 +305,7 @@ fn session() -> Result<Ref> {
     }
     let options = OPTIONS.get().cloned().unwrap_or_default();
     let opened = match open(&options) {
-        // The host's own session writes less, or elsewhere. What asks for no sinks joins any.
+        // The host's session writes fewer files, or elsewhere. A session without sinks can join any session.
         Err(Error::Conflict) => open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
         opened => opened,
     };
@@ -311,7 +314,7 @@ fn session() -> Result<Ref> {
     find(handle)
 }
 
-/// Registers the functions of an object. `None`: nothing is wanted, and a sink that starts later has to be told of it.
+/// Registers the functions of an object. `None`: no sink runs, so the object has to be registered again when a sink starts.
 fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
     let image = Image::parse(object);
     let functions = image.as_ref().map_or_else(Vec::new, Image::functions);
@@ -321,7 +324,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         return Ok(None);
     }
     let lines = LineTables::of(&image);
-    // The process's unwinder has been told by whoever made the object.
+    // Whoever made the object has already told the process's unwinder about it.
     let is_told = session.shared.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();
@@ -354,12 +357,12 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
             packed: true,
             more: false,
         };
-        // Tables that nobody understands, or lines in no order, do not cost the name.
+        // If the tables cannot be parsed, or the lines are not in order, at least the name is registered.
         let plain = Code { unwind: Unwind::None, lines: Lines::Rows(&[]), ..code };
         let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
         ids.extend(registered.ok());
     }
-    // Nobody who could be told waits for the bridge.
+    // A failure is ignored, because no caller waits for the bridge.
     let _ = session.known();
     Ok(Some(ids))
 }

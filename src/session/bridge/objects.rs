@@ -1,4 +1,4 @@
-//! What an object says of its functions, as registrations of a session.
+//! Reads the functions of an object with their lines and unwind tables, as registrations of a session need them.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -18,15 +18,15 @@ use crate::sys::reserve;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What is taken for an object may be this many times as large as it is: its line table as registrations have it, with a path in each
-/// row, and its unwind tables, each with a CIE. That of compilers is a tenth.
+/// How many times as large as an object the data taken from it may become. That is a line table with a path in each row, and an
+/// unwind table with a CIE for each function. Objects of compilers need a tenth of this.
 const GROWTH: usize = 64;
-/// The same of an object of hardly anything.
+/// The least limit, for very small objects.
 const GROWTH_LEAST: usize = 64 << 10;
-/// The most that is looked at of a path, of which no system has longer ones. Many may lie upon one another.
+/// The most bytes of a path that are read. No system has longer paths. Many paths may overlap.
 const PATH_MAX: usize = 4096;
 
-/// A row of a line table, with the number of its file, and its own.
+/// A row of a line table, with the number of its file and its own number.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     addr: u64,
@@ -46,14 +46,15 @@ pub struct LineTables {
 impl LineTables {
     pub fn of(image: &Image<'_>) -> LineTables {
         let mut tables = LineTables::default();
-        // Rows before something that makes no sense stay, and those for which there is memory.
+        // After an error, or without memory, the rows read so far stay.
         let _ = tables.read(image);
-        // At the address where a sequence ends, the next one may begin, which counts.
+        // A sequence may end at the address where the next sequence begins. There the row of the next sequence counts.
         tables.rows.sort_unstable_by_key(|row| (row.addr, row.line != 0, row.number));
         tables
     }
 
-    /// Programs follow one another, and have all that is needed. Only the directory of DWARF 4's relative names is elsewhere.
+    /// Reads the line programs, which follow one another. Each contains all that is needed, except for the base directory of
+    /// DWARF 4's relative names.
     fn read(&mut self, image: &Image<'_>) -> Option<()> {
         let section = |name: &[u8]| image.section(name).map(|(data, _)| data).unwrap_or_default();
         let (lines, line_strings, strings) =
@@ -64,7 +65,7 @@ impl LineTables {
         let mut take = |bytes: usize| room.checked_sub(bytes).map(|left| room = left);
         let mut next = 0;
         while next < lines.len() {
-            // gimli makes lists of the directories and files, each of which takes a byte at least.
+            // gimli makes lists of the directories and files. Each entry takes at least one byte of the unit.
             let most = unit_len(&lines[next..])?.saturating_mul(2 * size_of::<FileEntry<Reader<'_>>>());
             if !reserve::may_take(most) {
                 return None;
@@ -110,10 +111,10 @@ impl LineTables {
         Some(())
     }
 
-    /// The rows of a function; none if there is no memory.
+    /// The rows of a function. Empty if there is no memory.
     pub fn of_function(&self, addr: u64, size: u64) -> Vec<Line<'_>> {
         let first = self.rows.partition_point(|row| row.addr < addr);
-        // The row before may reach into it.
+        // The row before `addr` may reach into the function.
         let first =
             if self.rows.get(first).is_some_and(|row| row.addr == addr) { first } else { first.saturating_sub(1) };
         let rows = &self.rows[first..];
@@ -132,7 +133,7 @@ impl LineTables {
     }
 }
 
-/// A text of a line table, which may lie in one of two other sections.
+/// A text of a line table, which may be stored in one of two other sections.
 fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: &'a [u8]) -> &'a [u8] {
     match value {
         AttributeValue::String(text) => &text.slice()[..text.len().min(PATH_MAX)],
@@ -142,7 +143,7 @@ fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: 
     }
 }
 
-/// How long a unit is that a section begins with.
+/// The length of the unit at the start of a section.
 fn unit_len(section: &[u8]) -> Option<usize> {
     const IS_64_BIT: u32 = u32::MAX;
     let len = match u32::from_le_bytes(*section.first_chunk()?) {
@@ -152,7 +153,7 @@ fn unit_len(section: &[u8]) -> Option<usize> {
     Some(section.len().min(usize::try_from(len).unwrap_or(usize::MAX)))
 }
 
-/// Appends a path, which takes the place of all before it if it is absolute.
+/// Appends a path. An absolute path replaces everything before it.
 fn join(path: &mut Vec<u8>, part: &[u8]) {
     if part.starts_with(b"/") {
         path.clear();
@@ -162,14 +163,14 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
     path.extend_from_slice(part);
 }
 
-/// The unwind tables of an object, each by itself: reading all of them for each function would take time.
+/// The unwind tables of an object, split by function. To parse all of them for each function would take too much time.
 #[derive(Debug, Default)]
 pub struct UnwindTables<'a> {
-    /// Where code begins, where it ends, and where its entry and that of its CIE lie in the section.
+    /// Start and end of the code, and the places of its FDE and of its CIE in the section.
     entries: Vec<(u64, u64, Place, Place)>,
     section: Cow<'a, [u8]>,
     addr: u64,
-    /// How much may be copied for functions: an entry may be for many.
+    /// How many bytes may still be copied: one FDE may cover many functions.
     room: Cell<usize>,
 }
 
@@ -179,7 +180,7 @@ struct Place {
     end: usize,
 }
 
-/// The length before an entry.
+/// The size of the length field before an entry.
 const LENGTH_SIZE: usize = 4;
 
 impl<'a> UnwindTables<'a> {
@@ -187,7 +188,7 @@ impl<'a> UnwindTables<'a> {
         let Some((section, addr)) = image.section(b".eh_frame") else { return UnwindTables::default() };
         let room = Cell::new(section.len().saturating_mul(GROWTH).max(GROWTH_LEAST));
         let mut tables = UnwindTables { section, addr, entries: Vec::new(), room };
-        // Entries before something that makes no sense stay, and those for which there is memory.
+        // After an error, or without memory, the entries read so far stay.
         let _ = tables.read(image.text_addr().unwrap_or_default());
         tables.entries.sort_unstable_by_key(|(addr, _, own, _)| (*addr, own.start));
         tables
@@ -221,8 +222,9 @@ impl<'a> UnwindTables<'a> {
         Some(())
     }
 
-    /// A section with the entry of a function alone, and the address that it is for. The entry keeps its address, which pointers in it
-    /// may count from. Only one whose pointer counts from the section of the code gets another, where that pointer is 0 from itself.
+    /// A section that contains only the FDE of a function with its CIE, and the section's address. The FDE keeps its address,
+    /// because pointers in it may count from there. Only an FDE whose pointer counts from the section of the code gets another
+    /// address: one at which a relative pointer of 0 names the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -235,11 +237,12 @@ impl<'a> UnwindTables<'a> {
         let mut section = Vec::new();
         section.try_reserve_exact(len).ok()?;
         [cie_bytes, own_bytes, &[0; LENGTH_SIZE]].into_iter().for_each(|part| section.extend_from_slice(part));
-        // Entries of other lengths have 64-bit formats, which compilers do not make.
+        // Entries with another length field have 64-bit formats, which compilers do not make.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
-            // Readers of the copy know of no section of code. LuaJIT does not say where the table lies, so nothing counts from there.
+            // Readers of the copy do not know the section of the code. LuaJIT does not say where the table lies, so no pointer
+            // counts from the table.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);
@@ -249,15 +252,17 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The encoding of pointers to code in a CIE that has no other pointers, if they have four bytes and count from the section of the code.
+/// The encoding of code pointers in a CIE without other pointers. `None` unless the pointers have four bytes and count from the
+/// section of the code.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
-    // After the length, the 0 of a CIE and the version.
+    // After the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;
     let mut at = AUGMENTATION + 3;
     if cie.get(AUGMENTATION..at)? != b"zR\0" {
         return None;
     }
-    // Both alignment factors, the return address and the length of what follows: numbers that end with a byte below 0x80.
+    // Both alignment factors, the return address register, and the length of the augmentation data. Each number ends with a
+    // byte below 0x80.
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|&byte| byte < 0x80)? + 1;
     }

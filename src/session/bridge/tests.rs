@@ -1,4 +1,4 @@
-//! What is read of objects, against what was written to them, and of damaged ones.
+//! Objects, including damaged ones: what the bridge reads from them is compared with what was written to them.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
@@ -13,7 +13,7 @@ use crate::sink::gdb::objects::{Code, Objects};
 use crate::sink::gdb::tests::{info, Truth};
 use crate::sink::random::{Random, Seed};
 
-/// Objects of some functions, and what they say.
+/// Objects with some functions, and the facts written to them.
 fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     let (mut objects, mut said) = (Objects::default(), Vec::new());
     for number in 1..20 {
@@ -28,8 +28,8 @@ fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     (objects.images().map(<[u8]>::to_vec).collect(), said)
 }
 
-/// Makes the unwind tables of an object like those of LuaJIT: pointers to code count from the section that has it, and the table lies
-/// nowhere.
+/// Makes the unwind tables of an object like those of LuaJIT: pointers to code count from the section of the code, and the
+/// table has no address.
 fn count_from_code(bytes: &mut [u8]) {
     let elf = object::File::parse(&*bytes).unwrap();
     let section = elf.section_by_name(".eh_frame").unwrap();

@@ -1,4 +1,4 @@
-//! Line tables of a method and of the functions that were inlined into it: each has its own in Intel's API, and here all become one.
+//! Line tables of a method and of its inlined functions: separate in Intel's API, merged into one table here.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,7 +8,7 @@ use crate::api::error::{Error, Result};
 use crate::sys::reserve;
 use crate::sys::sort::sort;
 
-/// `LineNumberInfo`.
+/// `LineNumberInfo` of the API.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -16,7 +16,7 @@ pub struct Row {
     pub line: u32,
 }
 
-/// An empty list with room for so many elements.
+/// An empty list with room for this many elements.
 fn room_for<T>(count: usize) -> Result<Vec<T>> {
     let mut room = Vec::new();
     room.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
@@ -28,7 +28,7 @@ pub fn copy_of(text: &[u8]) -> Result<Vec<u8>> {
     reserve::copy_of(text).map_err(|_| Error::NoMemory)
 }
 
-/// The lines of a method or an inlined function: in a file, from offsets on that count from the start of the code.
+/// The lines of a method or an inlined function: the file, and the rows. Offsets count from the start of the method's code.
 #[derive(Debug, Default)]
 pub struct Source {
     file: Vec<u8>,
@@ -36,8 +36,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// `table` counts from `begin`. The description of the API has rows that end at their offset, and the first one begins where the
-    /// code does. LLVM and others hand over rows that begin there, the first of them at 0, where none can end.
+    /// Offsets in `table` count from `begin`. In the API's description a row ends at its offset, and the first row begins where
+    /// the code does. LLVM and others pass rows that begin at their offset. Then the first offset is 0, where no row can end.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -46,7 +46,7 @@ impl Source {
         let (mut order, mut sorted) = (room_for::<(u32, usize)>(table.len())?, room_for::<Row>(table.len())?);
         order.extend(table.iter().enumerate().map(|(number, row)| (row.offset, number)));
         sort(&mut order);
-        // Of several rows at one place the first counts.
+        // If several rows have the same offset, the first one counts.
         order.dedup_by_key(|(offset, _)| *offset);
         sorted.extend(order.iter().map(|&(_, number)| table[number]));
         if sorted[0].offset != 0 {
@@ -64,7 +64,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The row of a place.
+    /// The row that covers a place.
     fn at(&self, offset: u32) -> Option<Line<'_>> {
         let after = self.rows.partition_point(|row| row.offset <= offset);
         let row = self.rows.get(after.checked_sub(1)?)?;
@@ -72,7 +72,7 @@ impl Source {
     }
 }
 
-/// A function that was inlined, with the range of it in the code.
+/// A function that was inlined, with its range in the code.
 #[derive(Debug)]
 pub struct Inlined {
     pub id: u32,
@@ -83,7 +83,7 @@ pub struct Inlined {
     pub source: Source,
 }
 
-/// One table for code of this size: each place has the line of the innermost function that has lines.
+/// Merges all tables for code of this size: each place has the line of the innermost function with lines there.
 pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Line<'a>>> {
     let sources = || inlined.iter().map(|inlined| &inlined.source).chain([method]);
     let count: usize = sources().map(|source| source.rows.len()).sum();
@@ -94,7 +94,8 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     sort(&mut places);
     places.dedup();
     let mut rows: Vec<Line<'_>> = room_for(places.len())?;
-    // Where each function begins to have lines, in this order, and those of them that have begun, the shortest first.
+    // `begins`: where the lines of each function begin, in the order of places. `open`: the functions whose lines have begun,
+    // the shortest first.
     let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
     let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
     begins.extend(inlined.iter().enumerate().filter_map(first));
@@ -115,18 +116,20 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     Ok(rows)
 }
 
-/// The inlined functions whose callers have been told of, and whose calls have a line. Each comes after the one that it is in.
-/// `method`: the number of the method that all of them are in.
+/// The inlined functions with a known caller and a known line of the call. Each follows its caller. `method`: the number of the
+/// method that contains all of them.
 ///
-/// Events come in any order, a function may have the range of its caller, and one number may stand for many functions.
+/// Events come in any order, a function may have the same range as its caller, and one number may stand for several functions.
 pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Inline<'a>>> {
     let count = inlined.len();
     let (mut placed, mut open) = (room_for::<Inline<'a>>(count)?, Open::new(count)?);
-    // By place, each before those in it. Those with the same place by their callers.
+    // Sorted by place, so that each function precedes those inside it. Functions with the same place are sorted by their
+    // callers.
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // Those with the same place whose caller is known: where in `order` the first with that caller is. No caller is done with twice.
+    // `ready`: among functions with the same place, the first function of each caller that is known. `is_done` keeps a caller
+    // from being added twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -164,9 +167,9 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that were placed, in the order of where they begin.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// The one with the same number that was placed before and has not ended.
+    /// For each function, the last one before it with the same number that had not ended.
     before: Vec<Option<u32>>,
-    /// The last one with a number.
+    /// The last function with each number.
     last: HashMap<u32, Option<u32>>,
 }
 
@@ -177,7 +180,7 @@ impl<'a> Open<'a> {
         Ok(Open { of: room_for(count)?, before: room_for(count)?, last })
     }
 
-    /// The innermost one that has the number of this one's caller, and is around it.
+    /// The innermost function that has the number of the entry's caller and encloses the entry.
     fn around(&mut self, entry: &Inlined) -> Option<u32> {
         let last = self.last.get_mut(&entry.parent)?;
         while let Some(number) = last.filter(|number| self.of[*number as usize].end <= entry.begin) {
@@ -210,7 +213,7 @@ mod tests {
 
     #[test]
     fn rows_begin_or_end_at_their_offset() {
-        // The example of the API's description.
+        // The example in the API's description.
         let ends = source(&[(1, 2), (12, 4), (15, 2), (18, 1), (21, 30)], 0, 21);
         assert_eq!(lines(&ends, [0, 1, 11, 12, 14, 15, 17, 18, 20]), [2, 4, 4, 2, 2, 1, 1, 30, 30]);
         let begins = source(&[(0, 7), (12, 4), (12, 5), (15, 0), (3, 9)], 0, 21);
@@ -232,7 +235,7 @@ mod tests {
                 source(&rows, begin, end)
             };
             let method = table(&mut random, 0, size);
-            // Each in the one before, or in the method.
+            // Each function lies in the one before, or in the method.
             let (mut inlined, mut order): (Vec<Inlined>, Vec<u32>) = (Vec::new(), Vec::new());
             let mut around = (1000, 0, size);
             for id in 1..random.below(6) as u32 {
@@ -270,7 +273,8 @@ mod tests {
         }
     }
 
-    /// Told of from the innermost one on, each within the one before, or all with the same place; and with one number for all.
+    /// Functions are reported from the innermost outwards. Each lies within the next, or all have the same place; or all have
+    /// one number.
     #[test]
     fn functions_whose_callers_come_later() {
         for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -286,7 +290,7 @@ mod tests {
             });
             let inlined: Vec<Inlined> = functions.collect();
             let placed = placed(1000, &method, &inlined).unwrap();
-            // With one place and one number nobody knows which is in which.
+            // With one place and one number, nobody can tell which function is inside which.
             let is_known = !(is_same_place && is_same_number);
             assert_eq!(placed.len(), inlined.len());
             for (index, function) in placed.iter().enumerate().filter(|_| is_known) {

@@ -1,6 +1,6 @@
-//! A collector for Intel's JIT profiling API: what runtimes tell it of becomes code of a session like any other.
+//! A collector for Intel's JIT profiling API: what runtimes report becomes code of a session like any other.
 //!
-//! The API has no unwind tables. Code that begins by making a frame pointer is taken to keep one.
+//! The API has no unwind tables. Code that begins by making a frame pointer is assumed to keep it.
 
 mod lines;
 pub mod told;
@@ -26,7 +26,7 @@ impl Registrations for Ref {
     fn register(&self, code: &Code<'_>) -> Result<Id> {
         let registered = Ref::register(self, code, None);
         if registered.is_ok() {
-            // The interface has no answer for code that a sink does not know yet.
+            // A failure is ignored, because the API cannot report that a sink does not know the code yet.
             let _ = self.known();
         }
         registered
@@ -41,15 +41,14 @@ impl Registrations for Ref {
     }
 }
 
-/// Opens the session, if there is none, with the options that the environment says. Whether anything wants symbols.
+/// Opens the session if there is none, with the options of the environment. Returns whether anything wants symbols.
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
-        // The variable by which this library was loaded is not for such a program, nor are others.
+        // A program with more rights than its caller ignores the environment, even the variable that loaded this library.
         let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
         let opened = Session::open(&Options { sinks, ..Options::default() })?.into_handle();
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Another thread was faster.
             close(opened)?;
         }
     }
@@ -71,7 +70,7 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
     body(&session, &mut state)
 }
 
-/// The same, once all that was told before is registered.
+/// As `with_state`, once everything reported before is registered.
 fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
     with_state(|session, state| {
         state.settle(session);
@@ -79,7 +78,7 @@ fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<b
     })
 }
 
-/// The same, for a runtime whose code calls from an address: `body` gets the object that this lies in.
+/// As `with_settled`, for a runtime whose code calls from the address `caller`. `body` gets the object that contains this code.
 fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<bool>) -> Result<bool> {
     let session = session()?;
     if session.is_idle() {
@@ -89,7 +88,7 @@ fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<b
     with_settled(|session, state| body(session, state, module))
 }
 
-/// Code of a method is there. `caller`: an address in the runtime that says it.
+/// Code of a method begins to live. `caller`: an address in the runtime that reports the code.
 pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || method.addr == 0 || method.size == 0 {
         return Ok(false);
@@ -115,7 +114,7 @@ pub fn update(addr: u64, size: u32) -> Result<bool> {
     with_settled(|session, state| state.update(session, addr, size))
 }
 
-/// The runtime ends. Others may go on.
+/// The calling runtime ends. Other runtimes may continue.
 pub fn flush() -> Result<bool> {
     with_settled(|_, _| Ok(true))?;
     session()?.flush(None).map(|()| true)

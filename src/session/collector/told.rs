@@ -1,4 +1,4 @@
-//! What runtimes have told by way of Intel's JIT profiling API, and its registrations.
+//! What runtimes report through Intel's JIT profiling API, and the registrations of that code.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{loader, process_memory};
 
-/// A method, as an event says it.
+/// A method, as described by an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Method<'a> {
     pub id: u32,
@@ -22,21 +22,21 @@ pub struct Method<'a> {
     pub file: Option<&'a [u8]>,
 }
 
-/// Where its code is registered.
+/// Where the code of methods is registered.
 pub trait Registrations {
     fn register(&self, code: &Code<'_>) -> Result<Id>;
     fn unregister(&self, id: Id) -> Result<()>;
     fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()>;
 }
 
-/// How many places that call are remembered.
+/// How many callers' addresses are remembered.
 const CALLERS_MAX: usize = 2048;
 
-/// What the runtimes of a process have told.
+/// What the runtimes of a process have reported.
 #[derive(Debug, Default)]
 pub struct Collector {
     state: TimedLock<State>,
-    /// The object that each caller's code lies in.
+    /// The object that contains each caller's code.
     modules: Mutex<HashMap<u64, u64>>,
 }
 
@@ -44,21 +44,21 @@ pub struct Collector {
 pub struct State {
     /// Live code, by its address.
     regions: BTreeMap<u64, Region>,
-    /// Where the code is whose last inlined functions are not registered yet.
+    /// The address of code whose last inlined functions are not registered yet.
     unsettled: Option<u64>,
     /// Methods with live code.
     methods: HashMap<Owner, Symbol>,
 }
 
-/// A method of a runtime, which is known by the address of its object, and the method's number there.
+/// Identifies a method: the address of its runtime's object, and the method's number there.
 type Owner = (u64, u32);
 
-/// What a method's first event says of it: later ones may leave it out.
+/// The description in a method's first event. Later events may leave it out.
 #[derive(Debug)]
 struct Symbol {
     name: Vec<u8>,
     file: Vec<u8>,
-    /// The addresses of its code.
+    /// The addresses of the method's code.
     addrs: BTreeSet<u64>,
 }
 
@@ -72,7 +72,7 @@ struct Region {
     /// Its lines, and its inlined functions.
     source: lines::Source,
     inlined: Vec<lines::Inlined>,
-    /// With how many of these it is registered.
+    /// How many of the inlined functions are registered.
     registered: usize,
 }
 
@@ -81,7 +81,7 @@ impl Region {
         addr + u64::from(self.size)
     }
 
-    /// Registers it with all that is known of it.
+    /// Registers the code with all that is known of it.
     fn register(&mut self, session: &impl Registrations, addr: u64) -> Result<()> {
         let rows = lines::merged(self.size, &self.source, &self.inlined)?;
         let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
@@ -104,12 +104,12 @@ impl Region {
             inlines: &inlines,
             free_after: 0,
             stable: false,
-            // Other code may follow it.
+            // Other code may follow directly.
             packed: true,
             more: false,
         };
         self.id = match session.register(&code) {
-            // Their lines are right all the same.
+            // If the inlined functions are refused, the lines are still correct.
             Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }),
             registered => registered,
         }?;
@@ -119,25 +119,25 @@ impl Region {
 }
 
 impl Collector {
-    /// Another call may wait for a disk.
+    /// Fails after a timeout, because the call that holds the lock may wait for a disk.
     pub fn lock(&self) -> Result<Locked<'_, State>> {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// In a child that takes over: what the parent was told.
+    /// In a child that takes over: takes what was reported to the parent.
     pub fn inherit(&self, parent: &Collector) {
         if let Some(mut state) = parent.state.try_lock() {
-            // Nobody else has this one yet.
+            // No other thread uses this state yet, so the lock is free.
             self.state.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *state));
         }
     }
 
-    /// In a child that has one thread: whether the fork was not made in the middle of another thread's call.
+    /// In a child, which has one thread: whether no other thread was in the middle of a call when the process forked.
     pub fn is_whole(&self) -> bool {
         self.state.try_lock().is_some()
     }
 
-    /// The object that code at this address lies in; 0 for code that is in none. The loader is asked while no lock is held.
+    /// The object that contains the code at this address. 0 if no object does. Asks the loader while no lock is held.
     pub fn module(&self, caller: u64) -> u64 {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = modules().get(&caller) {
@@ -155,7 +155,7 @@ impl Collector {
 }
 
 impl State {
-    /// Code of a method is there.
+    /// Code of a method begins to live.
     pub fn load(&mut self, session: &impl Registrations, module: u64, method: &Method<'_>) -> Result<bool> {
         let owner = (module, method.id);
         self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
@@ -180,7 +180,7 @@ impl State {
         Ok(true)
     }
 
-    /// Code that other code has taken the place of is gone. The registration has ended it already.
+    /// Forgets code that other code has replaced. The new registration has ended it already.
     fn end_overlapped(&mut self, addr: u64, end: u64) {
         while let Some((&old, region)) = self.regions.range(..end).next_back() {
             if region.end(old) <= addr {
@@ -213,9 +213,10 @@ impl State {
         let name = lines::copy_of(method.name.ok_or(Error::Null)?)?;
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
-        // Code has all its inlined functions when it is registered, and this is told of them one by one, in any order. To register it
-        // for each would write the code of a method with many as many times. The next event of another kind brings the rest. The exit
-        // does not: it allocates nothing, because a handler that calls it may have interrupted the allocator.
+        // A registration contains all inlined functions, but they are reported one by one, in any order. To register the code
+        // for each report would write the code of a method with many inlined functions as many times. So some reports wait for
+        // the next event of another kind. The exit does not register them: it allocates nothing, because a signal handler that
+        // exits may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);
@@ -228,12 +229,12 @@ impl State {
         Ok(true)
     }
 
-    /// Registers the inlined functions that were told of last.
+    /// Registers the inlined functions that were reported last.
     pub fn settle(&mut self, session: &impl Registrations) {
         let Some(addr) = self.unsettled.take() else { return };
         let Some(region) = self.regions.get_mut(&addr) else { return };
         if region.register(session, addr).is_err() {
-            // The registration stays that has fewer of them.
+            // The earlier registration stays, which has fewer inlined functions.
             region.inlined.truncate(region.registered);
         }
     }

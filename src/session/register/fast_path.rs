@@ -1,7 +1,8 @@
 //! The fast way of nearly every registration: a plain name, bytes that can be read here, room in the thread's chunk.
 //!
-//! Runtimes pay for the time that this takes, so everything is put together at its place in the chunk, each field is read where
-//! it is used, and nothing is built that is copied later. What is not as usual is left to the slow way, errors included.
+//! Runtimes pay for the time that a registration takes. So each part is written at its final place in the chunk, each field is
+//! read where it is used, and nothing is built first and copied later. Anything unusual is left to the slow way, errors
+//! included.
 
 use super::local::Local;
 use crate::api::code::{Bytes, Code};
@@ -15,30 +16,30 @@ use crate::queue::record::{flag, Event, EventKind};
 
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 
-/// A registration in the form that its caller has it. Each method reads what the caller gave: what is believed of the size is
-/// read once.
+/// A registration in its caller's form. The methods read the caller's memory, which may change. So a size that checks rely on
+/// is read only once.
 pub trait Given: Copy {
-    /// Whether its bytes can be read here and need not stay, and it has no inlined functions.
+    /// Whether the code's bytes can be read here and need not stay in memory, and the code has no inlined functions.
     fn is_usual(&self) -> bool;
     fn addr(&self) -> u64;
     fn size(&self) -> u64;
     fn free_after(&self) -> u64;
     fn packed(&self) -> bool;
     fn name(&self) -> &[u8];
-    /// The bytes of code that is as usual.
+    /// Where the bytes of the code are, if `is_usual`.
     fn bytes(&self) -> *const u8;
-    /// The record of its unwind tables, to be copied for code of this size.
+    /// The record of the code's unwind tables, to be copied for code of this size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     fn has_lines(&self) -> bool;
-    /// Writes as much of the record of its lines as there is room for, and returns its whole size; `None` if they are not as usual.
-    /// Its time is to be set later.
+    /// Writes as much of the record of the code's lines as `out` holds, and returns the size of the whole record. `None` if
+    /// something about the lines is unusual. The caller sets the record's time stamp later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
 }
 
 /// See [`Unwinding::mapped_size`].
 #[inline(always)]
 pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
-    // In most cases nobody has said that anything is free.
+    // Mostly the host has not declared any bytes free.
     if free_after != 0 && free_after >= unwind::room(size, tables_len) {
         tables_len as u64
     } else {
@@ -47,11 +48,12 @@ pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
 }
 
 impl Local {
-    /// Lays down a registration, all of which is wanted. `flags`: what is known of the place of the code, if anybody has asked. If something about it is
-    /// not as usual, nothing is laid down, and the result is what is known now.
+    /// Records a registration whose sinks want all parts of a record. `flags`: the flags of the code's place, if they were
+    /// asked for already. If something is unusual, the chunk stays unchanged, and the error holds the flags as far as they are
+    /// known now.
     ///
-    /// The order is that in which least has to be kept in registers: what is checked and done with comes first, what copies much
-    /// last. The section brings the functions of the usual call together, in few pages.
+    /// The order needs few registers: values that are checked and then done with come first, the large copies last. The section
+    /// keeps the functions of the usual call together in few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {
@@ -81,7 +83,7 @@ impl Local {
             None => 0,
         };
 
-        // No closure: where compilers care for size it would be a function, and what it uses would go through memory.
+        // Not a closure: a compiler that optimises for size makes a function of it, whose captured variables go through memory.
         let registered = 'registered: {
             let Some(cursor) = self.thread_queue.begin_at_once() else { break 'registered None };
             let Some(room) = cursor.room() else { break 'registered None };
@@ -119,7 +121,7 @@ impl Local {
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
-            // Those that are not there begin where the next one does.
+            // A record that is absent begins where the next record does, and is overwritten by it.
             // SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);

@@ -15,18 +15,18 @@ use crate::sink::region::Regions;
 use crate::sys::mapping::Words;
 use crate::sys::thread;
 
-/// No session has it, nor does a place that is free.
+/// A handle that no session has. A free place does not hold it either.
 pub(super) const NO_HANDLE: u64 = 1;
 
-/// What a registering thread keeps between calls. The first call after a sleep waits for each line of memory, so what each call
-/// needs lies in few, and is reached without a detour.
+/// What a registering thread keeps between calls. After a sleep, the first call waits for each cache line that it reads. So the
+/// fields that each call needs lie in few cache lines, without further pointers to follow.
 #[repr(C, align(128))]
 pub struct Local {
-    /// The session that the thread has used last, and its place among those that are open.
+    /// The session that the thread used last, and the session's place among the open ones.
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,
-    /// Parts of `process` and of its shared state, which would take a detour.
+    /// Parts of `process` and of its shared state, held here to save a pointer.
     pub(super) fork_words: &'static Words,
     pub(super) status: &'static Status,
     pub(super) regions: &'static Regions,
@@ -82,7 +82,7 @@ impl Local {
         })
     }
 
-    /// Whether the session that the thread has used last is open.
+    /// Whether the session that the thread used last is open.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.place.load(Ordering::Acquire) == self.handle
@@ -96,7 +96,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // In a forked child this is a copy of the parent's, whose chunk is not even mapped.
+        // In a forked child this is a copy of the parent's state, whose chunk is not even mapped.
         if !self.process.is_this_one() {
             return;
         }

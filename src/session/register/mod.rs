@@ -1,4 +1,4 @@
-//! The registering side: what each call checks and lays down, and the fast way of the usual registration.
+//! The registering side: what each call checks and records, and the fast way of the usual registration.
 
 mod fast_path;
 mod local;
@@ -35,22 +35,22 @@ use records::{Bare, Load, Move, Tail};
 use thread::with_local;
 pub use thread::{is_attached, watch_thread_if_running};
 
-/// How long the end of stable code waits for the writer to read its bytes.
+/// How long the end of stable code waits for the writer to read the code's bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lays down a registration. `flags`: what is known of its place.
+/// Records a registration. `flags`: the record flags that the regions returned for the code's place.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        // The fast way begins with looks at what all threads share. helgrind and DRD would report each of them.
+        // The fast way first reads variables that all threads share. helgrind and DRD would report each of these reads.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
     })
 }
 
-/// What the unwinder is to be told of code, with which nothing may be wrong that concerns it.
+/// The frames to report to the unwinder for this code. Fails if the place or the unwind description is invalid.
 pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     check_range(code.addr, code.size, code.free_after)?;
     with_local(session.process, session.shared, |local| {
@@ -63,22 +63,22 @@ pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     })
 }
 
-/// What the calling thread keeps, if it has used this session last, which is open and wants all of a record.
+/// The calling thread's state, if the thread used this session last, the session is open, and its sinks want complete records.
 #[inline(always)]
 #[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
 pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
     if thread.in_use.get() {
         return None;
     }
-    // SAFETY: only the cell has it, and the thread uses it nowhere else while it is not in use.
+    // SAFETY: only the cell has the pointer, and the thread uses the state nowhere else while `in_use` is false.
     let local = unsafe { thread.local.get()?.cast::<Local>().as_mut() };
     let is_same = local.handle == handle && local.fork_words.same_process();
     let is_usual = is_same && local.is_open() && local.status.wanted().want_groups_only();
     is_usual.then_some(local)
 }
 
-/// Lays down a registration the fast way, if everything is as usual. Else there is nothing in the chunk, and the result is what
-/// the place of the code has turned out to be, if that was asked: for the slow way, or for `not_registered`.
+/// Records a registration the fast way, if nothing about it is unusual. Otherwise the chunk is unchanged. The error then holds
+/// the flags of the code's place, if they were asked for: the slow way or `not_registered` needs them.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -91,11 +91,10 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // As `Ref::still_open`, and the place is read after the record was published.
+    // As `Ref::still_open`: the place is read after the record was published.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
-/// Lays down a move.
 pub fn move_code(
     process: &'static Process,
     shared: &'static Shared,
@@ -110,9 +109,8 @@ pub fn move_code(
     with_local(process, shared, |local| local.move_code(id, size, target, flags))
 }
 
-/// Lays down the end of one registration.
 pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) -> Result<()> {
-    // Looked up first, so that a wrong id costs no record.
+    // A wrong id must cost no record.
     shared.ids.size_of(id).ok_or(Error::UnknownId)?;
     wait_until_read(shared, shared.ids.is_unread(id));
     with_local(process, shared, |local| {
@@ -122,13 +120,13 @@ pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) ->
     })
 }
 
-/// Lays down the end of all registrations in a range.
+/// Records the end of all registrations in a range.
 pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr: u64, size: u64) -> Result<()> {
     if size == 0 {
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    // Which code lies there only the writer knows.
+    // Only the writer knows which code lies in the range.
     wait_until_read(shared, shared.has_unread());
     with_local(process, shared, |local| {
         let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
@@ -136,7 +134,7 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
     })
 }
 
-/// A call that finds out late that the sinks were disabled has as little to do as one that begins then.
+/// A call during which the sinks are disabled succeeds without effect, like a call that begins afterwards.
 fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(Error::NotRunning) => Ok(value),
@@ -144,11 +142,12 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
-/// Once such a call returns, the caller may use the memory of code that it called stable for something else.
+/// Waits until stable code has been read. After the caller's call returns, the host may reuse the memory of that code.
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // A writer that hangs must not hold the host up for ever. Then it finds other bytes there, and survives none.
+        // The timeout keeps a writer that hangs from blocking the host for ever. A writer that reads the code later finds other
+        // bytes or no memory, and survives both.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -160,7 +159,7 @@ pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
         1..=CODE_SIZE_MAX => {}
         _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
     }
-    // The host got no memory and continued with 0. Readers take a line or record with that address for damage.
+    // An address of 0 means that the host got no memory and continued. Readers take a line or record with address 0 for damage.
     let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
     end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
@@ -186,8 +185,8 @@ impl Local {
         }
     }
 
-    /// Has the name end with file and line, which are also the only row of code without a line table. The composed name is cleaned
-    /// but perhaps too long.
+    /// Appends file and line to the name. File and line also become the only row of code without a line table. The composed
+    /// name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         let mut name = Composed::default();
@@ -199,21 +198,22 @@ impl Local {
         self.register(&Code { name: name.get(), file: &[], lines, ..*code }, flags)
     }
 
-    /// Tries the fast way again, if the chunk is so full that this was most likely the reason. The slow way could do that too, but
-    /// its code lies in no cache.
+    /// Tries the fast way again in a new chunk, if a full chunk was most likely the reason for the failure. The slow way could
+    /// do that too, but its code is in no cache.
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
-        // Name, tables and a few lines.
+        // Room for name, tables and a few lines.
         const AROUND_CODE: usize = 4096;
-        // For the time of larger code it does not matter.
+        // For larger code the time of a call does not matter.
         const LARGE: u64 = 32 * 1024;
         if code.size() >= LARGE {
             return Err(flags);
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // The slow way knows what is known of the place. An argument for that would make every usual call slower.
+            // To retry the fast way with known flags would take an argument that makes every usual call slower. So the slow way
+            // takes over.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -258,7 +258,7 @@ impl Local {
             event.flags |= flag::INLINES;
         }
         if !wanted.want_groups() {
-            // Checked, but nobody reads it.
+            // The record is checked, but no sink reads these parts.
             group.size()?;
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
@@ -280,7 +280,7 @@ impl Local {
         let index = self.next_index();
         let mut event = self.event(EventKind::Move, id.0, index, target.addr, 0);
         event.flags = flags;
-        // Whether that is enough depends on the tables, which the writer has.
+        // The writer checks whether the free bytes suffice, because only the writer has the tables.
         event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
         let tail = Tail::new(shared, shared.wanted(), &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
@@ -293,8 +293,8 @@ impl Local {
     }
 }
 
-/// The record of the inlined functions of code, if anybody can read it: nobody can but debuggers, and the files of regions, also of
-/// those that memory becomes later. What makes no sense is an error all the same.
+/// The record of the code's inlined functions, if a sink can read it. Only debuggers and the files of regions can, including
+/// regions that the memory may become later. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
@@ -303,7 +303,7 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     if !is_read {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // A file of any length may be that of all calls.
+    // The record repeats the file for each call, and all calls may name one file of any length.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     if !shared.pool.can_hold(files) {
         return Err(Error::NoMemory);
@@ -311,7 +311,7 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     inlines::record(code.inlines, code.size)
 }
 
-/// The unwind tables of code, if they are wanted. A description that makes no sense is an error all the same.
+/// The unwind tables of code, if they are wanted. An invalid description is an error even if they are not.
 fn unwinding<'c>(shared: &Shared, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
     let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| shared.unwind_records());
     Ok(tables

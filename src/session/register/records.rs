@@ -1,4 +1,4 @@
-//! The records that do not go the fast way: what each lays down in a chunk.
+//! The records of the slow way: what each of them writes into a chunk.
 
 use crate::api::code::Bytes;
 use crate::api::error::{Error, Result};
@@ -29,7 +29,7 @@ impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
     }
 }
 
-/// The end of a body: the code, or where it can be found.
+/// The end of a body: the code, or the address of the code.
 pub enum Tail<'a> {
     Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
     Later(u64),
@@ -56,7 +56,7 @@ impl<'a> Tail<'a> {
         }
     }
 
-    /// Writes it to `out`, which is as long as it, and returns the event's flags for it.
+    /// Writes the tail to `out`, which has the tail's length, and returns the event flags that describe the tail.
     #[inline]
     fn write(&self, out: &mut [u8]) -> u8 {
         match self {
@@ -134,7 +134,7 @@ impl Fill for Move<'_> {
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
         let flags = self.event.flags | self.tail.write(body);
-        // Looked at last: the code may have been unregistered meanwhile.
+        // Moves the id last, because the code may have been unregistered meanwhile.
         let unread = matches!(self.tail, Tail::Later(_));
         let old_addr = self.shared.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
         Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))

@@ -1,4 +1,4 @@
-//! Where a thread has its state, and how that ends with the thread.
+//! Where a thread keeps its state, and how the state is freed when the thread ends.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -12,8 +12,8 @@ use crate::sys::panic_guard::PER_THREAD;
 use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
-/// Ends the thread's state with the thread. A thread that calls again after that has a new one for each call: the C library calls this
-/// four times at most.
+/// Frees the thread's state when the thread ends. If the thread calls the library again afterwards, each call makes and frees a
+/// new state. The C library calls this function at most four times.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
     let _ = blocking_guarded(|| {
@@ -21,7 +21,7 @@ extern "C" fn end(_: *mut c_void) {
             thread.is_ending.set(true);
             thread.local.take().into_iter().for_each(|local| drop_local(local.cast()));
         });
-        // It may have been the last one of the host's.
+        // The ended thread may have been the last thread of the host.
         if let Some(shared) = process::current_shared() {
             shared.set_first_tells(false);
             shared.wake_if_asleep();
@@ -30,8 +30,8 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Has the writer told when the calling thread ends. Only while there is one. Without memory for that a process ends with its next
-/// thread that has it, or when the writer looks around.
+/// Has the writer learn when the calling thread ends, which is needed only while a writer runs. If there is no memory for that,
+/// the end of the host's last thread goes unnoticed until another watched thread ends or the writer looks around.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {
@@ -40,8 +40,8 @@ pub fn watch_thread(shared: &Shared) -> bool {
     watched
 }
 
-/// The same where a writer runs. Where there is none, a plugin that the library is linked into may be unloaded, and the thread would
-/// run its code afterwards.
+/// As `watch_thread`, but only while a writer runs. Without a writer, a plugin that contains the library may be unloaded, and
+/// the thread would later run code that is gone.
 pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
     if lifecycle.running.is_some() {
         watch_thread(shared);
@@ -60,7 +60,7 @@ pub fn with_local<T>(
             return Err(Error::Busy);
         }
         let kept = thread.local.take().map(NonNull::cast::<Local>);
-        // SAFETY: only the cell had it, and it is empty now.
+        // SAFETY: only the cell had the pointer, and the cell is empty now.
         let usable = kept.filter(|local| unsafe { std::ptr::eq(local.as_ref().process, process) });
         let result = match usable.map_or_else(|| new_local(kept, process, shared), Ok) {
             Ok(mut local) => {
@@ -80,10 +80,10 @@ pub fn with_local<T>(
     })
 }
 
-/// To be called by who has taken it out of the cell.
+/// To be called with a pointer that the caller has taken out of the cell.
 #[cold]
 fn drop_local(local: NonNull<Local>) {
-    // SAFETY: `new_local` has made it, and nobody else has it.
+    // SAFETY: `new_local` has made the box, and nobody else has the pointer.
     drop(unsafe { Box::from_raw(local.as_ptr()) });
 }
 
@@ -91,12 +91,12 @@ fn drop_local(local: NonNull<Local>) {
 pub fn is_attached(process: &Process) -> bool {
     PER_THREAD.with(|thread| {
         let local = thread.local.get().map(NonNull::cast::<Local>);
-        // SAFETY: only the cell has it.
+        // SAFETY: only the cell has the pointer.
         local.is_some_and(|local| unsafe { std::ptr::eq(local.as_ref().process, process) })
     })
 }
 
-/// The first call of a thread, or the first in a forked child, which has its parent's state.
+/// Makes a thread's state: in its first call, or in its first call in a forked child, where the old state is the parent's.
 #[cold]
 #[inline(never)]
 fn new_local(

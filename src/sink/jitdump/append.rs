@@ -8,7 +8,7 @@ use crate::api::options::Sinks;
 use crate::format::jitdump::HEADER_SIZE;
 use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
-use crate::sys::file::{self, Held};
+use crate::sys::file;
 
 /// A file that grows beyond this gets room ahead: as much as it is long already, up to a bound.
 const RESERVE_FROM: u64 = 1 << 20;
@@ -17,22 +17,15 @@ const RESERVE_MOST: u64 = 16 << 20;
 impl Jitdump {
     /// The file, to be written to; opened again if the host has closed it. Takes note if it has been cut.
     pub(super) fn usable(&mut self) -> io::Result<()> {
-        let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
-        let len = match file.checked_len() {
-            Ok((_, len)) => len,
-            Err(_) => {
-                let (identity, name) = (file.identity(), self.name().to_owned());
-                let again = file::reopen(self.dir()?, &name, identity, file::APPEND)?;
-                let file = self.contents.file.insert(Held::new(again)?);
-                file.checked_len()?.1
-            }
-        };
+        let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
+        let len = len.or_else(|_| self.contents.own.reopen())?;
+        let file = self.contents.own.held()?;
         // Another runtime that takes the file for its own cuts it to nothing, and first writes a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
-            self.contents.file.as_ref().ok_or(file::CLOSED)?.set_len(self.len)?;
+            file.set_len(self.len)?;
             self.torn = false;
-        } else if len < self.len || may_differ && !self.is_ours(self.contents.file.as_ref().ok_or(file::CLOSED)?) {
+        } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
             // Somebody else writes to it too. Their records are whole, as far as we know.
@@ -54,7 +47,7 @@ impl Jitdump {
     /// Appends groups, in whole. Those that cannot be written wait, or are lost.
     pub(super) fn put(&mut self, pieces: &[&[u8]], lens: &[usize]) {
         let (mut groups, mut size, mut lost) = (0, 0, 0);
-        if self.trouble.is_none() {
+        if self.contents.own.trouble.is_none() {
             let status = self.status.clone();
             let result = status.write_gate.pass(|| self.append(pieces, lens, &mut groups));
             size = lens[..groups].iter().sum();
@@ -62,7 +55,7 @@ impl Jitdump {
                 self.contents.places.set(self.contents.next, size as u64, self.len - size as u64);
             }
             if let Err(error) = result {
-                self.trouble = Some(if self.spoiled { Retry::at_once() } else { Retry::after(None) });
+                self.contents.own.trouble = Some(if self.spoiled { Retry::at_once() } else { Retry::after(None) });
                 stall(&status, Sinks::JITDUMP, self.path(), "write", &error);
             }
         }
@@ -95,7 +88,7 @@ impl Jitdump {
             size += lens[allowed];
             allowed += 1;
         }
-        let file = self.contents.file.as_ref().ok_or(file::CLOSED)?;
+        let file = self.contents.own.held()?;
         let kept = part(pieces, 0, size);
         let mut slices: Vec<IoSlice<'_>> = kept.iter().map(|piece| IoSlice::new(piece)).collect();
         let (written, mut result) = self.status.aside(|| file::append(file, &mut slices));
@@ -159,8 +152,8 @@ impl Jitdump {
 
     /// Gives the room ahead back.
     pub fn trim(&mut self) -> io::Result<()> {
-        match &self.contents.file {
-            Some(file) if self.reserved > self.len => {
+        match self.contents.own.held() {
+            Ok(file) if self.reserved > self.len => {
                 self.reserved = 0;
                 let (file, len) = file.checked_len()?;
                 file.set_len(len)

@@ -10,9 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::registry::Stored;
-use crate::sys::file::{self, Held};
+use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
-use crate::sys::other_writers;
 
 /// Where the groups are that have been written: where each run begins in the file, or `NOWHERE`, by where its groups begin.
 #[derive(Debug, Default)]
@@ -119,7 +118,7 @@ impl Backlog {
 /// The file, and where its groups are.
 #[derive(Debug, Default)]
 pub struct Contents {
-    pub file: Option<Held>,
+    pub own: OwnedFile,
     /// The same file, for a forked child.
     view: Option<View>,
     pub places: Places,
@@ -130,8 +129,8 @@ pub struct Contents {
 
 impl Contents {
     /// Nothing yet. `next`: the place of the first group.
-    pub fn new(next: u64) -> Contents {
-        Contents { next, ..Contents::default() }
+    pub fn new(own: OwnedFile, next: u64) -> Contents {
+        Contents { own, next, ..Contents::default() }
     }
 
     /// Whether a group is not known to be written. In a child: the fork came while it was being written.
@@ -146,7 +145,7 @@ impl Contents {
             return Ok(());
         }
         let offset = self.places.get(order).ok_or(io::ErrorKind::NotFound)?;
-        match (self.file.as_ref().ok_or(file::CLOSED)?.checked(), &self.view) {
+        match (self.own.held()?.checked(), &self.view) {
             (Ok(file), _) => file.read_exact_at(bytes, offset),
             (Err(_), Some(view)) => view.read(bytes, offset),
             (Err(error), None) => Err(error),
@@ -165,23 +164,20 @@ impl Contents {
     /// Another file takes the place of the one before.
     pub fn hold(&mut self, file: File) -> io::Result<()> {
         self.view = None;
-        self.file = Some(Held::new(file)?);
-        Ok(())
+        self.own.hold(file).map(drop)
     }
 
     /// Nothing is written or read any more.
-    pub fn close(&mut self) -> Option<Held> {
+    pub fn close(&mut self) {
         self.view = None;
-        let file = self.file.take();
-        let _ = file.as_ref().map(|file| file.checked().map(|file| other_writers::note(file, false)));
-        file
+        self.own.close();
     }
 
     /// The file has this length now: lets forked children see all of it. A child that cannot, because address space is short,
     /// builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
-            self.view = self.file.as_ref().and_then(|file| View::new(file, len).ok());
+            self.view = self.own.held().and_then(|file| View::new(file, len)).ok();
         }
     }
 }

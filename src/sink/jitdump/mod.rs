@@ -5,7 +5,6 @@
 
 mod append;
 pub mod backlog;
-pub mod file_names;
 mod foreign_records;
 mod frame_load_space;
 mod groups;
@@ -16,7 +15,6 @@ mod own_file;
 mod repair;
 mod rewrite;
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,18 +23,18 @@ use std::time::Duration;
 
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::arch::ELF_MACHINE;
+use crate::format::file_names::FileKind;
 use crate::format::jitdump::{places, GroupPlace, Header, HEADER_SIZE};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::Registry;
+use crate::sink::owned_file::OwnedFile;
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, GroupOf, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::clock::Clock;
-use crate::sys::dir::Dir;
-use crate::sys::file::{self, Identity};
+use crate::sys::file::{self, Held};
 use crate::sys::marker::Marker;
 use backlog::{Backlog, Contents, Places};
-use file_names::name_of;
 use groups::Groups;
 use left::{forget_places, Reopened};
 
@@ -56,13 +54,8 @@ pub static KIND: Kind = Kind {
 pub struct Jitdump {
     /// What the configuration says of its place; none before it is opened for the first time.
     wanted: Option<DumpDir>,
-    path: PathBuf,
-    dir: Option<Dir>,
-    mode: u32,
     status: Arc<Status>,
     header: [u8; HEADER_SIZE],
-    identity: Option<Identity>,
-    marker: Option<Marker>,
     /// Where the last whole group ends. Everything after it is taken back if a write fails.
     len: u64,
     /// How long the file may become.
@@ -76,8 +69,6 @@ pub struct Jitdump {
     /// The file has to be rewritten: it is gone, cut, or as long as it may be.
     spoiled: bool,
     contents: Contents,
-    /// Something cannot be written.
-    trouble: Option<Retry>,
     /// Groups that found no room in the backlog. Code among it that lives is written again another way.
     lost: u64,
     /// Groups that have come together since the last write.
@@ -102,21 +93,15 @@ impl Jitdump {
         let header = Header { machine: ELF_MACHINE, pid, timestamp: clock.now(), arch_timestamp: clock == Clock::Arch };
         Jitdump {
             wanted: None,
-            path,
-            dir: None,
-            mode,
             status,
             header: header.to_bytes(),
-            identity: None,
-            marker: None,
             len: 0,
             most: u64::MAX,
             reserved: 0,
             goes_on: false,
             torn: false,
             spoiled: false,
-            contents: Contents::new(HEADER_SIZE as u64),
-            trouble: None,
+            contents: Contents::new(OwnedFile::at(path, mode), HEADER_SIZE as u64),
             lost: 0,
             groups: Groups::default(),
             reopened: Reopened::default(),
@@ -125,70 +110,42 @@ impl Jitdump {
         }
     }
 
-    fn name(&self) -> &OsStr {
-        self.path.file_name().unwrap_or_default()
-    }
-
-    /// The directory that the file lies in; again, if the host has closed it.
-    fn dir(&mut self) -> io::Result<&Dir> {
-        let held = self.dir.take().filter(Dir::is_open);
-        let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
-        Ok(self.dir.insert(dir))
-    }
-
     /// Opens the file: the one that we wrote before if it is still there, else a new one.
     fn open_file(&mut self) -> io::Result<()> {
-        let name = self.name().to_owned();
-        let dir = self.dir.insert(Dir::of(&self.path)?);
-        if let Some(known) = self.identity.and_then(|identity| file::reopen(dir, &name, identity, file::APPEND).ok()) {
+        self.contents.own.close_dir();
+        if let Ok(len) = self.contents.own.reopen() {
             // Other runtimes take it for their own file, or append to it.
-            let (len, is_ours) = (known.metadata()?.len(), self.is_ours(&known));
-            self.spoiled |= !is_ours;
+            self.spoiled |= !self.is_ours(self.contents.own.held()?);
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
-                self.trouble.get_or_insert_with(Retry::at_once);
+                self.contents.own.trouble.get_or_insert_with(Retry::at_once);
             }
-            self.contents.hold(known)?;
             self.contents.show(self.len);
             return Ok(());
         }
         let created = self.make()?;
-        let made = (&created).write_all(&self.header).and_then(|()| Marker::new(&created));
-        match made {
+        match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
             // Another marker than that of a lost file: perf finds files by the names of mappings, and the old one has none.
-            Ok(marker) => self.set_marker(marker),
+            Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
                 // No marker refers to it.
-                let name = self.name().to_owned();
-                let _ = self.dir().map(|dir| dir.remove(&name));
+                let _ = self.contents.own.place().and_then(|(dir, name)| dir.remove(name));
                 return Err(error);
             }
         }
-        self.identity = Some(file::look_at(&created)?);
         self.len = HEADER_SIZE as u64;
         (self.torn, self.spoiled, self.goes_on) = (false, false, false);
         self.contents.places = Places::default();
         self.contents.hold(created)
     }
 
-    fn set_marker(&mut self, marker: Marker) {
-        if let Some(old) = self.marker.replace(marker) {
-            old.end();
-        }
-    }
-
-    /// When the next attempt is to be made, if there is something to catch up on.
-    fn again(&self) -> Option<&Retry> {
-        self.trouble.as_ref().filter(|_| self.contents.file.is_some())
-    }
-
     /// Notices that the file is gone.
     fn check(&mut self) -> io::Result<()> {
         // One that the host has closed is opened again before it is written to.
-        let open = self.contents.file.as_ref().and_then(|file| file.checked().ok());
+        let open = self.contents.own.held().and_then(Held::checked).ok();
         if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
             self.spoiled = true;
-            self.trouble.get_or_insert_with(Retry::at_once);
+            self.contents.own.trouble.get_or_insert_with(Retry::at_once);
             return Err(io::Error::new(io::ErrorKind::NotFound, "it has been removed or overwritten"));
         }
         Ok(())
@@ -198,8 +155,7 @@ impl Jitdump {
     /// believe that it is that file, see `file::take_over`.
     pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        let name = self.name().to_owned();
-        let (file, _) = file::take_over(self.dir()?, &name, &[state.identity], may_be_locked)?;
+        let (file, _) = self.contents.own.take_over(&[state.identity], may_be_locked)?;
         file.read_exact_at(&mut self.header, 0)?;
         if Header::read(&self.header).is_none_or(|header| header.pid != self.status.pid) {
             return refuse("is not the jitdump of this process");
@@ -208,7 +164,6 @@ impl Jitdump {
             return refuse("has been cut");
         }
         let len = foreign_records::keep_after(&file, state.len)?;
-        self.identity = Some(state.identity);
         (self.len, self.contents.next) = (len, len);
         self.contents.places.set(HEADER_SIZE as u64, len - HEADER_SIZE as u64, HEADER_SIZE as u64);
         self.contents.hold(file)?;
@@ -238,10 +193,11 @@ impl Jitdump {
 
     /// Hands out what is in it.
     pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
-        let file = self.contents.file.as_ref().ok_or(io::Error::from(file::CLOSED));
-        let read = file
-            .and_then(|file| places(HEADER_SIZE as u64..self.len, |bytes, at| file.read_exact_at(bytes, at), found));
-        read.map_err(|error| describe("read", &self.path, &error))
+        let read =
+            self.contents.own.held().and_then(|file| {
+                places(HEADER_SIZE as u64..self.len, |bytes, at| file.read_exact_at(bytes, at), found)
+            });
+        read.map_err(|error| describe("read", self.path().unwrap_or(Path::new("")), &error))
     }
 }
 
@@ -255,14 +211,15 @@ impl Sink for Jitdump {
                 DumpDir::Exactly(dir) => dir.clone(),
                 DumpDir::CacheBelow(base) => file::make_jit_cache_dir(base).map_err(no_dir)?,
             };
-            *self = Jitdump::at(dir.join(name_of(self.status.pid, 0)), config.file_mode, self.status.clone());
+            let name = FileKind::Jitdump { zeros: 0 }.name(self.status.pid);
+            *self = Jitdump::at(dir.join(name), config.file_mode, self.status.clone());
             self.wanted = Some(config.dump_dir.clone());
         }
         self.most = config.jitdump_max;
         if self.contents.backlog.is_empty() {
             self.contents.backlog = Backlog::new(config.max_memory / 4);
         }
-        self.open_file().map_err(|error| describe("create", &self.path, &error))
+        self.open_file().map_err(|error| describe("create", self.path().unwrap_or(Path::new("")), &error))
     }
 
     fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
@@ -293,11 +250,11 @@ impl Sink for Jitdump {
     }
 
     fn is_ok(&self) -> bool {
-        self.trouble.is_none()
+        self.contents.own.trouble.is_none()
     }
 
     fn wake_in(&self) -> Option<Duration> {
-        self.again().map(Retry::remaining)
+        self.contents.own.again().map(Retry::remaining)
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
@@ -310,27 +267,22 @@ impl Sink for Jitdump {
             }
             // What waits to be written is given up.
             Close::Leave => {
-                self.dir = None;
-                (self.trouble, self.lost) = (None, 0);
+                self.contents.own.close_dir();
+                (self.contents.own.trouble, self.lost) = (None, 0);
                 let left = std::mem::take(&mut self.contents.backlog).len();
                 self.count(0, 0, left as u64);
             }
-            // Not by way of the one that is held: this may be a thread of the host, and another descriptor table.
-            Close::Remove => {
-                let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
-            }
+            Close::Remove => self.contents.own.remove(),
             Close::LetGo => drop(self.let_go()),
         }
         Ok(())
     }
 
     fn path(&self) -> Option<&Path> {
-        Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
+        self.contents.own.path()
     }
 
     fn saved(&self) -> Option<Saved> {
-        self.contents.file.as_ref()?;
-        let file = FileState { identity: self.identity?, len: self.len };
-        Some(Saved { file, is_stale: false, is_shared: false })
+        Some(Saved { file: self.contents.own.state(self.len)?, is_stale: false, is_shared: false })
     }
 }

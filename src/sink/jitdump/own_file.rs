@@ -1,33 +1,30 @@
 //! The file of the sink: it is made under the first free name, and looked at later, for others may cut it or write to it.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::file_names::{name_of, NAMES};
 use super::Jitdump;
+use crate::format::file_names::{FileKind, JITDUMPS};
 use crate::format::jitdump::HEADER_SIZE;
-use crate::sys::file;
+use crate::sys::file::{self, Held};
 use crate::sys::other_writers;
 
 impl Jitdump {
     /// Makes a file, under the first name that nobody else has.
     pub(super) fn make(&mut self) -> io::Result<File> {
-        let (pid, mode) = (self.status.pid, self.mode);
+        let before = self.contents.own.name().to_owned();
         let mut zeros = 0;
         loop {
-            let name = name_of(pid, zeros);
-            match file::claim(self.dir()?, OsStr::new(&name), mode, file::APPEND) {
-                Err(error) if file::is_anothers(&error) && zeros + 1 < NAMES => zeros += 1,
+            self.contents.own.set_name(FileKind::Jitdump { zeros }.name(self.status.pid).as_ref());
+            let claimed = self.contents.own.claim().inspect_err(|_| self.contents.own.set_name(&before));
+            match claimed {
+                Err(error) if file::is_anothers(&error) && zeros + 1 < JITDUMPS => zeros += 1,
                 Err(error) if file::is_anothers(&error) => {
                     let text = format!("{error}, and all other names for it are taken");
                     return Err(io::Error::new(error.kind(), text));
                 }
-                claimed => {
-                    self.path.set_file_name(name);
-                    return claimed;
-                }
+                claimed => return claimed,
             }
         }
     }
@@ -40,21 +37,20 @@ impl Jitdump {
 
     /// Whether somebody has cut the file, or written another header.
     pub(super) fn is_cut(&self) -> bool {
-        let file = self.contents.file.as_ref().and_then(|file| file.checked_len().ok());
+        let file = self.contents.own.held().and_then(Held::checked_len).ok();
         !self.dead && file.is_some_and(|(file, len)| len < self.len || !self.is_ours(file))
     }
 
     /// Whether the file, or its name, is another library's in this process too: it cannot be taken away from that. `is_cut`: looks for
     /// whoever is about to open it.
     pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
-        let Some(identity) = self.identity else { return false };
-        let file = self.contents.file.as_ref().and_then(|file| file.checked().ok());
+        let Some(identity) = self.contents.own.identity else { return false };
+        let file = self.contents.own.held().and_then(Held::checked).ok();
         let writes = |file| self.status.aside(|| other_writers::writes_or_will(identity, Some(file), is_cut));
         if file.is_some_and(writes) {
             return true;
         }
-        let name = self.name().to_owned();
-        let Ok(dir) = self.dir() else { return false };
-        dir.identity_of(&name).is_ok_and(|named| !named.is(&identity) && other_writers::uses(dir, &name, named))
+        let Ok((dir, name)) = self.contents.own.place() else { return false };
+        dir.identity_of(name).is_ok_and(|named| !named.is(&identity) && other_writers::uses(dir, name, named))
     }
 }

@@ -15,15 +15,15 @@ use crate::sys::sort::sort;
 impl Jitdump {
     /// Sets right what is wrong with the file, if that is due or wanted now. `None` if it is not.
     pub(super) fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
-        if self.trouble.is_some() && self.contents.backlog.is_tight() {
+        if self.contents.own.trouble.is_some() && self.contents.backlog.is_tight() {
             self.forget_dead_backlog(round.registry);
         }
-        self.again().filter(|again| round.now || again.is_due())?;
+        self.contents.own.again().filter(|again| round.now || again.is_due())?;
         let status = self.status.clone();
         let result = status.write_gate.pass(|| self.try_to_repair(round));
         match &result {
-            Ok(()) => (self.trouble, self.lost) = (None, 0),
-            Err(_) => self.trouble = Some(Retry::after(self.trouble.as_ref())),
+            Ok(()) => (self.contents.own.trouble, self.lost) = (None, 0),
+            Err(_) => self.contents.own.trouble = Some(Retry::after(self.contents.own.trouble.as_ref())),
         }
         Some(result)
     }

@@ -23,14 +23,11 @@ impl Jitdump {
     /// another name if another library also writes to the old one. `announce` is told of the new file before it takes the name.
     /// Returns how many groups had waited and are not among these.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
-        let (mode, path, name) = (self.mode, self.path.clone(), self.name().to_owned());
-        let was_cut = self.is_cut();
+        let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());
         let elsewhere = self.is_taken(was_cut);
-        let (fresh_name, fresh) = if elsewhere {
-            let fresh = self.make()?;
-            (self.name().to_owned(), fresh)
-        } else {
-            file::claim_fresh(self.dir()?, &name, mode)?
+        let (fresh_name, fresh) = match elsewhere {
+            true => self.make().map(|file| (self.contents.own.name().to_owned(), file))?,
+            false => self.contents.own.make_replacement()?,
         };
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
@@ -39,10 +36,13 @@ impl Jitdump {
             if !elsewhere && self.is_taken(!was_cut && self.is_cut()) {
                 return Err(io::Error::new(file::TAKEN, "is written by another library in this process by now"));
             }
-            let (marker, ours) = (Marker::new(&fresh)?, self.identity);
+            let (marker, ours) = (Marker::new(&fresh)?, self.contents.own.identity);
             let in_place = match elsewhere {
                 true => Ok(()),
-                false => self.dir().and_then(|dir| file::put_in_place(dir, &fresh_name, &name, ours)),
+                false => {
+                    let place = self.contents.own.place();
+                    place.and_then(|(dir, name)| file::put_in_place(dir, &fresh_name, name, ours))
+                }
             };
             if let Err(error) = in_place {
                 marker.end();
@@ -53,16 +53,16 @@ impl Jitdump {
         let (places, len, identity, marker) = match replaced {
             Ok(replaced) => replaced,
             Err(error) => {
-                let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
-                self.path = path;
+                self.contents.own.remove_replacement(&fresh_name);
+                self.contents.own.set_name(&name);
                 return Err(error);
             }
         };
         self.contents.backlog.retain(|order| places.get(order).is_none());
         let forgotten = self.contents.backlog.retain(|_| false);
         self.lost += groups.iter().filter(|&&(order, _)| places.get(order).is_none()).count() as u64;
-        self.set_marker(marker);
-        (self.contents.places, self.len, self.identity) = (places, len, Some(identity));
+        self.contents.own.set_marker(Some(marker));
+        (self.contents.places, self.len, self.contents.own.identity) = (places, len, Some(identity));
         (self.reserved, self.torn, self.spoiled) = (0, false, false);
         self.contents.hold(fresh)?;
         self.contents.show(self.len);
@@ -76,7 +76,7 @@ impl Jitdump {
         buffer.try_reserve(BUFFER)?;
         buffer.extend_from_slice(&self.header);
         let (mut places, mut len) = (Places::default(), HEADER_SIZE as u64);
-        let old = self.contents.file.as_ref().ok_or(file::CLOSED)?;
+        let old = self.contents.own.held()?;
         let old_len =
             old.checked_len().ok().filter(|(file, _)| self.is_ours(file)).map_or(0, |(_, len)| len.min(self.len));
         for &(order, size) in groups {
@@ -113,8 +113,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::format::file_names::FileKind;
     use crate::queue::status::Status;
-    use crate::sink::jitdump::file_names::name_of;
     use crate::sys::clock::Clock;
 
     /// Somebody opens the file as if it were new while the other one is written that is to replace it.
@@ -123,19 +123,20 @@ mod tests {
         const PID: u32 = 4_000_000_001;
         let dir = std::env::temp_dir().join(format!("jitsym-rewrite-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        let path = dir.join(name_of(PID, 0));
+        let name_of = |zeros| FileKind::Jitdump { zeros }.name(PID);
+        let path = dir.join(name_of(0));
         let status = Arc::new(Status::new(PID, Clock::Monotonic, Arc::default()));
         let mut dump = Jitdump::at(path.clone(), 0o600, status);
         dump.open_file().unwrap();
         let (group, order) = ([7; 100], dump.contents.next);
         dump.put(&[&group], &[group.len()]);
         let mut other = None;
-        for (attempt, name) in [(0, name_of(PID, 0)), (1, name_of(PID, 1))] {
+        for (attempt, name) in [(0, name_of(0)), (1, name_of(1))] {
             let other = std::cell::RefCell::new(&mut other);
             let rewritten = dump.rewrite(&[(order, group.len())], &|_, _| {
                 other.borrow_mut().get_or_insert_with(|| File::create(&path).unwrap());
             });
-            assert_eq!((rewritten.is_ok(), dump.name()), (attempt == 1, name.as_ref()), "{rewritten:?}");
+            assert_eq!((rewritten.is_ok(), dump.contents.own.name()), (attempt == 1, name.as_ref()), "{rewritten:?}");
         }
         other.unwrap().write_all(b"somebody's").unwrap();
         let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());

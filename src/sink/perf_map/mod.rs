@@ -7,8 +7,6 @@
 mod marks;
 mod shared;
 
-use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,16 +15,16 @@ use std::time::{Duration, Instant};
 
 use self::marks::{Marks, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::api::options::{Config, Dialect, Sinks};
+use crate::format::file_names::FileKind;
 use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
+use crate::sink::owned_file::OwnedFile;
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Announce, Close, Kind, Loaded, Round, Saved, Sink};
-use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
-use crate::sys::other_writers;
 
 /// Lines that wait for a file that cannot be written. If there are more of them, the file is rewritten once it can be.
 const PENDING_MAX: usize = 1 << 20;
@@ -46,19 +44,13 @@ pub static KIND: Kind = Kind {
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
-    /// Empty before it is opened for the first time.
-    path: PathBuf,
-    dir: Option<Dir>,
+    /// Its marker is made when it is closed.
+    own: OwnedFile,
     dialect: Dialect,
-    mode: u32,
     /// How long the file may become.
     most: u64,
-    file: Option<Held>,
-    identity: Option<Identity>,
     len: u64,
     marks: Marks,
-    /// Of the file that was closed last.
-    marker: Option<Marker>,
     /// Others in this process write to the file, so that lines in it cannot be changed.
     shared: bool,
     /// The process is dead, and so are the others in it.
@@ -70,84 +62,49 @@ pub struct PerfMap {
     not_before: Instant,
     /// Live code is left out.
     omits: bool,
-    /// It could not be written.
-    trouble: Option<Retry>,
 }
 
 impl PerfMap {
-    /// The one name of the map of a process.
-    pub fn name_of(pid: u32) -> String {
-        format!("perf-{pid}.map")
-    }
-
     /// One whose file lies at `path`.
     pub fn at(path: PathBuf, dialect: Dialect, mode: u32, status: Arc<Status>) -> PerfMap {
         PerfMap {
             status,
-            path,
-            dir: None,
+            own: OwnedFile::at(path, mode),
             dialect,
-            mode,
             most: u64::MAX,
-            file: None,
-            identity: None,
             len: 0,
             marks: Marks::default(),
-            marker: None,
             shared: false,
             dead: false,
             pending: Vec::new(),
             stale: false,
             not_before: Instant::now(),
             omits: false,
-            trouble: None,
         }
-    }
-
-    fn name(&self) -> &OsStr {
-        self.path.file_name().unwrap_or_default()
-    }
-
-    /// The directory that the file lies in; again, if the host has closed it.
-    fn dir(&mut self) -> io::Result<&Dir> {
-        let held = self.dir.take().filter(Dir::is_open);
-        let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
-        Ok(self.dir.insert(dir))
     }
 
     /// Opens the file: the one that we wrote before if it is still there, else a new one.
     fn open_file(&mut self) -> io::Result<()> {
-        let name = self.name().to_owned();
-        let dir = self.dir.insert(Dir::of(&self.path)?);
-        let before = self.identity.and_then(|identity| file::reopen(dir, &name, identity, file::APPEND).ok());
-        let opened = match before {
-            Some(opened) => {
-                self.shared |= file::identity_and_len(&opened)?.1 > self.len;
-                opened
+        self.own.close_dir();
+        if let Ok(len) = self.own.reopen() {
+            self.shared |= len > self.len;
+            self.len = len;
+            return Ok(());
+        }
+        // One that was lost is written again from the registry.
+        self.stale |= self.own.identity.is_some();
+        self.marks = Marks::default();
+        let claimed = self.own.claim();
+        self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
+        let file = match claimed {
+            Err(_) if self.shared => self.own.place().and_then(|(dir, name)| file::join(dir, name))?,
+            Err(error) if file::is_anothers(&error) => {
+                let text = format!("{error}, and profilers look for a map under no other name");
+                return Err(io::Error::new(error.kind(), text));
             }
-            None => {
-                // One that was lost is written again from the registry.
-                self.stale |= self.identity.is_some();
-                let claimed = file::claim(dir, &name, self.mode, file::APPEND);
-                self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
-                self.marks = Marks::default();
-                match claimed {
-                    Err(_) if self.shared => file::join(dir, &name)?,
-                    Err(error) if file::is_anothers(&error) => {
-                        let text = format!("{error}, and profilers look for a map under no other name");
-                        return Err(io::Error::new(error.kind(), text));
-                    }
-                    claimed => claimed?,
-                }
-            }
+            claimed => claimed?,
         };
-        self.hold(opened)
-    }
-
-    fn hold(&mut self, file: File) -> io::Result<()> {
-        let (identity, len) = file::identity_and_len(&file)?;
-        (self.identity, self.len) = (Some(identity), len);
-        self.file = Some(Held::new(file)?);
+        self.len = self.own.hold(file)?;
         Ok(())
     }
 
@@ -161,8 +118,7 @@ impl PerfMap {
         may_be_locked: bool,
     ) -> io::Result<Vec<u8>> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        let name = self.name().to_owned();
-        let (file, identity) = file::take_over(self.dir()?, &name, &[state.identity, next], may_be_locked)?;
+        let (file, identity) = self.own.take_over(&[state.identity, next], may_be_locked)?;
         let mut text = Vec::new();
         (&file).read_to_end(&mut text)?;
         if identity == state.identity && (text.len() as u64) < state.len {
@@ -181,31 +137,18 @@ impl PerfMap {
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
         }
-        self.mode = file.metadata()?.mode() & 0o777;
-        self.hold(file)?;
+        self.own.mode = file.metadata()?.mode() & 0o777;
+        self.len = self.own.hold(file)?;
         (self.shared, self.dead) = (shared, true);
         // Any next write replaces the file at once or not at all.
         self.stale = true;
         Ok(text)
     }
 
-    /// Nothing more is written to the file, and no page of it stays mapped; unless others have written to it, who would lose it to
-    /// whoever takes it for a leftover of ours.
-    fn end(&mut self) {
-        self.marker.take().into_iter().filter(|_| !self.shared).for_each(Marker::end);
-    }
-
     /// Closes the file, which stays.
     fn close_file(&mut self) {
-        if let Some(file) = self.file.take() {
-            let marker = file.checked().and_then(|file| {
-                other_writers::note(file, false);
-                Marker::of_map(file)
-            });
-            let marker = marker.ok();
-            if let Some(old) = std::mem::replace(&mut self.marker, marker) {
-                old.end();
-            }
+        if let Some(file) = self.own.close() {
+            self.own.set_marker(file.checked().and_then(Marker::of_map).ok());
         }
         self.stale |= !self.pending.is_empty();
         self.pending.clear();
@@ -213,12 +156,7 @@ impl PerfMap {
 
     /// Whether the file has to be rewritten, or lines may be missing in it.
     fn is_stale(&self) -> bool {
-        self.stale && self.file.is_some()
-    }
-
-    /// When the next attempt is to be made, if the last one has failed.
-    fn again(&self) -> Option<&Retry> {
-        self.trouble.as_ref().filter(|_| self.file.is_some())
+        self.stale && self.own.held().is_ok()
     }
 
     fn try_to_write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
@@ -232,7 +170,7 @@ impl PerfMap {
             |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
         // Programs that tidy /tmp remove it under long-running processes. A host may have closed it, and anybody who may write
         // to it may have cut it.
-        self.stale |= now && self.file.as_ref().is_some_and(|file| !is_whole(file));
+        self.stale |= now && self.own.held().is_ok_and(|file| !is_whole(file));
         // Lines that exceed the file's limit need a rewrite.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
         // When code dies there is room for what was left out.
@@ -246,7 +184,7 @@ impl PerfMap {
         if self.pending.is_empty() || self.len + self.pending.len() as u64 > self.most {
             return Ok(());
         }
-        let file = self.file.as_ref().ok_or(file::CLOSED)?;
+        let file = self.own.held()?;
         if !is_as_left && !file.checked_len().is_ok_and(|(_, len)| len >= self.len) {
             self.stale = true;
             return Ok(());
@@ -264,26 +202,23 @@ impl PerfMap {
     fn rewrite(&mut self, registry: &mut Registry, status: &Status, announce: Announce<'_>) -> io::Result<()> {
         let counters = &status.counters;
         let text = self.text(registry, counters)?;
-        // In the same directory, for the rename.
-        let name = self.name().to_owned();
-        let mode = self.mode;
-        let (fresh_name, fresh) = file::claim_fresh(self.dir()?, &name, mode)?;
-        let replaced = file::look_at(&fresh).and_then(|identity| {
+        let (name, file) = self.own.make_replacement()?;
+        let replaced = file::look_at(&file).and_then(|identity| {
             announce(Sinks::MAP, FileState { identity, len: text.len() as u64 });
-            status.aside(|| (&fresh).write_all(&text))?;
-            let is_in_place = self.put_in_place(&fresh_name, &name)?;
+            status.aside(|| (&file).write_all(&text))?;
+            let is_in_place = self.put_in_place(&name)?;
             if is_in_place {
                 // Whatever fails from here on, this is the file that has the name.
-                self.identity = Some(identity);
+                self.own.identity = Some(identity);
             }
             Ok(is_in_place)
         });
         if !matches!(replaced, Ok(true)) {
-            let _ = self.dir().and_then(|dir| dir.remove(&fresh_name));
+            self.own.remove_replacement(&name);
             // If somebody else has come, what is missing is appended in the next round.
             return replaced.map(drop);
         }
-        self.hold(fresh)?;
+        self.len = self.own.hold(file)?;
         self.marks.note(&text, self.len);
         self.pending.clear();
         (self.stale, self.omits) = (false, counters.map_omitted.get() > 0);
@@ -330,18 +265,21 @@ impl PerfMap {
 
 impl Sink for PerfMap {
     fn open(&mut self, config: &Config) -> Result<(), String> {
-        let path = config.map_dir.join(PerfMap::name_of(self.status.pid));
-        if self.path != path || self.dialect != config.dialect {
-            self.end();
+        let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
+        if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
+            // Others who have written to it would lose it to whoever takes it for a leftover of ours.
+            if !self.shared {
+                self.own.set_marker(None);
+            }
             let stale = self.stale;
             *self = PerfMap::at(path, config.dialect, config.file_mode, self.status.clone());
             // Code may have been registered before there was a file.
             self.stale = stale;
         }
         // The first attempt may be made at once.
-        self.trouble = None;
+        self.own.trouble = None;
         self.most = config.map_max;
-        self.open_file().map_err(|error| describe("create", &self.path, &error))
+        self.open_file().map_err(|error| describe("create", self.path().unwrap_or(Path::new("")), &error))
     }
 
     /// Without a jitdump only this file can tell of the code if the process is killed. Then its line is appended also if older
@@ -355,12 +293,12 @@ impl Sink for PerfMap {
             MapChange::Rewrite => self.stale |= !self.shared,
         }
         let alone = self.shared || !self.status.sinks().has(Sinks::JITDUMP);
-        if self.pending.len() > PENDING_MAX && self.trouble.is_some() {
+        if self.pending.len() > PENDING_MAX && self.own.trouble.is_some() {
             self.pending = Vec::new();
             self.stale = true;
         }
-        let waits_for_rewrite = self.stale && (!alone || self.trouble.is_some());
-        if self.file.is_some() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
+        let waits_for_rewrite = self.stale && (!alone || self.own.trouble.is_some());
+        if self.own.held().is_ok() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
             push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
         } else {
             // Without a file nothing is collected: a later one is written from the registry.
@@ -374,11 +312,11 @@ impl Sink for PerfMap {
 
     /// A rewrite happens only if it is due or `now`.
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        let waits = !round.now && self.again().is_some_and(|again| !again.is_due());
+        let waits = !round.now && self.own.again().is_some_and(|again| !again.is_due());
         let status = self.status.clone();
         let result = if waits { Ok(()) } else { status.write_gate.pass(|| self.try_to_write(round)) };
         if !waits {
-            self.trouble = result.is_err().then(|| Retry::after(self.trouble.as_ref()));
+            self.own.trouble = result.is_err().then(|| Retry::after(self.own.trouble.as_ref()));
         }
         let entries = round.registry.span_count() as u64;
         let counters = &self.status.counters;
@@ -387,39 +325,34 @@ impl Sink for PerfMap {
     }
 
     fn is_ok(&self) -> bool {
-        self.again().is_none()
+        self.own.again().is_none()
     }
 
     fn has_work(&self) -> bool {
-        self.is_stale() && self.trouble.is_none()
+        self.is_stale() && self.own.trouble.is_none()
     }
 
     fn wake_in(&self) -> Option<Duration> {
-        self.again().map(Retry::remaining)
+        self.own.again().map(Retry::remaining)
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
         match how {
             Close::Stay => self.close_file(),
-            Close::Leave => self.dir = None,
+            Close::Leave => self.own.close_dir(),
             // No page of the parent's file is mapped here.
-            Close::LetGo => self.file = None,
-            // Not by way of the one that is held: this may be a thread of the host, and another descriptor table.
-            Close::Remove if !self.shared => {
-                let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
-            }
+            Close::LetGo => self.own.let_go(),
+            Close::Remove if !self.shared => self.own.remove(),
             Close::Remove => {}
         }
         Ok(())
     }
 
     fn path(&self) -> Option<&Path> {
-        Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
+        self.own.path()
     }
 
     fn saved(&self) -> Option<Saved> {
-        self.file.as_ref()?;
-        let file = FileState { identity: self.identity?, len: self.len };
-        Some(Saved { file, is_stale: self.is_stale(), is_shared: self.shared })
+        Some(Saved { file: self.own.state(self.len)?, is_stale: self.is_stale(), is_shared: self.shared })
     }
 }

@@ -21,7 +21,7 @@ impl PerfMap {
     /// Finds out whether others write to the file. Examines the whole process only when the file is to be rewritten or is not as it
     /// was left. Returns whether the file is as it was left.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
-        let Some(file) = self.file.as_ref().filter(|_| now || self.stale || !self.pending.is_empty()) else {
+        let Some(file) = self.own.held().ok().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
         };
         let Ok((checked, len)) = file.checked_len() else { return Ok(false) };
@@ -53,31 +53,33 @@ impl PerfMap {
     /// The file has lost its name. If another writer in this process has given the name to another file, that file becomes ours
     /// too.
     fn follow(&mut self) -> io::Result<()> {
-        let name = self.name().to_owned();
-        let dir = self.dir()?;
-        let joined = match dir.identity_of(&name) {
-            Ok(found) if other_writers::uses(dir, &name, found) => Some(file::join(dir, &name)?),
+        let (dir, name) = self.own.place()?;
+        let joined = match dir.identity_of(name) {
+            Ok(found) if other_writers::uses(dir, name, found) => Some(file::join(dir, name)?),
             _ => None,
         };
         (self.shared, self.stale) = (joined.is_some(), true);
         self.marks = Marks::default();
-        joined.map_or(Ok(()), |file| self.hold(file))
+        if let Some(file) = joined {
+            self.len = self.own.hold(file)?;
+        }
+        Ok(())
     }
 
     /// Gives the rewritten file its name, unless others write to the old one. Then the old one keeps the name.
-    pub(super) fn put_in_place(&mut self, fresh: &OsStr, name: &OsStr) -> io::Result<bool> {
-        let ours = self.identity;
-        let dir = self.dir()?;
+    pub(super) fn put_in_place(&mut self, fresh: &OsStr) -> io::Result<bool> {
+        let ours = self.own.identity;
+        let (dir, name) = self.own.place()?;
         let is_ours = dir.identity_of(name).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
         if !is_ours || dir.exchange(fresh, name).is_err() {
             return file::put_in_place(dir, fresh, name, ours).map(|()| true);
         }
         // From here on no writer opens the old file, so the set of its writers does not grow.
         let (len, dead) = (self.len, self.dead);
-        let old = self.file.as_ref().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
+        let old = self.own.held().ok().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
         let in_company = !dead
             && old.is_some_and(|((file, now), identity)| now > len || other_writers::writes(identity, Some(file)));
-        let dir = self.dir()?;
+        let (dir, name) = self.own.place()?;
         if !in_company {
             // If it stays, that is no failure: the map is the new one. The next new one takes its place, and `jitsym clean` knows
             // its name.
@@ -98,7 +100,7 @@ impl PerfMap {
             self.stale = false;
             self.not_before = Instant::now() + (begin.elapsed() * REWRITE_SHARE).max(REWRITE_INTERVAL);
         }
-        let (mut file, len) = self.file.as_ref().ok_or(file::CLOSED)?.checked_len()?;
+        let (mut file, len) = self.own.held()?.checked_len()?;
         if self.pending.is_empty() {
             return Ok(());
         }
@@ -134,8 +136,7 @@ impl PerfMap {
 
     /// The lines of all code that are not in the file.
     fn missing(&self, registry: &Registry) -> io::Result<Vec<u8>> {
-        let file = self.file.as_ref().ok_or(file::CLOSED)?;
-        let (file, len) = file.checked_len()?;
+        let (file, len) = self.own.held()?.checked_len()?;
         let mut there = Vec::new();
         there.try_reserve_exact(len as usize)?;
         there.resize(len as usize, 0);

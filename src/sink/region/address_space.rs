@@ -8,10 +8,8 @@
 //! write     the second view; elsewhere if there is no room
 //! ```
 
-use std::ops::Range;
-
+use super::placement::Placement;
 use crate::api::error::{Error, Result};
-use crate::sink::region::file::Layout;
 use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps;
@@ -26,35 +24,32 @@ const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
 /// Address space that was set aside.
 pub(super) struct Room {
-    pub base: u64,
-    pub start: u64,
-    pub len: u64,
-    pub max_len: u64,
-    pub tables: Range<u64>,
+    pub place: Placement,
     pub write: u64,
 }
 
 impl Room {
-    /// Where the parts lie in the file.
-    pub fn layout(&self, is_private: bool) -> Layout {
-        Layout::of_memory(self.base, self.start, (self.len, self.max_len), &self.tables, is_private)
-    }
-
-    /// How much address space the header page has.
-    pub fn header_len(&self) -> u64 {
-        self.start - self.base
+    /// # Safety
+    /// Nobody uses the memory.
+    pub unsafe fn unmap(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.place.unmap_all();
+            code_memory::unmap(self.write, self.place.max_len);
+        }
     }
 }
 
 /// Sets address space aside.
-pub(super) fn place(tables_len: u64, len: u64, max_len: u64, alignment: u64, near: u64) -> Result<Room> {
+pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<Room> {
     let page = page_size() as u64;
     // Between header page and code there is one page at least: the kernel would make one mapping of both.
     let text = (2 * page).next_multiple_of(alignment);
     let code = text + max_len + page + tables_len;
     let room = |base: u64, write: u64| {
         let tables = base + text + max_len + page..base + code;
-        Room { base, start: base + text, len, max_len, tables, write }
+        let start = base + text;
+        Room { place: Placement { start, max_len, base, header_len: text, tables, has_object_above: false }, write }
     };
     if near == 0 {
         let total = code + max_len;
@@ -93,16 +88,6 @@ pub(super) fn place(tables_len: u64, len: u64, max_len: u64, alignment: u64, nea
     Err(Error::NoMemory)
 }
 
-/// # Safety
-/// Nobody uses the memory.
-pub(super) unsafe fn unmap_all(room: &Room) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        code_memory::unmap(room.base, room.tables.end - room.base);
-        code_memory::unmap(room.write, room.max_len);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,12 +99,13 @@ mod tests {
         let tables_len = 16 << 20;
         // Room for the code is there, and then for half of the second view.
         for near in [HIGHEST - tables_len - 3 * LEN / 2, HIGHEST - tables_len - LEN / 2, HIGHEST] {
-            let room = place(tables_len, 4096, LEN, page_size() as u64, near).expect("a place");
-            let (start, end) = (room.start, room.start + LEN);
-            assert!(near.abs_diff(start) <= REACH && near.abs_diff(end) <= REACH && end <= room.tables.start);
-            assert!(room.write + LEN <= room.base || room.tables.end <= room.write && room.write + LEN <= HIGHEST);
+            let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
+            let Placement { start, base, tables, .. } = &room.place;
+            let end = start + LEN;
+            assert!(near.abs_diff(*start) <= REACH && near.abs_diff(end) <= REACH && end <= tables.start);
+            assert!(room.write + LEN <= *base || tables.end <= room.write && room.write + LEN <= HIGHEST);
             // SAFETY: nobody uses it.
-            unsafe { unmap_all(&room) };
+            unsafe { room.unmap() };
         }
     }
 }

@@ -2,19 +2,21 @@
 //! running threads do not notice, and can be taken back.
 
 use std::io;
-use std::ops::Range;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::create::{check_private_exec, map_tables, unmap_tables, New, APART, SIZE_MAX};
-use super::epoch::can_begin_at_code;
+use super::create::SIZE_MAX;
 use super::exchange::{exchange, make_plain, take_back};
-use super::{lock, Backing, Parts, Region, Regions};
+use super::file::RegionFile;
+use super::file_names::can_begin_at_code;
+use super::new_file::New;
+use super::placement::Placement;
+use super::regions::{refused, Regions};
+use super::state::{Backing, Parts, Region};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sink::region::file::{Layout, RegionFile};
+use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, Reserved};
 use crate::sys::maps::{self, Mapping};
@@ -26,6 +28,9 @@ const REACH: u64 = 0x7000_0000;
 const LOWEST: u64 = 1 << 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
+/// A header page lies at most so many pages below the code where these are free. Those of later regions at the same address lie
+/// nearer.
+const APART: u64 = 16;
 /// An arena is at least so long.
 const ARENA_LEAST: u64 = 64 << 10;
 /// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
@@ -52,11 +57,13 @@ impl Regions {
         self.adopt_range(status, &maps, addr, end).map(drop)
     }
 
-    /// Everything that is mapped. It is held against the regions at once, because those that are made later are not in it.
-    pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
-        let maps = maps::all()?;
-        self.check_all(status, &maps);
-        Ok(maps)
+    /// Whether something of a range belongs to a region, or may become one's.
+    pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
+        let overlaps = |region: &Region| {
+            let (from, to) = (start.max(region.start()), end.min(region.start() + region.place.max_len));
+            from < to && !region.pages.all_lost(from, to)
+        };
+        self.all().any(|region| overlaps(region) && region.gone() == NEVER)
     }
 
     pub(super) fn adopt_range(
@@ -89,20 +96,16 @@ impl Regions {
         if code_memory::has_locked_memory() {
             return Err(Error::Locked);
         }
-        let (header, tables) = self.place_beside(maps, start, end)?;
-        let swapped = self.swap_range(status, &pieces, header, tables.clone());
-        if swapped.is_err() {
+        let place = self.place_beside(maps, start, end)?;
+        self.swap_range(status, &pieces, &place).inspect_err(|_| {
             // SAFETY: it was set aside for tables, which nobody reads there.
-            unsafe {
-                unmap_tables(header, start, &tables);
-            }
-        }
-        swapped
+            unsafe { place.unmap_tables() };
+        })
     }
 
     /// Sets address space aside for the header page right below a range, and for tables after it. Where there is no room for these,
-    /// both lie below. Returns where the file's first byte would be mapped, how much of a header page is, and the tables.
-    fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<((u64, u64), Range<u64>)> {
+    /// both lie below.
+    fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
         let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
@@ -111,9 +114,9 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // Generations need two beginnings, of which one is in the memory below.
+                // Epochs need two beginnings, of which one is in the memory below.
                 Some(_) if may_be_arena(maps, start) => {
-                    let can = can_begin_at_code(&lock(&self.settings).dir);
+                    let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
                 }
                 Some(_) => self.header_below(maps, start, end),
@@ -130,7 +133,10 @@ impl Regions {
             };
             // Another thread may map something there meanwhile.
             if reserve_both((base, below), (tables, above)) {
-                return Ok(((base, header_len), tables..tables + tables_len));
+                let begins_below = |above: &Region| above.place.header_len == 0 && above.text() > 0;
+                let has_object_above = self.all().any(|above| above.start() == end && begins_below(above));
+                let tables = tables..tables + tables_len;
+                return Ok(Placement { start, max_len: end - start, base, header_len, tables, has_object_above });
             }
             again = maps::all().map_err(|_| Error::NoMemory)?;
             maps = &again;
@@ -146,7 +152,7 @@ impl Regions {
         // The kernel makes one mapping of neighbours that are alike.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
         let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
-        let regions = self.all().filter(|region| region.start < start).map(|region| region.end()).max();
+        let regions = self.all().filter(|region| region.start() < start).map(Region::end).max();
         let taken = code.max(regions).max(reach_of_last(maps, start)).unwrap_or(0);
         let low = taken.max(start.saturating_sub(HEADER_REACH)).max(LOWEST);
         let low = self.last_beginning(maps, end - page).map_or(low, |last| low.max(last + page));
@@ -163,67 +169,42 @@ impl Regions {
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
-        let ended = lock(&self.settings).bases.range(..end).next_back().map(|(&base, _)| base);
+        let ended = self.settings().bases.range(..end).next_back().map(|(&base, _)| base);
         mapped.filter(|&begin| begin < end).max().max(ended)
     }
 
-    fn swap_range(
-        &self,
-        status: &Status,
-        pieces: &[Mapping],
-        header: (u64, u64),
-        tables: Range<u64>,
-    ) -> Result<&'static Region> {
-        let range = pieces.first().map_or(0, |first| first.start)..pieces.last().map_or(0, |last| last.end);
+    fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
         // If it can, the object does not begin in the memory below.
-        let at_code = header == (range.start - page_size() as u64, 0) && matches!(pieces, [one] if one.is_executable());
-        let begins_below = |above: &Region| above.header_len == 0 && above.base < above.start;
-        let has_object_above = self.all().any(|above| above.start == range.end && begins_below(above));
+        let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
+        let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
         let (parts, path) = loop {
             let new = self.new_file(status, at_code).map_err(|text| refused(status, text))?;
             let path = new.naming.path.clone();
-            match swap(new, range.clone(), pieces, header, tables.clone(), has_object_above) {
+            match swap(new, place, pieces) {
                 Ok(parts) => break (parts, path),
                 // A child may have the file, which stays as it is. The next one is another file.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts < ATTEMPTS => attempts += 1,
                 Err(error) => return Err(refused(status, describe("map", &path, &error))),
             }
         };
-        let region = self.make_known(status, pieces, parts, &path, |_| true)?;
+        let region = self.publish_swapped(status, pieces, parts)?;
         if self.all().count() > OPEN_MOST {
-            lock(&region.naming).let_go();
+            region.naming().let_go();
         }
-        let (start, end) = (region.start, region.start + region.len());
+        let (start, end) = (region.start(), region.end());
         debug::say(format_args!("memory [{start:#x}, {end:#x}) is adopted; its file is {}", path.display()));
         Ok(region)
     }
 
-    /// Makes a region of what has been swapped. `prepare` comes before anybody else knows of it; false if there is no memory. After an
-    /// error the memory is plain again, and the file is gone.
-    pub(super) fn make_known(
-        &self,
-        status: &Status,
-        pieces: &[Mapping],
-        parts: Parts,
-        path: &Path,
-        prepare: impl FnOnce(&Region) -> bool,
-    ) -> Result<&'static Region> {
-        let made = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks));
-        let prepared = made.and_then(|region| if prepare(&region) { Ok(region) } else { Err(Error::NoMemory) });
-        let region = prepared.and_then(|region| self.publish(region)).inspect_err(|_| {
+    /// Makes a region of what has been swapped. After an error the memory is plain again, and the file is gone.
+    pub(super) fn publish_swapped(&self, status: &Status, pieces: &[Mapping], parts: Parts) -> Result<&'static Region> {
+        let path = parts.naming.path.clone();
+        self.publish(status, parts).inspect_err(|_| {
             take_back(pieces);
             let _ = std::fs::remove_file(path);
-        })?;
-        status.counters.regions.add(1);
-        Ok(region)
+        })
     }
-}
-
-pub(super) fn refused(status: &Status, text: String) -> Error {
-    status.counters.region_refused.add(1);
-    status.last_error.set(text);
-    Error::SinkFailed
 }
 
 /// Sets two ranges of address space aside, each by its start and length, or neither of them.
@@ -286,55 +267,22 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
 }
 
 /// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
-/// of the range is to be a mapping of it.
-pub(super) fn swap(
-    new: New,
-    range: Range<u64>,
-    pieces: &[Mapping],
-    (base, header_len): (u64, u64),
-    tables: Range<u64>,
-    has_object_above: bool,
-) -> io::Result<Parts> {
-    let New { mut naming, file } = new;
-    let (start, len) = (range.start, range.end - range.start);
-    let text = start - base;
+/// of the memory is to be a mapping of it.
+pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Result<Parts> {
+    let len = place.max_len;
     let both = READ_WRITE | READ_EXEC;
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
-    let swapped = (|| {
-        let memory = file.clone();
-        file.set_len(text + len)?;
-        check_private_exec(&memory, tables.start, tables.start - base, if never_flips { both } else { READ_EXEC })?;
-        map_tables((base, header_len), start, &tables, Sharing::Private, &memory)?;
+    new.put_in_place(place.clone(), len, |naming, memory| {
+        memory.set_len(place.text() + len)?;
+        place.check_private_exec(memory, if never_flips { both } else { READ_EXEC })?;
+        place.map_tables(Sharing::Private, memory)?;
         for (done, piece) in pieces.iter().enumerate() {
-            exchange(piece, &memory, base).inspect_err(|_| take_back(&pieces[..done]))?;
+            exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
         // The header page may lie over the first page of the code, which is the process's own now.
-        let layout = Layout { has_object_above, ..Layout::of_memory(base, start, (len, len), &tables, true) };
-        naming.create_file(file, layout).inspect_err(|_| take_back(pieces))
-    })();
-    match swapped {
-        Ok(file) => {
-            let kind = Backing::Private { adopted: true, never_flips };
-            let file = Some(file);
-            Ok(Parts {
-                start,
-                len,
-                max_len: len,
-                base,
-                header_len,
-                has_object_above,
-                tables,
-                kind,
-                mapping_group: None,
-                naming,
-                file,
-            })
-        }
-        Err(error) => {
-            naming.remove();
-            Err(error)
-        }
-    }
+        let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
+        Ok((Backing::Private { adopted: true, never_flips }, file))
+    })
 }
 
 impl Region {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::file::RegionFile;
 use super::naming::Archive;
 use super::sink::RegionSink;
-use super::{lock, Region};
+use super::state::Region;
 use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
 use crate::sys::{file, thread};
@@ -37,7 +37,7 @@ impl RegionSink {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
         let result = self.put_aside(region, file, split.first);
-        self.registry.forget_dead_in(region.start, region.end());
+        self.registry.forget_dead_in(region.start(), region.end());
         file.set_begin(split.begin);
         // Copies have everything that the tables have.
         if result.is_ok() && split.is_clean && file.is_wasteful(150) {
@@ -56,7 +56,7 @@ impl RegionSink {
 
     /// Writes what the file says under the names that it had before an epoch.
     fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
-        let mut naming = lock(&region.naming);
+        let mut naming = region.naming();
         let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;
         drop(naming);
@@ -82,15 +82,16 @@ impl RegionSink {
         own: Option<Identity>,
     ) -> io::Result<()> {
         let Some((name, others)) = names.split_first() else { return Ok(()) };
-        let naming = lock(&region.naming);
+        let naming = region.naming();
         let (path, fresh) = (naming.path.clone(), naming.name_of_copy());
         drop(naming);
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
         // private mapping keeps to itself.
-        let (registry, start) = (&self.registry, region.start);
-        let (is_private, with_live) = (region.is_private(), region.len() <= COPIED_MOST && self.regions.old_are_few());
+        let (registry, start) = (&self.registry, region.start());
+        let (is_private, with_live) =
+            (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());
         let has_bytes = |offset| match registry.id_at(start + offset) {
             Some(_) => with_live,
             None => is_private,

@@ -3,16 +3,18 @@
 
 use std::ops::Range;
 
-use super::adopt::refused;
+use super::candidates::{FAILED, NOT_NOW};
 use super::lookup::MOST;
-use super::{lock, not_adopted, undisturbed, Region, Regions, NEVER};
+use super::regions::{refused, Regions};
+use super::state::Region;
 use crate::api::error::Error;
 use crate::queue::status::Status;
-use crate::sys::clock::monotonic_ns;
+use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::code_memory::READ_WRITE;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{overlapping, Mapping};
 use crate::sys::panic_guard;
+use crate::sys::thread::undisturbed;
 
 impl Regions {
     /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
@@ -20,15 +22,8 @@ impl Regions {
         let end = addr.checked_add(size)?;
         let page = page_size() as u64;
         let pages = addr / page * page..end.checked_next_multiple_of(page)?;
-        {
-            let mut settings = lock(&self.settings);
-            if settings.declined.has(&self.declined, addr, end, now) {
-                return None;
-            }
-            if settings.waiting.has(pages.start, pages.end, now) {
-                settings.declined.add(&self.declined, pages.start, pages.end, now, not_adopted::NOT_NOW);
-                return None;
-            }
+        if self.candidates.has_put_off((addr, end), &pages, now) {
+            return None;
         }
         // The forking thread may wait for a lock that the caller holds. Later registrations try again.
         let _changing = self.begin_change_unless_forking()?;
@@ -41,10 +36,10 @@ impl Regions {
         }
         let maps = self.all_mapped(status).unwrap_or_default();
         // It costs little now to look at the memory that waits.
-        if self.due.is_any() {
+        if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
-            if region.is_some() || lock(&self.settings).declined.has(&self.declined, addr, end, now) {
+            if region.is_some() || self.candidates.has_declined(addr, end, now) {
                 return region;
             }
         }
@@ -57,28 +52,28 @@ impl Regions {
         let (declined, pause) = match found {
             [it] if is_whole && it.is_plain() && it.is_executable() => match self.adopt_mapping(status, &maps, it) {
                 Some(region) => return Some(region),
-                None => (start..behind, not_adopted::FAILED),
+                None => (start..behind, FAILED),
             },
             [it] if is_whole && !it.is_plain() => {
                 // Others of its kind are no failure, and are not counted.
-                if lock(&self.settings).refused.insert(it.start, 0).is_none() {
+                if self.candidates.is_first_refusal(it.start) {
                     let why = why_not_plain(it);
                     status.last_error.set(format!("memory at {:#x} is not adopted: {why}", it.start));
                 }
-                (start..behind, not_adopted::FAILED)
+                (start..behind, FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
                 status.counters.region_put_off.add(1);
                 // It is being written to, perhaps. What else lies in the mapping may be no code.
                 self.wait_for(status, &pages, now);
-                (pages, not_adopted::NOT_NOW)
+                (pages, NOT_NOW)
             }
             _ => {
                 status.counters.region_put_off.add(1);
-                (start..behind, not_adopted::NOT_NOW)
+                (start..behind, NOT_NOW)
             }
         };
-        lock(&self.settings).declined.add(&self.declined, declined.start, declined.end, now, pause);
+        self.candidates.decline(&declined, now, pause);
         None
     }
 
@@ -104,14 +99,14 @@ impl Regions {
 
     /// Counts memory that is not adopted; each once.
     fn not_adopted(&self, status: &Status, start: u64, why: &str) {
-        if lock(&self.settings).refused.insert(start, 0).is_none() {
+        if self.candidates.is_first_refusal(start) {
             refused(status, format!("memory at {start:#x} is not adopted: {why}"));
         }
     }
 
     /// Remembers that code was registered in memory that may not be executed.
     fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
-        if !lock(&self.settings).waiting.add(&self.due, pages.start, pages.end, now) {
+        if !self.candidates.wait(pages, now) {
             self.not_adopted(status, pages.start, "too much other memory with code is not executable");
         }
     }
@@ -121,14 +116,14 @@ impl Regions {
     #[inline(never)]
     pub(super) fn look_again(&self, status: &Status) {
         let now = monotonic_ns();
-        if self.due.is_at(now) && !panic_guard::is_beside_host() {
+        if self.candidates.any_is_due(now) && !panic_guard::is_beside_host() {
             undisturbed(|| self.look_again_at(status, now));
         }
     }
 
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
-        if self.due.is_at(now) {
+        if self.candidates.any_is_due(now) {
             let maps = self.all_mapped(status).unwrap_or_default();
             self.adopt_waiting(status, &maps, now, now);
         }
@@ -136,28 +131,27 @@ impl Regions {
 
     /// Looks at all memory that waits for a look before some time.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
-        let waits = lock(&self.settings).waiting.take_due(&self.due, before);
-        for mut wait in waits {
+        for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
                 if it.is_plain() && it.start <= wait.start {
                     if !it.is_executable() || it.end < wait.first_end {
                         break;
                     }
                     if self.adopt_mapping(status, maps, it).is_none() {
-                        lock(&self.settings).declined.add(&self.declined, it.start, it.end, now, not_adopted::FAILED);
+                        self.candidates.decline(&(it.start..it.end), now, FAILED);
                     }
                 }
                 wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
             }
             if maps.is_empty() || !overlapping(maps, wait.start, wait.end).is_empty() {
-                lock(&self.settings).waiting.put_back(&self.due, wait, now);
+                self.candidates.put_back(wait, now);
             }
         }
         self.count_long(status, now);
     }
 
     fn count_long(&self, status: &Status, now: u64) {
-        for start in lock(&self.settings).waiting.long(now) {
+        while let Some(start) = self.candidates.next_long(now) {
             let text =
                 format!("memory at {start:#x} is not adopted: code was registered in it, and it is not executable");
             refused(status, text);
@@ -166,7 +160,7 @@ impl Regions {
 
     /// Counts memory that has not become executable.
     pub fn count_waiting(&self, status: &Status) {
-        if self.due.is_any() {
+        if self.candidates.any_waits() {
             undisturbed(|| self.count_long(status, monotonic_ns()));
         }
     }
@@ -209,14 +203,14 @@ mod tests {
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: as above.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
-        assert!(adopt_at(not_adopted::NOT_NOW - 1).is_none() && refused() == 0);
+        assert!(adopt_at(NOT_NOW - 1).is_none() && refused() == 0);
         // There is no directory.
-        let now = not_adopted::NOT_NOW;
+        let now = NOT_NOW;
         assert!(adopt_at(now).is_none() && refused() == 1);
         std::fs::create_dir(&dir).unwrap();
-        assert!(adopt_at(now + not_adopted::FAILED - 1).is_none() && refused() == 1);
-        let region = adopt_at(now + not_adopted::FAILED).unwrap();
-        assert!(region.start == addr && region.len() == 4 * page && refused() == 1);
+        assert!(adopt_at(now + FAILED - 1).is_none() && refused() == 1);
+        let region = adopt_at(now + FAILED).unwrap();
+        assert!(region.start() == addr && region.len() == 4 * page && refused() == 1);
         regions.release(&status, addr).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         // SAFETY: nobody has it.

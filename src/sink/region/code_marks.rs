@@ -9,6 +9,9 @@ use crate::sys::mapping::Region;
 /// Bytes of code for which there is one mark.
 const PIECE: u64 = 16;
 
+/// A mark has room for this number of epochs.
+pub const EPOCH_MOST: u32 = 1 << 24;
+
 /// For each piece of a region the epoch since which the code there is dead; 0 for none. For each byte whether live code begins
 /// or ends with it.
 #[derive(Debug)]

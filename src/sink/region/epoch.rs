@@ -8,18 +8,19 @@
 //! executable at once, the thread that registers code gives the next name and tells perf. Where the host changes the protection,
 //! its own `mprotect` tells perf, which may be long before it registers the code. So the name changes when code dies.
 
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::create::map_tables;
+use super::code_marks::EPOCH_MOST;
+use super::file_names::can_begin_at_code;
 use super::naming::{Archive, Naming};
 use super::state::{Backing, Region};
-use super::{lock, undisturbed, NEVER};
 use crate::queue::status::Status;
+use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
+use crate::sys::thread::undisturbed;
 
 /// How many archives may wait for the writer, and for how many functions in all: each one copies what the file says of them.
 const PENDING_MOST: u64 = 256;
@@ -30,9 +31,6 @@ const NAMES_MOST: usize = 4096;
 
 /// A file gets another name in spite of this many files of a dead process.
 const LEFT_MOST: u32 = 256;
-
-/// Marks have room for no more.
-pub(super) const EPOCH_MOST: u32 = 1 << 24;
 
 /// Code that is registered within this number of nanoseconds after an epoch began may have been told of under the name before.
 const SETTLE_TIME: u64 = 20_000_000;
@@ -46,11 +44,6 @@ const BRIEF: u64 = 300_000;
 /// Deaths with no registration between them share a name for this number of nanoseconds.
 const SHARED: u64 = 10_000_000;
 
-/// Whether files in a directory may begin at their code for perf 7.
-pub(super) fn can_begin_at_code(dir: &Path) -> bool {
-    dir == Path::new("/tmp")
-}
-
 impl Region {
     /// Whether the host changes the protection of the memory, which tells perf of names.
     pub(super) fn flips(&self) -> bool {
@@ -60,7 +53,7 @@ impl Region {
     /// Code in a range has died. Returns since which epoch it is dead.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
-        if !self.flips() || self.mapping_group.is_some() {
+        if !self.flips() || self.pages.are_of_group() {
             // The next one begins when code is registered there; in a mapping group, none does.
             return last + 1;
         }
@@ -82,10 +75,10 @@ impl Region {
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
-        if self.mapping_group.is_some() || now < self.not_before.load(Ordering::Relaxed) {
+        if self.pages.are_of_group() || now < self.not_before.load(Ordering::Relaxed) {
             status.counters.region_late.add(1);
             if self.is_archiving() {
-                undisturbed(|| self.make_due(&mut lock(&self.naming), now));
+                undisturbed(|| self.make_due(&mut self.naming(), now));
             }
             return;
         }
@@ -93,7 +86,7 @@ impl Region {
             let last = self.epoch.load(Ordering::Relaxed);
             if since <= last {
                 self.split(status, since, 0, false);
-                lock(&self.naming).is_reused = true;
+                self.naming().is_reused = true;
                 return;
             }
             self.turn(status, now, last, 0);
@@ -107,7 +100,7 @@ impl Region {
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
-        let may = self.mapping_group.is_none() && is_new && now >= self.not_before.load(Ordering::Relaxed);
+        let may = !self.pages.are_of_group() && is_new && now >= self.not_before.load(Ordering::Relaxed);
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
@@ -136,14 +129,14 @@ impl Region {
     /// `__report_module`), with others that of the file. So two names in turn make each epoch begin at another place than the
     /// one before, though nothing moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
-        let is_whole = self.base < self.start && !self.lost.any(self.start, self.end());
+        let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
     /// Whether the next epoch is to begin at another place, in memory whose protection the host changes. There a mapping may
     /// be a part of the memory, whose beginning says nothing. So nothing changes before code has taken the place of dead code.
     fn is_to_turn(&self, now: u64) -> bool {
-        let naming = lock(&self.naming);
+        let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
         let has_paused = now > naming.turned_at.saturating_add(TURN_PAUSE);
         drop(naming);
@@ -156,16 +149,16 @@ impl Region {
         // To look takes reading what is mapped.
         let turns = is_at_code && is_reused || self.executes_in_one_piece() != is_at_code;
         if !turns {
-            lock(&self.naming).turned_at = now;
+            self.naming().turned_at = now;
         }
         turns
     }
 
     /// Whether all that is executable is one mapping, which begins where the code does.
     pub(super) fn executes_in_one_piece(&self) -> bool {
-        let maps = maps::within(self.start, self.end()).unwrap_or_default();
+        let maps = maps::within(self.start(), self.end()).unwrap_or_default();
         let mut executable = self.mapped_in(&maps).filter(Mapping::is_executable);
-        executable.next().is_some_and(|first| first.start == self.start) && executable.next().is_none()
+        executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
     /// Begins an epoch after `last`, at another place if it can, for which the file does not say what it says now.
@@ -178,7 +171,7 @@ impl Region {
 
     /// Begins an epoch after `last`, at another place if it `turns` and can. False if there is none.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
-        let mut naming = lock(&self.naming);
+        let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
             // Another thread was faster.
             return true;
@@ -211,9 +204,9 @@ impl Region {
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {
             let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
-            let _ = map_tables((self.base, self.header_len), self.start, &self.tables, sharing, &file);
+            let _ = self.place.map_tables(sharing, &file);
             if let Backing::TwoViews { .. } = self.kind {
-                let (start, len) = (self.start, self.len());
+                let (start, len) = (self.start(), self.len());
                 // SAFETY: the range is this region's, and shows the same part of the same file already.
                 let _ = unsafe { code_memory::map_over(start, len, READ_EXEC, sharing, &file, self.text()) };
             }
@@ -233,7 +226,7 @@ impl Region {
     /// What the file says now is for the epochs before `first`; the rest is for that one, and later ones.
     /// Returns when that was. The writer may let `settle_time` pass first.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
-        let mut naming = lock(&self.naming);
+        let mut naming = self.naming();
         // The caller's code is stamped later.
         let now = status.clock.now();
         if settle_time == 0 {
@@ -287,7 +280,7 @@ impl Region {
     }
 
     fn take_archive(&self, is_wanted: impl Fn(&Archive) -> bool) -> Option<Archive> {
-        let mut naming = lock(&self.naming);
+        let mut naming = self.naming();
         let first = if naming.archives.front().is_some_and(is_wanted) { naming.archives.pop_front() } else { None };
         self.splits_at.store(naming.next_time(), Ordering::Release);
         first

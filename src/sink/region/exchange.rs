@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::create::provide_if_possible;
 use crate::sys::code_memory::{self, Sharing};
 use crate::sys::fork_lock::Parting;
 use crate::sys::mapping::page_size;
@@ -40,6 +39,18 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     code_memory::advise_normal(addr, len);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
+}
+
+/// Has the file system provide room for private memory too. In memory (tmpfs) it takes another page for each touched one, and
+/// the kernel raises SIGBUS if there is none. On a disk, and where it cannot provide any, it takes none for that.
+pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    if file::is_on_disk(file) {
+        return Ok(());
+    }
+    match code_memory::provide(file, offset, len) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        result => result,
+    }
 }
 
 fn forked() -> io::Error {

@@ -9,13 +9,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::adopt::swap;
-use super::create::{map_tables, New};
 use super::exchange::{for_pages, BLOCK};
-use super::mapping_group::MappingGroup;
-use super::{lock, Backing, Naming, Parts, Region, Regions, NEVER};
+use super::naming::Naming;
+use super::new_file::New;
+use super::pages::Pages;
+use super::placement::Placement;
+use super::regions::{refused, Regions};
+use super::state::{Backing, Parts, Region};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
+use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
@@ -23,6 +27,11 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 
 impl Regions {
+    /// The process has forked. Whether the writer has to be told.
+    pub fn has_forked(&self) -> bool {
+        self.all().any(|region| region.has_shared_file()) && self.children.add()
+    }
+
     /// In a forked child, before anything else runs: from now on parent and child do not see each other's writes.
     ///
     /// Only the forking thread exists here, so nobody uses the memory. The parent's other threads may continue to write to the
@@ -51,8 +60,8 @@ impl Regions {
     /// In a forked child that takes over: its parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
-            // Else each epoch of children has one more descriptor.
-            lock(&self.settings).last_dir = settings.last_dir.take();
+            // Otherwise each generation of children would have one more descriptor.
+            self.settings().last_dir = settings.last_dir.take();
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
@@ -64,15 +73,12 @@ impl Regions {
                 true => self.again(status, old),
                 false => None,
             };
-            let named = made.is_some();
+            let is_named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
-            if !named && old.mapping_group.is_some() {
+            if !is_named && old.is_mapping_group() {
                 // Others' memory lies in it too.
                 continue;
             }
-            let Ok(region) = self.marks_for(parts.max_len).and_then(|marks| Region::new(parts, marks)) else {
-                continue;
-            };
             if let Ok(mut naming) = old.naming.try_lock() {
                 // The parent's, or one that this process has had until now.
                 if let Some((path, identity)) = naming.of_child() {
@@ -81,12 +87,11 @@ impl Regions {
                 }
                 naming.end();
             }
-            if let Ok(region) = self.publish(region) {
+            if let Ok(region) = self.publish(status, parts) {
                 // The host may have unmapped parts of it.
-                if let (Backing::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start, region.end())) {
+                if let (Backing::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start(), region.end())) {
                     self.check(status, region, &maps);
                 }
-                status.counters.regions.add(named.into());
             }
         }
     }
@@ -102,15 +107,11 @@ impl Regions {
             let path = new.naming.path.clone();
             let made = match old.kind {
                 Backing::TwoViews { write } => refill(new, old, write),
-                Backing::Private { adopted, never_flips } => adopt_again(new, old, adopted, never_flips),
+                Backing::Private { .. } => adopt_again(new, old),
             };
             made.map_err(|error| describe("map", &path, &error))
         });
-        made.map_err(|text| {
-            status.counters.region_refused.add(1);
-            status.last_error.set(text);
-        })
-        .ok()
+        made.map_err(|text| refused(status, text)).ok()
     }
 }
 
@@ -129,7 +130,7 @@ fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
     }
     let (dir, name) = (Dir::of(&path)?, path.file_name().unwrap_or_default());
     let file = file::claim(&dir, name, data.mode() & 0o777, file::ANYWHERE)?;
-    let (text, end) = (region.text(), region.text() + region.max_len);
+    let (text, end) = (region.text(), region.text() + region.place.max_len);
     let copied = file
         .set_len(data.len())
         .and_then(|()| copy_text(region, &file))
@@ -161,7 +162,7 @@ fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
 fn copy(region: &Region) -> io::Result<File> {
     let file = code_memory::nameless_file()?;
     let text = region.text();
-    file.set_len(text + region.max_len)?;
+    file.set_len(text + region.place.max_len)?;
     copy_text(region, &file)?;
     Ok(file)
 }
@@ -171,21 +172,21 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
     let held = region.naming.try_lock().ok().and_then(|mut naming| naming.open_file());
     let Some(from) = held else {
         let piece = whole(region);
-        return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.base));
+        return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.place.base));
     };
     // A page that is read ahead was a hole, and would be data.
-    code_memory::advise_random(region.start, region.len());
+    code_memory::advise_random(region.start(), region.len());
     let end = region.text() + region.len();
     let mut next = region.text();
     while let Some(data) = code_memory::data_in(&from, next..end)? {
-        code_memory::write_from(region.base + data.start, data.end - data.start, to, data.start)?;
+        code_memory::write_from(region.place.base + data.start, data.end - data.start, to, data.start)?;
         next = data.end;
     }
     Ok(())
 }
 
 fn whole(region: &Region) -> Mapping {
-    let (start, end, offset) = (region.start, region.end(), region.text());
+    let (start, end, offset) = (region.start(), region.end(), region.text());
     Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode: 0, special: false }
 }
 
@@ -194,57 +195,32 @@ fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
     // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
-        let _ = map_tables((region.base, region.header_len), region.start, &region.tables, Sharing::Shared, file);
-        code_memory::map_over(region.start, len, READ_EXEC, Sharing::Shared, file, offset)
+        let _ = region.place.map_tables(Sharing::Shared, file);
+        code_memory::map_over(region.start(), len, READ_EXEC, Sharing::Shared, file, offset)
     }
 }
 
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
-    let New { mut naming, file } = new;
-    let (start, max_len, tables) = (old.start, old.max_len, old.tables.clone());
-    let filled = (|| {
-        let memory = file.clone();
-        let file = naming.create_file(file, old.layout())?;
-        code_memory::provide(&memory, old.text(), old.len())?;
-        copy_text(old, &memory)?;
-        remap(old, write, &memory)?;
-        Ok(file)
-    })();
-    match filled {
-        Ok(file) => {
-            let (base, header_len, kind, file) = (old.base, old.header_len, old.kind, Some(file));
-            Ok(Parts {
-                start,
-                len: old.len(),
-                max_len,
-                base,
-                header_len,
-                has_object_above: false,
-                tables,
-                kind,
-                mapping_group: None,
-                naming,
-                file,
-            })
-        }
-        Err(error) => {
-            naming.remove();
-            Err(error)
-        }
-    }
+    new.put_in_place(old.place.clone(), old.len(), |naming, memory| {
+        let file = naming.create_file(memory.clone(), old.layout())?;
+        code_memory::provide(memory, old.text(), old.len())?;
+        copy_text(old, memory)?;
+        remap(old, write, memory)?;
+        Ok((old.kind, file))
+    })
 }
 
 /// Private memory that still is a mapping of the parent's file.
-fn adopt_again(mut new: New, old: &Region, adopted: bool, never_flips: bool) -> io::Result<Parts> {
+fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
-    let mapping_group = old.mapping_group.as_ref().and_then(|_| MappingGroup::new(old.start, old.len()).ok());
-    for piece in &pieces {
+    let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
+    if let Some(pages) = &group {
         // Before all that was registered.
-        mapping_group.iter().for_each(|mapping_group| mapping_group.join(piece.start, piece.end, 0));
+        pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
-    let parts =
-        swap(new, old.start..old.end(), &pieces, (old.base, old.header_len), old.tables.clone(), old.has_object_above)?;
-    Ok(Parts { kind: Backing::Private { adopted, never_flips }, mapping_group, ..parts })
+    let place = Placement { max_len: old.len(), ..old.place.clone() };
+    let parts = swap(new, &place, &pieces)?;
+    Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
 /// Memory whose code goes to the other sinks.
@@ -261,15 +237,10 @@ fn plain(old: &Region) -> Parts {
     let is_plain = may_be_plain && old.make_plain().is_ok();
     let held = old.naming.try_lock().ok().and_then(|mut naming| naming.open_file()).filter(|_| !is_plain);
     Parts {
-        start: old.start,
-        len: old.len(),
-        max_len: old.max_len,
-        base: old.base,
-        header_len: old.header_len,
-        has_object_above: old.has_object_above,
-        tables: old.tables.clone(),
+        place: old.place.clone(),
         kind: old.kind,
-        mapping_group: None,
+        len: old.len(),
+        pages: Pages::new(old.start(), old.place.max_len),
         naming: Naming::nameless(held),
         file: None,
     }

@@ -101,11 +101,15 @@ impl Places {
         self.used.fetch_max(place + 1, Ordering::AcqRel);
         Self::change(memory, |count| {
             let mut at = count;
-            while at > 0 && memory.index[at - 1].start.load(Ordering::Relaxed) > region.start {
+            while at > 0 && memory.index[at - 1].start.load(Ordering::Relaxed) > region.start() {
                 memory.index[at].take(&memory.index[at - 1]);
                 at -= 1;
             }
-            memory.index[at].set(region.start, region.start + region.max_len, std::ptr::from_ref(region).cast_mut());
+            memory.index[at].set(
+                region.start(),
+                region.start() + region.place.max_len,
+                std::ptr::from_ref(region).cast_mut(),
+            );
             count + 1
         });
         true
@@ -160,25 +164,20 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::region::{Backing, Naming, Parts};
+    use crate::sink::region::code_marks::Marks;
+    use crate::sink::region::naming::Naming;
+    use crate::sink::region::pages::Pages;
+    use crate::sink::region::placement::Placement;
+    use crate::sink::region::state::{Backing, Parts};
     use crate::sys::sync::outside::Arc;
 
     fn region(start: u64, len: u64) -> &'static Region {
         let kind = Backing::TwoViews { write: 0 };
-        let parts = Parts {
-            start,
-            len,
-            max_len: len,
-            base: start,
-            header_len: 0,
-            has_object_above: false,
-            tables: 0..0,
-            kind,
-            mapping_group: None,
-            naming: Naming::nameless(None),
-            file: None,
-        };
-        let marks = Arc::new(crate::sink::region::code_marks::Marks::new(len).unwrap());
+        let (base, header_len, tables, has_object_above) = (start, 0, 0..0, false);
+        let place = Placement { start, max_len: len, base, header_len, tables, has_object_above };
+        let (pages, naming) = (Pages::new(start, len), Naming::nameless(None));
+        let parts = Parts { place, kind, len, pages, naming, file: None };
+        let marks = Arc::new(Marks::new(len).unwrap());
         Box::leak(Box::new(Region::new(parts, marks).unwrap()))
     }
 
@@ -194,18 +193,22 @@ mod tests {
         assert!(small.iter().chain([&large]).all(|region| places.add(region)) && places.is_full());
         assert!(!places.add(region(7, 7)) && places.all().count() == MOST);
         let found = |addr, size| {
-            places.around(addr, |region| region.spans(addr, size)).map(|region| (region.start, region.max_len))
+            places.around(addr, |region| region.spans(addr, size)).map(|region| (region.start(), region.place.max_len))
         };
         for region in &small {
-            assert_eq!(found(region.start + STEP / 4, 8), Some((region.start, STEP / 2)));
-            assert_eq!(found(region.start + STEP / 2, 8), Some((STEP - 8, 1 << 30)));
+            assert_eq!(found(region.start() + STEP / 4, 8), Some((region.start(), STEP / 2)));
+            assert_eq!(found(region.start() + STEP / 2, 8), Some((STEP - 8, 1 << 30)));
         }
         assert_eq!((found(STEP - 9, 1), found(STEP - 8 + (1 << 30), 1)), (None, None));
         for region in small.iter().step_by(2).chain([&large]) {
             assert!(places.remove(region) && !places.remove(region));
         }
-        assert!(small.iter().step_by(2).all(|region| found(region.start, 1).is_none()));
-        assert!(small.iter().skip(1).step_by(2).all(|region| found(region.start, 1) == Some((region.start, STEP / 2))));
+        assert!(small.iter().step_by(2).all(|region| found(region.start(), 1).is_none()));
+        assert!(small
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .all(|region| found(region.start(), 1) == Some((region.start(), STEP / 2))));
         assert!(!places.is_full() && places.all().count() == small.len() / 2);
     }
 }

@@ -1,94 +1,39 @@
 //! Mapping groups: regions that many small mappings share, for runtimes that map each function by itself.
 //!
-//! A mapping group is a range of address space in which no other object lies. Its file has room for all of it. The first function that is
-//! registered there is adopted as any memory is, and the rest of the range counts as lost. Later mappings *join*: their pages become
-//! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set of
-//! tables and one descriptor serve all of them, and a mapping costs neither a region nor a look at everything that is mapped.
+//! A mapping group is a range of address space in which no other object lies. Its file has room for all of it. The first function
+//! that is registered there is adopted as any memory is, and the rest of the range counts as lost. Later mappings *join*: their pages
+//! become a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one
+//! set of tables and one descriptor serve all of them, and a mapping costs neither a region nor a look at everything that is mapped.
 //!
-//! Each page joins a mapping group once. A later mapping there joins another mapping group, which lies over the same range. So a mapping group has
+//! Each page joins a group once. A later mapping there joins another group, which lies over the same range. So a mapping group has
 //! no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
 //! to be that of the header page.
 
 use std::io;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::iter;
+use std::sync::atomic::Ordering;
 
 use super::adopt::{is_object, reserve_both, swap};
-use super::create::unmap_tables;
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
+use super::pages::Pages;
+use super::placement::Placement;
+use super::regions::Regions;
 use super::state::{Parts, Region};
-use super::{lock, undisturbed, Regions, NEVER};
-use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
+use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, READ_EXEC};
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
-use crate::sys::{debug, reserve, thread};
+use crate::sys::thread::{self, undisturbed};
+use crate::sys::{debug, reserve};
 
 /// How far a mapping group reaches in both directions from the mapping that begins it. perf may copy its file, holes and all.
 const REACH: u64 = 4 << 20;
 /// A larger mapping is a region by itself.
 const MAPPING_MOST: u64 = 1 << 20;
-/// Pages are as large as this at least.
-const PAGE: u64 = 4096;
-
-/// Since when the pages of a mapping group are its own, and until when they were: what was registered there meanwhile is in its file.
-#[derive(Debug)]
-pub struct MappingGroup {
-    start: u64,
-    /// 0: no mapping there has joined yet.
-    since: Box<[AtomicU64]>,
-    until: Box<[AtomicU64]>,
-}
-
-impl MappingGroup {
-    pub fn new(start: u64, len: u64) -> Result<MappingGroup> {
-        let count = len.div_ceil(PAGE) as usize;
-        let times = |first: u64| {
-            let mut times = Vec::new();
-            times.try_reserve_exact(count).map_err(|_| Error::NoMemory)?;
-            times.resize_with(count, || AtomicU64::new(first));
-            Ok(times.into_boxed_slice())
-        };
-        Ok(MappingGroup { start, since: times(0)?, until: times(NEVER)? })
-    }
-
-    fn pages(&self, start: u64, end: u64) -> Range<usize> {
-        let page = |addr: u64| (addr.saturating_sub(self.start) as usize).div_ceil(PAGE as usize).min(self.since.len());
-        (page(start + 1).max(1) - 1)..page(end)
-    }
-
-    /// Whether no mapping in a range has joined yet.
-    fn is_unused(&self, start: u64, end: u64) -> bool {
-        self.since[self.pages(start, end)].iter().all(|since| since.load(Ordering::Relaxed) == 0)
-    }
-
-    pub fn join(&self, start: u64, end: u64, now: u64) {
-        self.since[self.pages(start, end)].iter().for_each(|since| since.store(now.max(1), Ordering::Relaxed));
-    }
-
-    /// The pages of a range that are lost are others' from now on.
-    pub fn leave(&self, start: u64, end: u64, now: u64, is_lost: impl Fn(u64) -> bool) {
-        for page in self.pages(start, end) {
-            let is_own =
-                self.since[page].load(Ordering::Relaxed) != 0 && self.until[page].load(Ordering::Relaxed) == NEVER;
-            if is_own && is_lost(self.start + page as u64 * PAGE) {
-                self.until[page].store(now, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Whether a range was its own at a time.
-    pub fn had(&self, start: u64, end: u64, time: u64) -> bool {
-        self.pages(start, end).all(|page| {
-            let since = self.since[page].load(Ordering::Relaxed);
-            since != 0 && since <= time && time < self.until[page].load(Ordering::Relaxed)
-        })
-    }
-}
 
 impl Regions {
     /// Adopts memory that has one function alone, without a separate region. `None` if it is no such memory, or there is no room.
@@ -106,11 +51,10 @@ impl Regions {
             return None;
         }
         let can_take = |region: &Region| {
-            let is_unused =
-                |mapping_group: &MappingGroup| region.spans(addr, end - addr) && mapping_group.is_unused(addr, end);
             region.gone() == NEVER
                 && !region.has_failed.load(Ordering::Relaxed)
-                && region.mapping_group.as_ref().is_some_and(is_unused)
+                && region.spans(addr, end - addr)
+                && region.pages.are_unused(addr, end)
         };
         let joined = self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, &it).is_some());
         joined.or_else(|| self.open_mapping_group(status, &it))
@@ -122,36 +66,35 @@ impl Regions {
         if self.overlap(it.start, it.end) || self.is_full(status) {
             return None;
         }
-        let (base, range, tables) = self.place_mapping_group(maps, it)?;
-        let page = page_size() as u64;
+        let place = self.place_mapping_group(maps, it)?;
+        let (start, end) = (place.start, place.start + place.max_len);
         let made = (|| {
-            let mapping_group = MappingGroup::new(range.start, range.end - range.start).ok()?;
+            let pages = Pages::of_group(start, end - start).ok()?;
+            if !pages.lose(start, end, iter::empty(), 0) {
+                return None;
+            }
             let new = self.new_file(status, false).ok()?;
             let path = new.naming.path.clone();
-            let parts = swap(new, range.clone(), &[*it], (base, page), tables.clone(), false).ok()?;
-            mapping_group.join(it.start, it.end, status.clock.now());
-            let parts = Parts { mapping_group: Some(mapping_group), ..parts };
-            let is_noted =
-                |region: &Region| region.lost.add(range.start, range.end, std::iter::once((it.start, it.end)));
-            self.make_known(status, &[*it], parts, &path, is_noted).ok().map(|region| (region, path))
+            let parts = swap(new, &place, &[*it]).ok()?;
+            pages.join(it.start, it.end, status.clock.now());
+            self.publish_swapped(status, &[*it], Parts { pages, ..parts }).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
             // SAFETY: it was set aside for tables, which nobody reads there.
-            unsafe { unmap_tables((base, page), range.start, &tables) };
+            unsafe { place.unmap_tables() };
             return None;
         };
-        let (start, end) = (range.start, range.end);
         debug::say(format_args!("mappings in [{start:#x}, {end:#x}) are adopted; their file is {}", path.display()));
         Some(region)
     }
 
     /// Sets address space aside for the header page, which lies right below a mapping group, and for the tables of the mapping group.
-    fn place_mapping_group(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<(u64, Range<u64>, Range<u64>)> {
+    fn place_mapping_group(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<Placement> {
         let page = page_size() as u64;
-        let mapping_groups = self.all().filter(|region| region.mapping_group.is_some());
+        let mapping_groups = self.all().filter(|region| region.is_mapping_group());
         let mapping_groups: Vec<u64> = mapping_groups.filter_map(Region::inode).collect();
         // perf 7 takes an object for another one that has begun at the same address.
-        let is_known = |base: u64| lock(&self.settings).bases.contains_key(&base);
+        let is_known = |base: u64| self.settings().bases.contains_key(&base);
         for _ in 0..8 {
             let (low, high) = around(&maps, it, &mapping_groups);
             let end = high.min(it.end.saturating_add(REACH));
@@ -163,19 +106,21 @@ impl Regions {
                 }
                 wish = base + page;
             };
-            let range = base + page..end;
-            let len = RegionFile::tables_room(range.end - range.start);
+            let (start, max_len) = (base + page, end - (base + page));
+            let len = RegionFile::tables_room(max_len);
             let at = maps::gap(&maps, end, end + (1 << 30), len, page, end)?;
             // Another thread may map something there meanwhile.
             if reserve_both((base, page), (at, len)) {
-                return Some((base, range, at..at + len));
+                let (header_len, tables, has_object_above) = (page, at..at + len, false);
+                return Some(Placement { start, max_len, base, header_len, tables, has_object_above });
             }
             maps = maps::all().ok()?;
         }
         None
     }
 
-    /// Code is about to be registered in the place of other code of a mapping group. The memory that is mapped there now leaves the mapping group.
+    /// Code is about to be registered in the place of other code of a mapping group. The memory that is mapped there now leaves the
+    /// group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -197,34 +142,29 @@ impl Regions {
 impl Region {
     /// A mapping in a mapping group joins it: puts its file in the place of the memory. `None` if it cannot.
     fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
-        let file = lock(&self.naming).file().ok()?;
-        if let Err(error) = exchange(it, &file, self.base) {
-            if let (io::ErrorKind::WouldBlock, Some(mapping_group)) = (error.kind(), &self.mapping_group) {
-                // A child may execute this part of the file. Nobody writes to it again: the next try joins another mapping group.
-                let now = status.clock.now();
-                mapping_group.join(it.start, it.end, now);
-                mapping_group.leave(it.start, it.end, now, |_| true);
+        let file = self.naming().file().ok()?;
+        if let Err(error) = exchange(it, &file, self.place.base) {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                // A child may execute this part of the file. Nobody writes to it again: the next try joins another group.
+                self.pages.use_up(it.start, it.end, status.clock.now());
             }
             return None;
         }
-        let naming = lock(&self.naming);
+        let naming = self.naming();
         // Whoever finds that nothing of the mapping group is mapped any more ends it.
         if self.gone() != NEVER || naming.identity().is_none() {
             drop(naming);
             take_back(&[*it]);
             return None;
         }
-        if let Some(mapping_group) = &self.mapping_group {
-            mapping_group.join(it.start, it.end, status.clock.now());
-        }
-        self.lost.find(it.start, it.end);
+        self.pages.join(it.start, it.end, status.clock.now());
         Some(())
     }
 
     /// Whether code would come in the place of other code in a mapping group.
     #[inline]
     pub(super) fn is_used_up(&self, addr: u64, size: u64) -> bool {
-        self.mapping_group.is_some() && self.has_had_code(addr - self.start, size)
+        self.is_mapping_group() && self.has_had_code(addr - self.start(), size)
     }
 
     #[cold]
@@ -340,7 +280,7 @@ mod tests {
 
     #[test]
     fn mappings_share_a_file() {
-        let host = Host::new("window-shared");
+        let host = Host::new("mapping-group-shared");
         let first = host.register(host.map(0, 1)).unwrap();
         for number in 1..20 {
             let region = host.register(host.map(number, number as u8)).unwrap();
@@ -358,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_page_joins_once() {
-        let host = Host::new("window-once");
+        let host = Host::new("mapping-group-once");
         let (status, regions) = (&host.status, &host.regions);
         let first = host.register(host.map(0, 1)).unwrap();
         assert!(host.register(host.map(1, 2)).is_some_and(|region| std::ptr::eq(region, first)));
@@ -370,8 +310,8 @@ mod tests {
         sleep_micros(100);
         let second = host.register(host.map(1, 3)).unwrap();
         assert!(!std::ptr::eq(second, first) && second.spans(host.addr(0), SIZE) && bytes(addr) == [3; SIZE as usize]);
-        let at = |time| regions.find_at(addr, SIZE, time).map(|region| region.base);
-        assert_eq!((at(before), at(status.clock.now())), (Some(first.base), Some(second.base)));
+        let at = |time| regions.find_at(addr, SIZE, time).map(|region| region.place.base);
+        assert_eq!((at(before), at(status.clock.now())), (Some(first.place.base), Some(second.place.base)));
         // The host has unmapped it without a word.
         let third = host.register(host.map(1, 4)).unwrap();
         assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
@@ -386,7 +326,7 @@ mod tests {
     /// It does not know what the host does with the memory meanwhile.
     #[test]
     fn the_bridge_exchanges_nothing() {
-        let host = Host::new("window-bridge");
+        let host = Host::new("mapping-group-bridge");
         let register = |addr| panic_guard::beside_host(|| host.register(addr));
         let is_plain = |addr, byte| host.inode(addr) == 0 && bytes(addr) == [byte; SIZE as usize];
         let unknown = host.map(0, 1);

@@ -7,27 +7,18 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use super::epoch::EPOCH_MOST;
+use super::code_marks::EPOCH_MOST;
 use super::file::{Layout, RegionFile};
-use super::{children, NEVER};
+use super::file_names::{self, file_name, name_for_child};
+use crate::sys::clock::NEVER;
 use crate::sys::descriptors::DescriptorTable;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::host_fds;
-
-/// What names begin with of files whose loaded segment begins at the code.
-const AT_CODE: &str = "jitted-";
-
-/// What the file of a process with this pid and number is called; `rest` is of an epoch, or of a child.
-pub(super) fn file_name((pid, number): (u32, u32), rest: &str, begins_at_code: bool) -> OsString {
-    match begins_at_code {
-        true => format!("{AT_CODE}{pid}-r{number}{rest}.so"),
-        false => format!("jit-{pid}-{number}{rest}.so"),
-    }
-    .into()
-}
+use crate::sys::sync::lock;
+use crate::sys::sync::outside::Mutex;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -128,7 +119,7 @@ impl Naming {
 
     /// Whether the segment that is loaded begins at the code, and not with the file.
     pub(super) fn begins_at_code(&self) -> bool {
-        self.name().as_encoded_bytes().starts_with(AT_CODE.as_bytes())
+        file_names::begins_at_code(self.name())
     }
 
     /// Makes of an empty file of this name one of a region that has no code yet.
@@ -144,7 +135,7 @@ impl Naming {
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
         // Nobody would tidy up after a child of a child that has not taken over.
         self.named().filter(|_| !self.is_of_child)?;
-        Some(self.path.with_file_name(children::name_for(child, self.of.0, self.of.1, self.begins_at_code())))
+        Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
 
     /// In a forked child: its own file, which may have a name.
@@ -268,7 +259,7 @@ impl Naming {
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));
-        host_fds::run(&|| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        host_fds::run(&|| drop(lock(&ended).take()));
     }
 
     /// In case of failure: nobody has seen the file.

@@ -1,21 +1,19 @@
 //! Regions after their creation: growth, pages that are given back, and the end.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::create::unmap_tables;
 use super::exchange;
+use super::old_files::Past;
+use super::regions::Regions;
 use super::state::{Backing, Region};
-use super::{lock, Regions, NEVER};
 use crate::api::error::{Error, Result};
 use crate::queue::own_fds;
 use crate::queue::status::Status;
+use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
-
-/// Files that have a larger hole between tables and text have no build-id.
-const HOLE_MOST: u64 = 64 << 20;
 
 impl Regions {
     /// Makes a region larger, at its end.
@@ -24,13 +22,13 @@ impl Regions {
         let region = self.starting(start)?;
         let Backing::TwoViews { write } = region.kind else { return Err(Error::Region) };
         let (old, new) = (region.len(), code_memory::whole_pages(size).ok_or(Error::TooLarge)?);
-        if new > region.max_len {
+        if new > region.place.max_len {
             return Err(Error::TooLarge);
         }
         if new <= old {
             return Ok(());
         }
-        let file = lock(&region.naming).file().map_err(|_| Error::SinkFailed)?;
+        let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
         let (text, more) = (region.text(), new - old);
         let grown = code_memory::provide(&file, text + old, more).and_then(|()| {
             // SAFETY: both ranges were set aside for this, and nobody uses what is new of them. perf wants one mapping of all code.
@@ -57,18 +55,18 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
-        let mut naming = lock(&region.naming);
+        let mut naming = region.naming();
         if !region.is_private() {
             if !naming.has_file() {
                 return Ok(());
             }
             let file = naming.file().map_err(|_| Error::SinkFailed)?;
-            return code_memory::punch(&file, addr - region.base, size).map_err(|_| Error::NoMemory);
+            return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
         }
         // SAFETY: the caller gives these pages up. The file has zeros there.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
         // Except for the header page.
-        let shows_header = addr == region.base && naming.has_file();
+        let shows_header = addr == region.place.base && naming.has_file();
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)
@@ -77,15 +75,15 @@ impl Regions {
     /// Has the file system provide room again for pages that were given back, so that touching them raises no signal.
     pub fn provide(&self, addr: u64, size: u64) -> Result<()> {
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
-        let file = lock(&region.naming).file().map_err(|_| Error::SinkFailed)?;
-        code_memory::provide(&file, addr - region.base, size).map_err(|_| Error::NoMemory)
+        let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
+        code_memory::provide(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory)
     }
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
-        let mut all = self.all().filter(|region| region.start == start && region.gone() == NEVER);
+        let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
         // A region in the place of a lost part of another one comes before that.
         let first = all.next();
-        all.find(|region| !region.lost.any(start, start + 1)).or(first).ok_or(Error::Region)
+        all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
     /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. Code in it should
@@ -93,7 +91,7 @@ impl Regions {
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
-        let had_file = lock(&region.naming).has_file();
+        let had_file = region.naming().has_file();
         // Where the host has mapped something else since, that is not ours to unmap.
         let mapped = match region.kind {
             Backing::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
@@ -109,17 +107,15 @@ impl Regions {
         // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
         unsafe {
             match region.kind {
-                Backing::Private { adopted: true, .. } => {
-                    unmap_tables((region.base, region.header_len), region.start, &region.tables)
-                }
+                Backing::Private { adopted: true, .. } => region.place.unmap_tables(),
                 Backing::Private { .. } if had_file => {
                     unmap_around(region);
                     mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
                 }
-                Backing::Private { .. } => code_memory::unmap(region.base, region.tables.end - region.base),
+                Backing::Private { .. } => region.place.unmap_all(),
                 Backing::TwoViews { write } => {
-                    code_memory::unmap(region.base, region.tables.end - region.base);
-                    code_memory::unmap(write, region.max_len);
+                    region.place.unmap_all();
+                    code_memory::unmap(write, region.place.max_len);
                 }
             }
         }
@@ -133,7 +129,7 @@ impl Regions {
             unsafe {
                 match region.kind {
                     Backing::Private { adopted: false, .. } => unmap_around(region),
-                    _ => unmap_tables((region.base, region.header_len), region.start, &region.tables),
+                    _ => region.place.unmap_tables(),
                 }
             }
         }
@@ -144,8 +140,8 @@ impl Regions {
         if !self.forget(region) {
             return false;
         }
-        let left = lock(&region.naming).take_of_writer();
-        lock(&self.settings).to_close.extend(left);
+        let left = region.naming().take_of_writer();
+        self.settings().to_close.extend(left);
         let mode = self.mode();
         let had_file = own_fds::run(move || {
             let Some(mut file) = region.opened().take() else { return false };
@@ -163,9 +159,47 @@ impl Regions {
             self.keep_last(region);
         }
         // The region stays for ever, but need not take much.
-        lock(&region.naming).end();
+        region.naming().end();
         region.set_inode(0);
         true
+    }
+
+    /// For the writer: closes what it has open of regions that have ended.
+    pub fn close_ended(&self) {
+        let left = std::mem::take(&mut self.settings().to_close);
+        drop(left);
+    }
+
+    /// Takes note of the file of a region that ends. In time there may be many.
+    fn keep_last(&self, region: &Region) {
+        for (number, Past { path, identity, .. }) in last_of(region).into_iter().enumerate() {
+            let bytes = if number > 0 { 0 } else { std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512) };
+            self.keep_old(path, identity, bytes);
+        }
+    }
+
+    /// The process exits: the files of private memory get the bytes of its code. False if that takes longer than this.
+    pub fn write_last(&self, timeout: Duration) -> bool {
+        let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
+        let has_any = !regions.is_empty();
+        let write = move || {
+            for region in regions {
+                let _ = region.opened().as_mut().map(|file| region.replace_by_copy(file, mode));
+            }
+        };
+        !has_any || own_fds::run_for(timeout, write).is_some()
+    }
+
+    /// Removes all files that regions have and have had. Code in the present ones goes to the other sinks after this.
+    pub fn remove_files(&self, status: &Status) {
+        std::mem::take(&mut self.settings().files).remove();
+        for region in self.all() {
+            let Some(file) = region.opened().take() else { continue };
+            drop(file);
+            region.has_failed.store(true, Ordering::Relaxed);
+            status.counters.regions_ended.add(1);
+            last_of(region).iter().for_each(Past::remove);
+        }
     }
 }
 
@@ -176,27 +210,14 @@ impl Regions {
 unsafe fn unmap_around(region: &Region) {
     // SAFETY: the caller's promise.
     unsafe {
-        code_memory::unmap(region.base, region.start - region.base);
-        code_memory::unmap(region.end(), region.tables.end - region.end());
+        code_memory::unmap(region.place.base, region.text());
+        code_memory::unmap(region.end(), region.place.tables.end - region.end());
     }
 }
 
-impl Region {
-    /// A name for the contents of its file, which are final.
-    pub fn build_id(&self) -> Option<[u8; 20]> {
-        // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
-        let after_text = self.tables.start.saturating_sub(self.start + self.max_len);
-        let before_text = self.start - if self.tables.start > self.start { self.base } else { self.tables.end };
-        if after_text.max(before_text) > HOLE_MOST {
-            return None;
-        }
-        let mut id = [0; 20];
-        let random = File::open("/dev/urandom").and_then(|source| source.read_at(&mut id, 0));
-        if random.is_err() {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            id[..16].copy_from_slice(&now.as_nanos().to_le_bytes());
-            id[16..].copy_from_slice(&std::process::id().to_le_bytes());
-        }
-        Some(id)
-    }
+/// The file of a region, under all its names.
+fn last_of(region: &Region) -> Vec<Past> {
+    let naming = region.naming();
+    let Some(identity) = naming.last() else { return Vec::new() };
+    naming.paths().map(|path| Past { path, identity, bytes: 0 }).collect()
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{Code, RegionFile};
-use super::{lock, Region, Regions};
+use super::regions::Regions;
+use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::info::Info;
 use crate::queue::status::Status;
@@ -53,7 +54,7 @@ impl Sink for RegionSink {
 
     fn wake_in(&self) -> Option<Duration> {
         let again = self.again.map(|at| at.saturating_duration_since(Instant::now()));
-        again.into_iter().chain(self.regions.children_in()).min()
+        again.into_iter().chain(self.regions.children.due_in()).min()
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
@@ -91,7 +92,7 @@ impl RegionSink {
         self.status.counters.region_code.add(1);
         self.registry.keep_info(id, info);
         if let Some(file) = region.opened().as_mut() {
-            let offset = live.addr - region.start;
+            let offset = live.addr - region.start();
             file.add(&Code { offset, size: live.size, name, info });
             if region.is_private() {
                 // What the host writes is not in the file by itself.
@@ -116,7 +117,7 @@ impl RegionSink {
         for region in self.regions.gone(before) {
             self.close_all(region, || region.next_archive_made(before));
             self.regions.end_gone(&self.status, region);
-            self.registry.forget_dead_in(region.start, region.end());
+            self.registry.forget_dead_in(region.start(), region.end());
         }
     }
 
@@ -124,7 +125,7 @@ impl RegionSink {
     pub(super) fn write_anew(&self, region: &Region, file: &mut RegionFile) {
         file.reset();
         let registry = &self.registry;
-        let (start, end) = (region.start, region.end());
+        let (start, end) = (region.start(), region.end());
         for (addr, size, name, id) in registry.spans_in(start, end) {
             if addr < start || addr + size > end {
                 continue;
@@ -138,7 +139,8 @@ impl RegionSink {
     /// `until`: everything that was stamped before has been seen.
     pub fn tidy(&mut self, until: u64) -> bool {
         self.regions.close_ended();
-        self.regions.tidy_children();
+        let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
+        self.regions.children.tidy(|| self.regions.settings().dir.clone(), keep);
         let are_watching = self.regions.are_watching();
         if are_watching {
             self.end_gone(until);
@@ -160,7 +162,7 @@ impl RegionSink {
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             // In a mapping group nothing is replaced, and the code that lies over dead code is in another file.
-            if region.mapping_group.is_none() && (file.is_wasteful(400) || file.is_nearly_full()) {
+            if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 self.write_anew(region, file);
             }
             let left = file.left_out();
@@ -210,7 +212,7 @@ impl RegionSink {
     /// A file cannot be written.
     pub(super) fn report(&self, what: &str, region: &Region, error: &io::Error) {
         self.status.counters.write_errors.add(1);
-        let path = lock(&region.naming).path.clone();
+        let path = region.naming().path.clone();
         self.status.last_error.set(describe(what, &path, error));
     }
 }

@@ -1,20 +1,26 @@
 //! One region: where it lies, what its file is, and whether it is still mapped.
 
+use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::code_marks::Marks;
 use super::file::{Layout, RegionFile};
 use super::live_counts::Tally;
-use super::mapping_group::MappingGroup;
 use super::naming::Naming;
-use super::unmapped_parts::Lost;
-use super::NEVER;
+use super::pages::Pages;
+use super::placement::Placement;
 use crate::api::error::Result;
+use crate::sys::clock::NEVER;
+use crate::sys::file;
 use crate::sys::maps::{self, Mapping};
-use crate::sys::sync::outside::Mutex;
+use crate::sys::sync::lock;
+use crate::sys::sync::outside::{Mutex, MutexGuard};
+
+/// Files that have a larger hole between tables and text have no build-id.
+const HOLE_MOST: u64 = 64 << 20;
 
 /// How the memory of a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,21 +43,12 @@ pub(super) const FIRST: u32 = 0;
 /// One region. Made once, and never freed.
 #[derive(Debug)]
 pub struct Region {
-    /// Where the executable memory begins, and how long it is and may become.
-    pub start: u64,
+    pub(super) place: Placement,
+    pub(super) kind: Backing,
+    /// How long it is.
     pub(super) len: AtomicU64,
-    pub max_len: u64,
-    /// Where the file's first byte would be mapped.
-    pub base: u64,
-    /// How much address space its header page has there; 0 if it is not mapped.
-    pub(super) header_len: u64,
-    /// For libdw the object of the memory above may begin in its last page.
-    pub(super) has_object_above: bool,
-    /// Where its tables are mapped.
-    pub tables: Range<u64>,
-    pub kind: Backing,
-    /// Other mappings can join it.
-    pub mapping_group: Option<MappingGroup>,
+    /// What the host has unmapped of it.
+    pub(super) pages: Pages,
     pub(super) marks: Arc<Marks>,
     /// The present epoch, and the first one that the file has not been split from.
     pub(super) epoch: AtomicU32,
@@ -61,8 +58,6 @@ pub struct Region {
     /// Code has been registered since the file got its last name, where that may have to be another one soon.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Of what the host has unmapped.
-    pub(super) lost: Lost,
     /// The writer has not seen it yet.
     pub is_new: AtomicBool,
     /// Since when it is known that the host has unmapped it; else `NEVER`. Code that was registered before is still written.
@@ -80,22 +75,15 @@ pub struct Region {
     inode: AtomicU64,
     /// Only the writer has it for long.
     pub(super) file: Mutex<Option<Box<RegionFile>>>,
-    /// The one that has ended before this one.
-    pub(super) ended_before: AtomicPtr<Region>,
 }
 
 /// The parts of a new region, once its memory is in place.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub start: u64,
-    pub len: u64,
-    pub max_len: u64,
-    pub base: u64,
-    pub header_len: u64,
-    pub has_object_above: bool,
-    pub tables: Range<u64>,
+    pub place: Placement,
     pub kind: Backing,
-    pub mapping_group: Option<MappingGroup>,
+    pub len: u64,
+    pub pages: Pages,
     pub naming: Naming,
     /// None if no profiler will see it.
     pub file: Option<RegionFile>,
@@ -103,37 +91,36 @@ pub(super) struct Parts {
 
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
+        let Parts { place, kind, len, pages, naming, file } = parts;
         // In a mapping group each mapping is looked at before code comes in the place of other code.
-        let may_be_unmapped = matches!(parts.kind, Backing::Private { .. }) && parts.mapping_group.is_none();
-        let tally = Tally::new(if may_be_unmapped { parts.max_len } else { 0 })?;
+        let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
+        let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
-            start: parts.start,
-            len: AtomicU64::new(parts.len),
-            max_len: parts.max_len,
-            base: parts.base,
-            header_len: parts.header_len,
-            has_object_above: parts.has_object_above,
-            tables: parts.tables,
-            kind: parts.kind,
-            mapping_group: parts.mapping_group,
+            place,
+            kind,
+            len: AtomicU64::new(len),
+            pages,
             marks,
             epoch: AtomicU32::new(FIRST),
             first: AtomicU32::new(FIRST),
             named_at: AtomicU64::new(0),
             is_in_use: AtomicBool::new(false),
             tally,
-            lost: Lost::new(parts.start, parts.max_len),
             is_new: AtomicBool::new(true),
             gone: AtomicU64::new(NEVER),
-            has_failed: AtomicBool::new(parts.file.is_none()),
+            has_failed: AtomicBool::new(file.is_none()),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             splits_at: AtomicU64::new(NEVER),
-            inode: AtomicU64::new(parts.naming.identity().map_or(0, |identity| identity.inode)),
-            naming: Mutex::new(parts.naming),
-            file: Mutex::new(parts.file.map(Box::new)),
-            ended_before: AtomicPtr::new(std::ptr::null_mut()),
+            inode: AtomicU64::new(naming.identity().map_or(0, |identity| identity.inode)),
+            naming: Mutex::new(naming),
+            file: Mutex::new(file.map(Box::new)),
         })
+    }
+
+    /// Where the executable memory begins.
+    pub fn start(&self) -> u64 {
+        self.place.start
     }
 
     pub fn len(&self) -> u64 {
@@ -141,7 +128,7 @@ impl Region {
     }
 
     pub fn end(&self) -> u64 {
-        self.start + self.len()
+        self.start() + self.len()
     }
 
     /// What the host writes there is not in the file.
@@ -149,16 +136,13 @@ impl Region {
         matches!(self.kind, Backing::Private { .. })
     }
 
-    pub fn holds(&self, addr: u64, size: u64) -> bool {
-        self.spans(addr, size) && self.gone() == NEVER && !self.lost.any(addr, addr + size)
+    /// Other mappings can join it, and memory that is not the region's lies in it too.
+    pub fn is_mapping_group(&self) -> bool {
+        self.pages.are_of_group()
     }
 
-    /// Whether memory was the region's at a time, as far as the region was there.
-    pub(super) fn had(&self, addr: u64, size: u64, time: u64) -> bool {
-        match &self.mapping_group {
-            Some(mapping_group) => mapping_group.had(addr, addr + size, time),
-            None => !self.lost.any(addr, addr + size),
-        }
+    pub fn holds(&self, addr: u64, size: u64) -> bool {
+        self.spans(addr, size) && self.gone() == NEVER && !self.pages.any_lost(addr, addr + size)
     }
 
     pub(super) fn gone(&self) -> u64 {
@@ -166,7 +150,7 @@ impl Region {
     }
 
     pub fn spans(&self, addr: u64, size: u64) -> bool {
-        addr >= self.start && addr.checked_add(size).is_some_and(|end| end <= self.end())
+        addr >= self.start() && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
     /// Whether it is a file that profilers find, and that a forked child shares.
@@ -178,14 +162,12 @@ impl Region {
 
     /// Where the parts lie in the file.
     pub(super) fn layout(&self) -> Layout {
-        let lens = (self.len(), self.max_len);
-        let layout = Layout::of_memory(self.base, self.start, lens, &self.tables, self.is_private());
-        Layout { has_object_above: self.has_object_above, ..layout }
+        self.place.layout(self.len(), self.is_private())
     }
 
     /// Where the text begins in the file.
     pub fn text(&self) -> u64 {
-        self.start - self.base
+        self.place.text()
     }
 
     pub(super) fn inode(&self) -> Option<u64> {
@@ -199,13 +181,13 @@ impl Region {
 
     /// The parts that still are mappings of its file, if it has one.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
-        maps::collect(self.mapped_in(&maps::within(self.start, self.end())?))
+        maps::collect(self.mapped_in(&maps::within(self.start(), self.end())?))
     }
 
     /// The same, given what is mapped.
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
         let inode = self.inode();
-        let (start, end, base) = (self.start, self.end(), self.base);
+        let (start, end, base) = (self.start(), self.end(), self.place.base);
         // Another file system may have an inode of this number; but not mapped just as this file would be.
         let is_ours = move |mapping: &&Mapping| {
             let begin = mapping.start.checked_sub(mapping.offset);
@@ -217,5 +199,51 @@ impl Region {
             Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
         };
         maps.iter().filter(is_ours).map(part)
+    }
+
+    pub(super) fn naming(&self) -> MutexGuard<'_, Naming> {
+        lock(&self.naming)
+    }
+
+    /// The file, opened for the calling thread: the writer has another table of descriptors than those that make and end regions,
+    /// and a host may have closed all that there is in its own.
+    pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
+        let mut guard = lock(&self.file);
+        if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
+            // If this fails, the next write reports it.
+            let held = self.naming().file();
+            let _ = held.and_then(|held| file.reopen(held));
+        }
+        guard
+    }
+
+    /// Puts a final copy in the place of the file of private memory, whose mappings show none of the bytes.
+    pub(super) fn replace_by_copy(&self, file: &RegionFile, mode: u32) -> io::Result<()> {
+        let (dir, name) = {
+            let mut naming = self.naming();
+            (naming.dir()?, naming.name_of_copy())
+        };
+        let copy = file::claim(&dir, &name, mode, file::ANYWHERE)?;
+        let result = file.snapshot(copy, |_| true, self.build_id()).and_then(|()| self.naming().replace_by(&name));
+        result.inspect_err(|_| _ = dir.remove(&name))
+    }
+
+    /// A name for the contents of its file, which are final.
+    pub fn build_id(&self) -> Option<[u8; 20]> {
+        let Placement { start, max_len, base, tables, .. } = &self.place;
+        // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
+        let after_text = tables.start.saturating_sub(start + max_len);
+        let before_text = start - if tables.start > *start { *base } else { tables.end };
+        if after_text.max(before_text) > HOLE_MOST {
+            return None;
+        }
+        let mut id = [0; 20];
+        let random = File::open("/dev/urandom").and_then(|source| source.read_at(&mut id, 0));
+        if random.is_err() {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            id[..16].copy_from_slice(&now.as_nanos().to_le_bytes());
+            id[16..].copy_from_slice(&std::process::id().to_le_bytes());
+        }
+        Some(id)
     }
 }

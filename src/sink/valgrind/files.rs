@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use super::batches::Due;
 use crate::api::options::{Config, DumpDir};
 use crate::format::elf::executable::Executable;
+use crate::format::file_names::FileKind;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::page_size;
@@ -165,7 +166,7 @@ impl Files {
     }
 
     fn name(&self, number: u32) -> OsString {
-        format!("jit-{}-v{number}.so", self.pid).into()
+        FileKind::ForValgrind { number }.name(self.pid).into()
     }
 
     /// Removes the files that were made.

@@ -1,17 +1,13 @@
 //! Creation of files under names that an earlier process or another library may have used.
 
-use std::collections::hash_map::RandomState;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
-use std::hash::BuildHasher;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::names::name_of_new;
-use super::{check_plain, is_locked, lock, look_at, refuse, Access, APPEND, OURS, TAKEN};
+use super::{check_plain, is_locked, lock, look_at, refuse, Access, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
@@ -48,27 +44,6 @@ pub fn is_anothers(error: &io::Error) -> bool {
         // Another user's file, and not a directory in which nothing may be made.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
-    }
-}
-
-/// The same for the file that is to replace the one of this name, under its own, which is returned.
-///
-/// The first choice is always the same, so that the file of a killed process is replaced by the next one with its pid.
-/// Others may have taken that name to prevent it, so the next choices cannot be foreseen.
-pub fn claim_fresh(dir: &Dir, name: &OsStr, mode: u32) -> io::Result<(OsString, File)> {
-    const ATTEMPTS: usize = 4;
-    let mut fresh = name_of_new(name, "");
-    let mut attempt = 1;
-    loop {
-        match claim(dir, &fresh, mode, APPEND) {
-            Ok(file) => return Ok((fresh, file)),
-            Err(error) if attempt == ATTEMPTS || !is_anothers(&error) => {
-                let text = format!("cannot create {}: {error}", Path::new(&fresh).display());
-                return Err(io::Error::new(error.kind(), text));
-            }
-            Err(_) => fresh = name_of_new(name, &format!(".{:016x}", RandomState::new().hash_one(attempt))),
-        }
-        attempt += 1;
     }
 }
 

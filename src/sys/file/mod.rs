@@ -12,10 +12,10 @@ mod space;
 mod tests;
 
 pub use append::{allow_any_place, append, append_whole};
-pub use claim::{claim, claim_fresh, is_anothers};
+pub use claim::{claim, is_anothers};
 pub use held::{Held, CLOSED};
 pub use identity::{identity_and_len, is_removed, look_at, Identity};
-pub use names::{make_jit_cache_dir, name_from_new, put_in_place, remove_ours};
+pub use names::{make_jit_cache_dir, put_in_place, remove_ours};
 pub use reopen::{join, open_same, reopen, take_over};
 pub use space::{free_space, gains_by_reserve, is_on_disk, reserve};
 

@@ -13,23 +13,6 @@ use super::{look_at, refuse, Identity};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
-/// How the file is called that is to replace another one: hidden, so that nobody takes it for that.
-pub(super) fn name_of_new(name: &OsStr, variant: &str) -> OsString {
-    let mut fresh = OsString::from(".");
-    for part in [name, OsStr::new(variant), OsStr::new(".new")] {
-        fresh.push(part);
-    }
-    fresh
-}
-
-/// The name of the file that one of this name is to replace.
-pub fn name_from_new(fresh: &str) -> Option<&str> {
-    let name = fresh.strip_prefix('.')?.strip_suffix(".new")?;
-    let is_variant =
-        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    Some(name.rsplit_once('.').filter(|(_, variant)| is_variant(variant)).map_or(name, |(name, _)| name))
-}
-
 /// Gives a new file its name. A rename replaces whatever has the name: that must be the file that we made, or nothing.
 pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identity>) -> io::Result<()> {
     match dir.identity_of(name) {

@@ -1,5 +1,5 @@
-//! Atomics of which one access can be made weaker: how a test shows that it would notice. For builds that look for races; see
-//! the module above.
+//! Atomics for builds that look for races. One access can be made weaker, by which a test shows that it would notice (see
+//! `sync`).
 
 use std::fmt;
 use std::panic::Location;
@@ -11,18 +11,18 @@ use loom::sync::atomic as inner;
 #[cfg(not(jitsym_loom))]
 use std::sync::atomic as inner;
 
-/// The place in the source whose accesses and fences give no order: the line, 0 for none, and the end of the file's path. Read
-/// in a way that gives no order either.
+/// The place in the source whose accesses and fences give no order: the line, 0 for no place, and the end of the file's path.
+/// Both are read by relaxed loads, which give no order either.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 
-/// Nobody has looked at the environment yet.
+/// Value of `WEAK_LINE` before the environment was read.
 const NOT_ASKED: u32 = u32::MAX;
 
-/// Makes the accesses at a place, `FILE:LINE`, weaker, and those of the place before as they are written.
+/// Weakens the accesses at a place, `FILE:LINE`, and ends the weakening of the previous place.
 pub fn weaken(place: Option<&str>) {
     let (file, line) = place.and_then(|place| place.rsplit_once(':')).unwrap_or_default();
-    // Never freed: somebody may be looking at it.
+    // The old path is never freed: another thread may be reading it.
     WEAK_FILE.store(Box::into_raw(Box::new(file.to_owned())), Ordering::Relaxed);
     WEAK_LINE.store(line.parse().unwrap_or(0), Ordering::Relaxed);
 }
@@ -163,7 +163,7 @@ arithmetic! {
     AtomicUsize: usize;
 }
 
-/// For the kernel.
+/// Gives the plain atomic, whose address the kernel needs for a futex.
 impl std::ops::Deref for AtomicU32 {
     type Target = inner::AtomicU32;
 

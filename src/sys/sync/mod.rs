@@ -1,12 +1,12 @@
-//! Atomics, locks and channels, by way of one place, so that the tools which look for races get what they understand.
+//! Atomics, locks and channels for the whole library, so that tools which look for races get kinds that they understand.
 //!
-//! | built with | what it is |
-//! |---|---|
-//! | nothing | the standard library's and crossbeam's, as they are |
-//! | `--cfg jitsym_locks` | POSIX locks: ThreadSanitizer, helgrind and drd know those. The standard library's are futexes, and partly in code that no tool has instrumented |
-//! | `--cfg jitsym_loom` (`tests/models`) | loom's: every order of events is run, and with every value that a load may return |
+//! * By default they are those of the standard library and of crossbeam.
+//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's locks
+//!   are futexes, and partly in code that no tool has instrumented.
+//! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every value
+//!   that it may return.
 //!
-//! In the last two the order that one access gives can be taken away (`weaken`), to see that the tools notice.
+//! In the last two builds, one access can be made to give no order (`weaken`), to see that the tools notice.
 
 #[cfg(any(jitsym_locks, jitsym_loom))]
 pub mod atomic;
@@ -26,13 +26,19 @@ pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard, Witness
 #[cfg(jitsym_locks)]
 pub use posix::{Condvar, Mutex, MutexGuard};
 
-/// What loom has nothing to do with: there is one of it, and not one in each run of a model.
+/// Locks that loom does not control: they exist once, and are not made anew for each run of a model.
 #[cfg(not(jitsym_loom))]
 pub use self as outside;
 #[cfg(jitsym_loom)]
 pub use std::sync as outside;
 
-/// Pieces of memory that are not atomics. loom is told when they are read and written; else this is nothing.
+/// Takes a lock, also if a thread has panicked that had it.
+pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stands for pieces of memory that are not atomic. In loom builds, loom is told of their reads and writes; here this does
+/// nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

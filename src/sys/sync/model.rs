@@ -1,6 +1,6 @@
-//! loom's locks with the interface of the standard library's, and what else threads meet at. See the module above.
+//! loom's locks with the interface of the standard library's, and channels and waiting for models (see `sync`).
 //!
-//! Nothing ever times out here: a model in which somebody waits for what never comes fails.
+//! Nothing ever times out here: a model fails if a thread waits for something that never happens.
 
 use std::collections::VecDeque;
 use std::sync::LockResult;
@@ -58,7 +58,7 @@ impl Condvar {
     }
 }
 
-/// Time, which stands still.
+/// A clock that stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
@@ -90,18 +90,18 @@ impl std::ops::Sub for Instant {
     }
 }
 
-/// What the kernel does for a thread that waits at a word: it sleeps as long as the word is as expected. In a model no time passes.
+/// As a futex wait: returns when the word differs from `expected`. In a model no time passes.
 pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
     while word.load(Ordering::Relaxed) == expected {
         yield_now();
     }
 }
 
-/// The waiting thread looks by itself.
+/// Does nothing, because a waiting thread keeps reading the word.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A bounded channel; crossbeam's own is not made for loom. Behind one lock, and so with more order between threads that send
-/// and receive than crossbeam's: what only that order would guarantee is not found.
+/// A channel in place of crossbeam's, which is not made for loom. It is behind one lock, which gives more order between threads
+/// that send and receive than crossbeam's channel does. So models do not find errors that only this additional order prevents.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;
@@ -115,7 +115,7 @@ pub mod channel {
         (Sender(queue.clone()), Receiver(queue))
     }
 
-    /// A value that there was no room for.
+    /// A value for which the channel had no room.
     #[derive(Debug)]
     pub struct TrySendError<T>(T);
 
@@ -138,7 +138,7 @@ pub mod channel {
     }
 
     impl<T> Sender<T> {
-        /// It is never full.
+        /// Always succeeds: the queue has no bound.
         pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
             self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push_back(value);
             Ok(())
@@ -156,11 +156,11 @@ pub mod channel {
     }
 }
 
-/// Pieces of memory that are not atomics, of which loom is told when they are read and written.
+/// Stands for pieces of memory that are not atomic. loom is told of their reads and writes.
 #[derive(Debug)]
 pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 
-/// More than there are in any model.
+/// More pieces than any model has.
 const PIECES: usize = 4;
 
 impl Default for Witness {

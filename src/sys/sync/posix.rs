@@ -1,6 +1,6 @@
-//! The interface of the standard library's locks, on POSIX locks. For builds that look for races; see the module above.
+//! The interface of the standard library's locks, on POSIX locks. For builds that look for races (see `sync`).
 //!
-//! Never poisoned: nothing in the library panics while it holds a lock, or it is all over.
+//! These locks are never poisoned, because no code of the library is to panic while it holds a lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub struct Mutex<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: whoever has the guard has the lock, so there is one at a time.
+// SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Send for Mutex<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Mutex<T> {}
@@ -29,7 +29,7 @@ impl<T> Mutex<T> {
     }
 
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        // SAFETY: the lock was initialised, and has not moved since it was first taken: it is borrowed until it is given back.
+        // SAFETY: the lock was initialised, and does not move while it is held: the guard borrows it.
         unsafe { libc::pthread_mutex_lock(self.lock.get()) };
         Ok(MutexGuard(self))
     }
@@ -59,7 +59,7 @@ impl<T> Deref for MutexGuard<'_, T> {
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this thread has the lock, and the guard once.
+        // SAFETY: this thread has the lock, and the guard is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -75,7 +75,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct Condvar(UnsafeCell<libc::pthread_cond_t>);
 
-// SAFETY: what POSIX has made to be shared.
+// SAFETY: POSIX makes condition variables to be shared between threads.
 unsafe impl Send for Condvar {}
 // SAFETY: as above.
 unsafe impl Sync for Condvar {}

@@ -1,23 +1,25 @@
-//! `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 of 24 ns).
+//! `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 instead of 24 ns).
 //!
-//! The writer compares the counter with the clock once a round and publishes a straight line, which registering threads extend to
-//! their own reading of the counter. Their stamps differ from the clock by less than a microsecond (by tens of nanoseconds,
-//! unless the kernel has just begun to slew the clock) and never go back. A thread that has seen what another one published after
-//! taking the time gets the same time or a later one. That rests on six things.
+//! The writer compares the counter with the clock once a round and publishes a straight line: time as a function of the counter.
+//! A registering thread reads the counter and looks up the time on the line. Such a stamp differs from the clock by less than a
+//! microsecond (by tens of nanoseconds, unless the kernel has just begun to slew the clock). Stamps never go back: if a thread
+//! takes a stamp and then publishes something, no thread that has seen this takes an earlier stamp. That rests on six things.
 //!
-//! * The counter is read after everything that came before it, see `clock::arch_ticks`.
-//! * A new line begins where the old one is, or higher. If it is ahead of the clock it runs slower until they meet.
-//! * A line begins no lower than the clock, so it may follow stamps that were taken from the clock itself. A clock that follows a
-//!   line is held at the height that the line has reached. Each stamp is then a nanosecond later than the one before.
-//! * The clock stands still while the machine is suspended. The counter may go on or restart. If it has gone on by more than the
-//!   line is long, it has left the line at a jump. Stamps from the line are no later than the clock then, which is not held. If
-//!   it has restarted, it could meet the line again hours later: there is none while the writer sleeps.
-//! * A stamp counts only if its line is still the published one afterwards, so a thread that was interrupted in between does
-//!   not come back with an old line.
-//! * Old and new line differ by less than 100 parts in a million, and a new one is published within `LATE_TICKS` of where it
-//!   begins, or not at all. What threads stamp meanwhile is ahead of the new line by 2 ns at most; taking a stamp and passing it
-//!   on takes several times that. A writer that is interrupted for long between the last look at the counter and the very next
-//!   store stretches this. With the lines of a quiet clock, it does so by 1 ns for each millisecond or so.
+//! * The counter is read after everything that precedes it in the program, see `clock::arch_ticks`.
+//! * A new line begins where the old line is, or higher. A line that is ahead of the clock runs slower until they meet.
+//! * A line begins no lower than the clock, so its stamps are no earlier than those that threads took from the clock before. If
+//!   threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the line has
+//!   reached. While the clock is held, each stamp is a nanosecond later than the one before.
+//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer than
+//!   the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the clock is
+//!   not held. If the counter restarts, its values could be on the old line again hours later. So there is no line while the
+//!   writer sleeps.
+//! * A stamp counts only if its line is still the published one afterwards. So a thread that was interrupted meanwhile does not
+//!   return a time from an old line.
+//! * The rates of the old and the new line differ by less than 100 parts in a million, and a new line is published within
+//!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take meanwhile are ahead of the new line by 2 ns at
+//!   most. Taking a stamp and passing it on takes several times that. If the writer is interrupted between its last reading of
+//!   the counter and the very next store, the 2 ns grow: by 1 ns for each millisecond or so, while the clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,29 +28,30 @@ use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
 use crate::sys::sync::outside::Mutex;
 
-/// How far a line reaches. Beyond, for want of a writer that draws a new one, threads ask the clock.
+/// How far a line reaches. Beyond its end, if the writer has drawn no new line, threads ask the clock.
 const REACH_NS: u64 = 100_000_000;
-/// What a line is drawn from spans at least this. A short span makes a short line.
+/// A line is drawn through samples that are at least this far apart. A short span makes a short line.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
-/// By how much the rates of two spans differ at most from which the first line is drawn, in parts in a million: the slewing of NTP,
-/// 500, and the error of a reading. Else the counter or the clock has jumped in one of them.
+/// How much the rates of two spans may differ for the first line, in parts in a million: the slewing of NTP, 500, and the error
+/// of a reading. If they differ by more, the counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows to between one and two of these: long against the error of a reading, short enough to follow the slewing
-/// of NTP.
+/// The span grows to between one and two times this. That is long against the error of a reading, and short enough to follow the
+/// slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
-/// Over a longer span the clock may have been slewed in ways that say nothing about now.
+/// A longer span is not used: slewing long ago says nothing about the present rate.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
-/// A line that misses the clock by more is no good, nor is what it was drawn from.
+/// If a line misses the clock by more than this, the line and the samples that it was drawn from are dropped.
 const TOLERANCE_NS: u64 = 2_000;
-/// A line that is ahead of the clock meets it after this time, unless it is replaced before.
+/// A line that is ahead of the clock meets it after this time, unless the line is replaced before.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// So long after the clock was held its stamps may still be later than the clock: far more than threads can take meanwhile.
+/// A stamp of a held clock is later than the clock by less than this, and the clock is held until it is this much above the line.
+/// Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
 const HELD_NS: u64 = 1_000_000;
-/// How late a line may be published: about 20 µs.
+/// The most ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
-/// Readings of the clock that take longer were interrupted: about 200 ns.
+/// A reading of the clock that takes longer was interrupted: about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
-/// Of this many readings the best is taken.
+/// A sample is the best of this many readings.
 const READINGS: usize = 4;
 
 /// The clock and the counter at one moment.
@@ -59,7 +62,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// None if the thread was interrupted again and again.
+    /// `None` if each reading was interrupted.
     fn take() -> Option<Sample> {
         let reading = || {
             // The counter comes first, so that a line through the sample is not below the clock.
@@ -79,7 +82,7 @@ struct Line {
     ns: u64,
     /// Nanoseconds for 2^32 ticks. The counter runs at more than 1 GHz.
     slope: u32,
-    /// Ticks. 0 if the clock is to be asked, which is then held at `ns`.
+    /// Length in ticks. 0 if there is no line: then threads ask the clock, which is held at `ns`.
     reach: u32,
 }
 
@@ -96,14 +99,14 @@ impl Line {
         self.ns + ((ticks * u64::from(self.slope)) >> 32)
     }
 
-    /// The time, if the line reaches that far. It does not reach back.
+    /// The time at this value of the counter; `None` before the line's beginning and after its end.
     #[inline]
     fn at(&self, tsc: u64) -> Option<u64> {
         let ticks = tsc.wrapping_sub(self.tsc);
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// What the line has risen to, so that no stamp was taken from it that is later. `ns`: the clock.
+    /// The height that the line has reached: no thread has taken a later stamp from the line. `ns`: what the clock shows.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -126,14 +129,15 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // There was none before either, by which the clock would be held.
+            // There never was a line, so the clock is not held.
             monotonic_ns()
         } else {
             self.clock(0, last_held)
         }
     }
 
-    /// Stamps of a clock that is held differ by a nanosecond, in the order in which they are taken.
+    /// The time from the clock. While the clock is held, each stamp is one nanosecond later than the one before, in the order in
+    /// which they are taken.
     #[cold]
     fn clock(&self, tsc: u64, last_held: &AtomicU64) -> u64 {
         let ns = monotonic_ns();
@@ -157,7 +161,7 @@ fn rate(from: Sample, to: Sample) -> u64 {
     (to.ns.wrapping_sub(from.ns) << 32) / to.tsc.wrapping_sub(from.tsc).max(1)
 }
 
-/// What the writer knows: the line, and two older samples of which one is always far enough back to draw the next from.
+/// What the writer knows: the line, and two older samples, of which one is always far enough back to draw the next line from it.
 #[derive(Clone, Copy, Debug)]
 struct Calibration {
     line: Line,
@@ -166,12 +170,13 @@ struct Calibration {
 }
 
 impl Calibration {
-    /// Nothing is known but where time has come to.
+    /// Nothing is known yet but a sample and the time below which no stamp may be.
     fn start(sample: Sample, floor: u64) -> Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Only the height of the line, which threads follow until this is published, is still known.
+    /// Drops everything but the height of the line: its height when the new calibration is published, because threads follow it
+    /// until then.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -251,11 +256,11 @@ impl PublishedLine {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Published {
-    /// How many lines there were. The last one is found at its lowest bit; the next is written to the other place, so nobody
-    /// ever waits for a writer that does not run.
+    /// How many lines were published. The lowest bit is the index of the last line. The next line is written to the other place,
+    /// so no thread ever waits for a writer that is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
-    /// The last stamp of a clock that was held.
+    /// The last stamp that was taken while the clock was held.
     last_held: AtomicU64,
 }
 
@@ -272,28 +277,29 @@ impl Published {
         }
     }
 
-    /// For one thread at a time.
+    /// To be called by one thread at a time.
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        // Whoever still reads the line before the last one and finds it overwritten finds the count changed too.
+        // This overwrites the line before the last. A thread that still reads that line, and finds new values in it, finds a new
+        // count too.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
     }
 }
 
-/// Whether the counter is fit for this, on this machine.
+/// Whether the counter is fit to tell the time on this machine.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Nobody has asked yet. That takes some 40 µs, which `jitsym_init` would wait for.
+    /// Not found out yet. Finding out takes some 40 µs, for which `jitsym_init` should not wait.
     #[default]
     Unknown,
     Fit(Calibration),
-    /// It never was, or the kernel has given it up.
+    /// The counter never was fit, or the kernel has given it up.
     Unfit,
 }
 
-/// The calibrated counter. Until the first `rebase` it is the clock.
+/// The calibrated counter. Until the first line is published, its time is that of the clock.
 #[derive(Debug, Default)]
 pub struct Calibrated {
     published: Published,
@@ -301,26 +307,26 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// `CLOCK_MONOTONIC` in nanoseconds, or nearly. From the clock itself until `rebase` was called for some time, and again
-    /// when it was not called for some time.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from the clock itself until `rebase` was called for some time,
+    /// and again when `rebase` was not called for some time.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)
     }
 
-    /// As `now`, but the counter may be read up to a microsecond or so before what came before has come to its end. For 8 ns
-    /// less.
+    /// As `now`, but the counter may be read up to a microsecond or so before earlier instructions have completed. This saves 8
+    /// ns.
     #[inline(always)]
     pub fn now_or_just_before(&self) -> u64 {
         self.published.now(unordered_ticks)
     }
 
-    /// To be called every 1 to 50 ms, by one thread at a time, as long as threads want to know the time.
+    /// To be called every 1 to 50 ms by one thread at a time, as long as threads want to know the time.
     pub fn rebase(&self) {
         self.change(Calibration::next);
     }
 
-    /// To be called before that thread does so no more for long: from then on the clock is asked.
+    /// To be called when `rebase` will not be called for long: from then on threads ask the clock.
     pub fn rest(&self) {
         self.change(|old, sample| old.restart(sample));
     }
@@ -341,7 +347,7 @@ impl Calibrated {
             let new = change(old, sample);
             let held = self.published.last_held.load(Ordering::Relaxed);
             if new.line.exists() && (1..HELD_NS).contains(&held.saturating_sub(new.line.ns)) {
-                // It would begin before stamps that were taken.
+                // The new line would begin below stamps that were taken already.
                 return;
             }
             if new.line != old.line {
@@ -350,7 +356,7 @@ impl Calibrated {
                 }
                 self.published.set(new.line);
             }
-            // The kernel gives the counter up if it finds it unstable: one reason for a line to be no good.
+            // The line may have missed the clock because the kernel has found the counter unstable and given it up.
             let is_given_up = old.line.exists() && !new.line.exists() && !is_clock_source();
             *counter = if is_given_up { Counter::Unfit } else { Counter::Fit(new) };
             return;
@@ -374,7 +380,7 @@ fn is_invariant() -> bool {
     }
 }
 
-/// Whether the kernel has found the counter to be the same on all processors, and makes its own clock of it.
+/// Whether the kernel has found the counter to be the same on all processors, and uses it for its own clock.
 fn is_clock_source() -> bool {
     let mut name = [0; 16];
     File::open("/sys/devices/system/clocksource/clocksource0/current_clocksource")

@@ -5,7 +5,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A counter, and a clock that runs at some rate to it.
+/// A simulated counter, and a clock that gains `rate` with each tick of the counter.
 #[derive(Clone)]
 struct Fake {
     tsc: u64,
@@ -15,7 +15,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// 2.6 GHz, more or less.
+    /// 2.6 GHz, off by `ppm` parts in a million.
     fn new(tsc: u64, ppm: i64) -> Fake {
         let mut fake = Fake { tsc, time: 1_000_000_000_000_000 << 32, rate: 0 };
         fake.slew(ppm);
@@ -37,12 +37,12 @@ impl Fake {
         self.time += ticks * u128::from(self.rate);
     }
 
-    /// The machine sleeps: the counter goes on, and the clock does not.
+    /// The machine is suspended: the counter continues, and the clock does not.
     fn suspend(&mut self, ns: u64) {
         self.tsc = self.tsc.wrapping_add(((u128::from(ns) << 32) / u128::from(self.rate)) as u64);
     }
 
-    /// A reading of the clock that takes 10 to 40 ns, as they do.
+    /// A reading of the clock takes 10 to 40 ns, as on a real machine.
     fn sample(&mut self) -> Sample {
         let tsc = self.tsc;
         self.pass(10 + tsc % 31);
@@ -53,12 +53,12 @@ impl Fake {
         Calibration::start(self.sample(), 0)
     }
 
-    /// What a thread that has the line gets now.
+    /// The stamp that a thread with this line gets now.
     fn stamp(&self, line: &Line) -> u64 {
         line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
 
-    /// Rebases after each interval. Looks at the time in between and returns the worst error; time must not go back.
+    /// Rebases after each interval. Returns the worst error of the stamps in between, which must not go back.
     fn run(&mut self, calibration: &mut Calibration, interval: u64, passes: u64) -> u64 {
         let mut worst = 0;
         let mut last = 0;
@@ -75,7 +75,7 @@ impl Fake {
             }
             let sample = self.sample();
             let new = calibration.next(sample);
-            // The old line is followed until the new one is published, which may be late.
+            // Threads follow the old line until the new one is published, which may be late.
             self.pass(15_000);
             look(self, &calibration.line);
             *calibration = new;
@@ -97,7 +97,7 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // The clock has stood still for less than the line is long, and for longer.
+        // The clock stood still for less time than the line reaches, and then for more.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -155,7 +155,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // One that would be far ahead waits.
+    // If a line would begin far ahead of the clock, none is drawn until the clock is close.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -164,7 +164,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let waiting = waiting.next(fake.sample());
     fake.pass(20 * MS);
     assert!(waiting.next(fake.sample()).line.exists());
-    // A line that is late steps forward at once, and is never left below the clock.
+    // A line that is behind the clock steps forward at once, and is never left below the clock.
     fake.run(&mut calibration, 10 * MS, 1);
     calibration.line.ns -= 1_500;
     let sample = fake.sample();
@@ -181,7 +181,7 @@ fn a_counter_that_misses_the_clock_is_not_used_until_it_is_sane() {
         fake.slew(ppm);
         fake.run(&mut calibration, 50 * MS, 1);
         assert!(!calibration.line.exists(), "after the first pass that sees it, at {ppm} ppm");
-        // It is held where the line was, for no longer than that takes.
+        // The clock is held at the line's height, and only until the clock has reached that height.
         fake.pass(2 * MS);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
         let worst = fake.run(&mut calibration, 50 * MS, 20);
@@ -205,7 +205,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         let worst = fake.run(&mut calibration, 5 * MS, 10);
         assert!(calibration.line.exists() && worst < 200, "{worst}");
     }
-    // Also while there is no line yet.
+    // The same while there is no line yet.
     let mut fake = Fake::new(1 << 40, 0);
     let calibration = fake.start();
     fake.pass(2_000 * MS);
@@ -223,7 +223,7 @@ fn a_counter_that_was_set_back_is_found_out() {
     assert!(!calibration.line.exists());
     let worst = fake.run(&mut calibration, 10 * MS, 100);
     assert!(calibration.line.exists() && worst < 200, "{worst}");
-    // Also while there is no line yet.
+    // The same while there is no line yet.
     let mut calibration = fake.start();
     fake.pass(30 * MS);
     fake.tsc = 1_000;
@@ -236,7 +236,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // Right after a round, and when the line is nearly at its end.
+        // Right after a round, and later, until the line is nearly at its end.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -244,7 +244,7 @@ fn a_suspend_is_no_time() {
             fake.pass(since);
             let before = fake.stamp(&calibration.line);
             fake.suspend(suspended);
-            // No thread runs for a while before the clock stops and after it goes on.
+            // No thread runs for a while before the clock stops and after it continues.
             fake.pass(5_000);
             assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a round");
             assert!(fake.ns() >= before);
@@ -252,14 +252,14 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // For less time than a line is long. A thread may have continued the line, so it is held.
+    // For less time than a line reaches. A thread may have used the line meanwhile, so the clock is held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
         fake.run(&mut calibration, 10 * MS, 100);
         fake.suspend(suspended);
         let worst = fake.run(&mut calibration, 10 * MS, 20);
-        // And for what threads may follow until that is published.
+        // The error includes the time until the new calibration is published.
         assert!(worst <= suspended + 40_000, "{worst} ns after {suspended} ns");
         assert!(fake.run(&mut calibration, 10 * MS, 10) < 200 && calibration.line.exists());
     }
@@ -288,7 +288,7 @@ fn a_counter_that_begins_anew_does_not_meet_an_old_line() {
     let line = calibration.line;
     fake.pass(3_000 * MS);
     calibration = calibration.restart(fake.sample());
-    // As it was when the line was drawn, hours later.
+    // Hours later, the counter has the value again that it had when the line was drawn.
     fake.pass(3_600_000 * MS);
     fake.tsc = line.tsc + 1_000;
     assert!(line.at(fake.tsc).is_some());
@@ -309,7 +309,7 @@ fn there_is_no_line_while_the_writer_sleeps() {
         assert!(!matches!(counter, Counter::Unfit), "the kernel has given up the counter");
     }
     let before = calibrated.now();
-    // A thread that is interrupted each time it reads the clock leaves the line as it is.
+    // If each reading of the clock is interrupted, `rest` leaves the line as it is, so the test calls it again.
     let is_gone = || {
         calibrated.rest();
         !line().exists()
@@ -317,8 +317,8 @@ fn there_is_no_line_while_the_writer_sleeps() {
     assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
 }
 
-/// Runs `reader` on three threads while this one rebases after each of the pauses. Does nothing on a machine that has no
-/// counter to calibrate, and no more when the kernel finds out that it has none.
+/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or if
+/// the kernel gives it up.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
     let calibrated = Calibrated::default();
     let done = AtomicBool::new(false);
@@ -331,7 +331,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine it may take longer until there is one.
+        // On a busy machine it may take longer until there is a line.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
@@ -363,7 +363,7 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// For as many milliseconds at each interval.
+/// Compares stamps with the clock, for this number of milliseconds at each interval.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -389,7 +389,7 @@ fn time_does_not_go_back_from_thread_to_thread() {
 
 fn assert_order_of_time(turns: usize) {
     let latest = AtomicU64::new(0);
-    // Some are too long for a line, so that threads go to the clock and back.
+    // Some pauses are longer than a line reaches, so threads change over to the clock and back.
     let pauses = [1, 1, 1, 8, 1, 1, 30, 1, 1, 1, 1, 1, 120, 20, 1, 10, 1];
     let pauses = std::iter::repeat_n(pauses, turns).flatten().map(Duration::from_millis);
     while_rebasing(pauses, |calibrated| {
@@ -412,7 +412,7 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     assert_eq!(published.now(arch_ticks), 1 << 60);
     published.set(Line::none(1 << 61));
     assert_eq!(published.now(arch_ticks), 1 << 61);
-    // A writer that is interrupted while it writes the next line is not waited for, and does no harm.
+    // A writer is interrupted while it writes the next line: nobody waits for it, and that line is not used.
     published.lines[0].store(Line::none(1 << 62));
     assert_eq!(published.now(arch_ticks), (1 << 61) + 1);
 }
@@ -423,7 +423,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // All the same line, but written from different points of it.
+    // All of these are the same line, written from different points of it.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
@@ -442,7 +442,7 @@ fn a_line_is_never_read_in_parts() {
             let before = arch_ticks() - start;
             let time = published.now(arch_ticks) - (1 << 60);
             let after = arch_ticks() - start;
-            // Long before a line ends.
+            // Stops long before the line ends.
             if after > 1 << 30 {
                 stop.store(true, Ordering::Relaxed);
                 break;

@@ -1,46 +1,48 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
-//! `/tmp` is full of other people's files, and a pid may be in use by another process, or by one that cannot be seen from here. So
-//! a file is removed only if its name has exactly the form, it is this user's, and, unless it is a region's, it has no other name. It
-//! must have the library's mark, or begin as a spool does: files of other runtimes and of the user may be called so. Besides, no process
-//! with its pid may be alive, nobody may have it locked, and no process that can be seen may have it open or mapped.
+//! `/tmp` is full of other people's files. A pid may be in use by another process, or by a process that is not visible here. So
+//! a file is removed only if its name has exactly the form, and the file belongs to this user. It must have no other name,
+//! unless it is a region's file. It must have the library's mark or begin as a spool does, because files of other runtimes and
+//! of the user may have such names. Besides, no process with its pid may be alive, nobody may have it locked, and no visible
+//! process may have it open or mapped.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::format::file_names::{is_pid, parse, replaced_by, FileKind};
+use crate::queue::spool::file as spool;
 use crate::sys::dir::Dir;
 use crate::sys::sort::sort;
-use crate::sys::{file, process, spool};
+use crate::sys::{file, process};
 
-/// A file with the name of a map, a jitdump, a region or a spool.
+/// A file with the name of a map, a jitdump, a region's file or a spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The file.
     pub path: PathBuf,
-    /// Why it is still there; `None` if it is gone.
+    /// Why the file is still there; `None` if it is gone.
     pub kept: Option<String>,
-    /// What its end gives back to the file system. Of a file with several names, each has its part of it.
+    /// How much space its end gives back. Each name of a file with several names counts as an equal part.
     pub bytes: u64,
 }
 
-/// Removes the files of dead processes from a directory, or only lists them; with a time, only those that nobody has written to
-/// since then.
+/// Removes the files of dead processes from a directory. With `dry_run` only lists them. With `before`, only files that nobody
+/// has written to since that time.
 pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let Some(pid) = pid_in(&name) else { continue };
+        let Some((pid, kind)) = named(&name) else { continue };
         let Ok(data) = held.look(&name) else { continue };
         let written = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         if before.is_none_or(|before| written < before) {
-            names.push((name, pid, data.blocks() * 512 / data.nlink().max(1)));
+            names.push((name, (pid, kind), data.blocks() * 512 / data.nlink().max(1)));
         }
     }
     sort(&mut names);
@@ -48,33 +50,31 @@ pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Resul
         return Ok(Vec::new());
     }
     let used = process::files_in_use();
-    let clean = |(name, pid, bytes): (std::ffi::OsString, u32, u64)| {
+    let clean = |(name, parsed, bytes): (OsString, (u32, FileKind), u64)| {
         let result =
-            check(&held, &name, pid, used.as_ref()).and_then(|()| if dry_run { Ok(()) } else { held.remove(&name) });
+            check(&held, &name, parsed, used.as_ref()).and_then(|()| if dry_run { Ok(()) } else { held.remove(&name) });
         Cleaned { path: dir.join(name), kept: result.err().map(|error| error.to_string()), bytes }
     };
     Ok(names.into_iter().map(clean).collect())
 }
 
-fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&BTreeSet<(u64, u64)>>) -> io::Result<()> {
+fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BTreeSet<(u64, u64)>>) -> io::Result<()> {
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
-    match std::str::from_utf8(name.as_bytes()).is_ok_and(|text| region_pid(text).is_some()) {
-        // Generations share a file. Removing a name takes nothing from another one.
-        true => file::check_ours(&data)?,
-        false => file::check_plain(&data)?,
+    match kind {
+        // Epochs share a file. Removing a name takes nothing from another one.
+        FileKind::Region { .. } | FileKind::ForValgrind { .. } => file::check_ours(&data)?,
+        _ => file::check_plain(&data)?,
     }
-    let is_made_by_us = match spool::pid_in(&name.to_string_lossy()) {
-        Some(_) => spool::starts_as_one(dir, name),
-        None => data.mode() & file::OURS != 0,
-    };
+    let is_spool = matches!(kind, FileKind::Spool { .. });
+    let is_made_by_us = if is_spool { spool::starts_as_one(dir, name) } else { data.mode() & file::OURS != 0 };
     if !is_made_by_us {
         return refuse("it is not marked as a file of libjitsym");
     }
     if process::is_alive(pid) {
         return refuse("a process with this pid lives");
     }
-    if file::is_locked(dir, name) || spool::is_locked_by_owner(dir, name) {
+    if file::is_locked(dir, name) || is_spool && spool::is_locked_by_owner(dir, name) {
         return refuse("a living process has locked it");
     }
     match used {
@@ -84,37 +84,11 @@ fn check(dir: &Dir, name: &OsStr, pid: u32, used: Option<&BTreeSet<(u64, u64)>>)
     }
 }
 
-/// The pid in the name of a map, a jitdump, a map or jitdump that is being rewritten, a region or a spool.
-fn pid_in(name: &OsStr) -> Option<u32> {
-    let text = std::str::from_utf8(name.as_bytes()).ok()?;
-    if let Some(pid) = spool::pid_in(text) {
-        return Some(pid);
-    }
-    if let Some(digits) = region_pid(text) {
-        return pid_of(digits);
-    }
-    let text = if text.starts_with('.') { file::name_from_new(text)? } else { text };
-    let between = |prefix, suffix| text.strip_prefix(prefix)?.strip_suffix(suffix);
-    pid_of(between("perf-", ".map").or_else(|| between("jit-", ".dump"))?)
-}
-
-/// The text of the pid in `jit-PID-N.so`, in `jit-PID-vN.so` for valgrind, and in `jitted-PID-rN.so` as in `/tmp`. N may be followed by a dot and the number of a
-/// generation, or an f and the pid of the process that has forked this one. (`jitted-PID-N.so` is what `perf inject` makes.)
-fn region_pid(text: &str) -> Option<&str> {
-    let text = text.strip_suffix(".so")?;
-    let (pid, rest) = match text.strip_prefix("jitted-") {
-        Some(text) => text.split_once("-r")?,
-        None => text.strip_prefix("jit-")?.split_once('-')?,
-    };
-    let is_number = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
-    let rest = rest.strip_prefix('v').filter(|rest| is_number(rest) && !text.starts_with("jitted-")).unwrap_or(rest);
-    let (number, generation) = rest.split_once('.').unwrap_or((rest, "1"));
-    (is_number(number) && is_number(generation.strip_prefix('f').unwrap_or(generation))).then_some(pid)
-}
-
-fn pid_of(digits: &str) -> Option<u32> {
-    let are_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|&pid: &u32| are_digits && pid > 0 && pid <= i32::MAX as u32)
+/// What a file of this name is, or is to replace. `None` if no process leaves such files.
+fn named(name: &OsStr) -> Option<(u32, FileKind)> {
+    // `perf inject` makes the other ones.
+    let parsed = parse(name).filter(|(_, kind)| !matches!(kind, FileKind::Injected { .. }));
+    parsed.or_else(|| replaced_by(name)).filter(|&(pid, _)| is_pid(pid))
 }
 
 #[cfg(test)]
@@ -122,74 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_the_exact_form_count() {
-        let good = [
-            "perf-17.map",
-            "jit-17.dump",
-            "jit-017.dump",
-            ".perf-17.map.new",
-            ".jit-17.dump.new",
-            ".perf-17.map.0123456789abcdef.new",
-            ".jit-017.dump.00000000000000ff.new",
-            "jitsym-17-2af-1c.spool",
-            "jit-17-0.so",
-            "jit-17-4711.so",
-            "jit-17-v4711.so",
-            "jit-17-0.1.so",
-            "jit-17-0.f4711.so",
-            "jitted-17-r0.f4711.so",
-            "jit-17-12.345.so",
-            "jitted-17-r0.so",
-            "jitted-17-r12.345.so",
-        ];
-        for name in good {
-            assert_eq!(pid_in(OsStr::new(name)), Some(17), "{name}");
+    fn only_files_that_processes_leave_count() {
+        for name in ["perf-17.map", "jit-017.dump", ".perf-17.map.new", "jitsym-17-2af-1c.spool", "jitted-17-r0.so"] {
+            assert_eq!(named(OsStr::new(name)).map(|(pid, _)| pid), Some(17), "{name}");
         }
-        let bad = [
-            "perf-17.map.bak",
-            "perf-+17.map",
-            "perf-.map",
-            "perf-0.map",
-            "perf-17a.map",
-            "xperf-17.map",
-            "perf-17.dump",
-            "perf-17.map.new",
-            "perf-17.map.0123456789abcdef",
-            ".perf-17.map.0123456789abcdef",
-            ".perf-17.map.0123456789abcde.new",
-            ".perf-17.map.0123456789ABCDEF.new",
-            ".perf-17.map.0123456789abcdef.0123456789abcdef.new",
-            ".perf-17.map",
-            "perf-99999999999.map",
-            "jitted-17-1.so",
-            "jitted-17-r.so",
-            "jitted-17-r1.so.so",
-            "jitted-x-r1.so",
-            "jitted-17-rr1.so",
-            "jit-17-r1.so",
-            "jit-17-v1.2.so",
-            "jit-17-vv1.so",
-            "jitted-17-rv1.so",
-            "jit-17.so",
-            "jit-17-.so",
-            "jit-17-1",
-            "jit-17-01.so",
-            "jit-17-+1.so",
-            "jit-17-1..so",
-            "jit-17-1.f.so",
-            "jit-17-1.ff2.so",
-            "jit-17-1.2.3.so",
-            "jit-17-1.x.so",
-            "jit-17-1-2.so",
-            "jit--17-1.so",
-            "jit-0-1.so",
-            "jit-17-99999999999.so",
-            ".jit-17-1.so.new",
-            "jitsym-17.spool",
-            "perf.data",
-        ];
-        for name in bad {
-            assert_eq!(pid_in(OsStr::new(name)), None, "{name}");
+        for name in ["jitted-17-1.so", "perf-0.map", ".jit-17-1.so.new", "perf.data"] {
+            assert_eq!(named(OsStr::new(name)), None, "{name}");
         }
     }
 }

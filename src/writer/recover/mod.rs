@@ -1,11 +1,11 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
-//! Recovery begins at the last round that the writer has committed. The jitdump is cut to its length at that round, and the map is
-//! rewritten. Then everything published but not consumed is applied as the writer would have done. The spool is removed last, so
-//! after an interrupted recovery another one begins again at the same place.
+//! Recovery begins at the last round that the writer has committed. It cuts the jitdump to its length at that round, and
+//! rewrites the map. Then it applies everything published but not consumed, as the writer would have done. It removes the spool
+//! last, so after an interrupted recovery another one begins again at the same place.
 //!
-//! A spool is the memory of a process that may have been killed because it went wild, or the work of somebody who wants to have
-//! files written to. So nothing in it is trusted. Nor is it mapped: a process that touches a mapping of a file that somebody cuts
+//! A spool is the memory of a process that may have been killed because it misbehaved. Or somebody made the spool to have files
+//! written. So nothing in it is trusted, and it is not mapped: a process that touches a mapping of a file that somebody cuts
 //! gets a signal.
 
 pub mod clean;
@@ -25,15 +25,16 @@ use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::own_fds;
 use crate::queue::record::EventKind;
+use crate::queue::spool::file::{list, SpoolFile};
 use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::Region;
+use crate::sys::owner::Owner;
 use crate::sys::process;
 use crate::sys::sort::sort;
-use crate::sys::spool::{list, Owner, SpoolFile};
 use crate::sys::thread;
 use crate::writer::Merge;
 use replay::{is_sound, Replay};
@@ -47,14 +48,14 @@ pub struct Report {
     pub records: u64,
     /// The steps that failed, and why.
     pub problems: Vec<String>,
-    /// The spool is still there, because another attempt may succeed.
+    /// Whether the spool is still there, because another attempt may succeed.
     pub kept: bool,
 }
 
-/// Spools with something to recover that are left alone by a session that does not ask for recovery. Each takes some MiB of
-/// memory: beyond this number the oldest are recovered all the same, or removed if no process is left that could.
+/// How many spools with unwritten records a session leaves alone that does not ask for recovery. Each takes some MiB of memory.
+/// Beyond this number the oldest are recovered anyway, or removed if no process is left that could recover them.
 const LEFT_ALONE: usize = 16;
-/// With less room than this in the directory every spool is recovered: a container's `/dev/shm` has twice as much.
+/// With less free space than this in the directory, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
 const ROOM: u64 = 32 << 20;
 
 /// How long to wait for another process that recovers a spool.
@@ -63,7 +64,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a session that opens waits for other processes' files, which may lie on a disk that hangs.
 const TIDY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Completes the files of this user's dead processes that have a spool in a directory, of those that are `wanted` by pid.
+/// Completes the files of this user's dead processes that have a spool in `dir` and whose pid is `wanted`.
 pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
     let mut reports = Vec::new();
     for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
@@ -81,9 +82,9 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. It removes empty
-/// spools. It also removes those of the programs that this process was before, if its own files are about to replace theirs, and
-/// completes their files elsewhere. What takes longer than a session may wait goes on by itself.
+/// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. Removes empty
+/// spools. Also handles spools of earlier programs of this process: removes a spool if the new files replace its files, and
+/// otherwise completes the files. If that takes too long for a session, it continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
@@ -95,13 +96,13 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
             Opened::Dead(dead) if listed.is_own && !all && dead.is_replaced_by(config) => dead.file.remove(),
             Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
             Opened::Dead(_) if listed.is_own => own.push(listed.path),
-            // Not held on to: somebody else may want to recover it.
+            // Not kept locked, because another process may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
             Opened::Locked | Opened::Other => {}
         }
     }
-    // Whose namespace it is cannot be told for sure: the kernel gives its number to another one later. So both kinds count.
+    // The namespace of a spool is not certain: the kernel may give its number to a later namespace. So both kinds count.
     let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
@@ -123,8 +124,8 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     }
 }
 
-/// Removes the spools of dead processes that have nothing in them to be written, such as those of forked children that have flushed and
-/// ended without running exit handlers.
+/// Removes the spools of dead processes that contain nothing unwritten, such as those of forked children that have flushed and
+/// ended without exit handlers.
 pub fn remove_empty(dir: &Path) {
     for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
         match Dead::open(&listed.path) {
@@ -134,7 +135,7 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools are too many: all, if they take the room that the next one needs.
+/// How many of `count` spools are too many: all of them, if they take the space that the next spool needs.
 fn excess(dir: &Path, count: usize) -> usize {
     if count == 0 {
         return 0;
@@ -164,18 +165,18 @@ fn remove_orphans(paths: &[PathBuf]) -> usize {
     removed
 }
 
-/// What a name that looks like a spool's stands for.
+/// What a file is whose name looks like a spool's.
 enum Opened {
     Dead(Dead),
     /// Its process lived in another mount namespace, where paths mean other files.
     Elsewhere(Dead),
-    /// That of a living process, or one that somebody else recovers.
+    /// A living process's spool, or a spool that somebody else recovers.
     Locked,
-    /// Somebody else's, or none.
+    /// Another user's file, or no spool.
     Other,
 }
 
-/// A spool of a dead process, locked.
+/// A locked spool of a dead process.
 struct Dead {
     file: SpoolFile,
     /// A copy of the header and the directory.
@@ -186,9 +187,9 @@ struct Dead {
     backed: u64,
 }
 
-/// A copy of a chunk, or of its head alone.
+/// A copy of a chunk, or only of its head.
 struct Copied {
-    /// Owns what `chunk` names.
+    /// Owns the memory to which `chunk` points.
     _memory: Region,
     chunk: Chunk,
 }
@@ -206,7 +207,7 @@ impl Dead {
         }
     }
 
-    /// As `open`, with some patience: the process that has it locked is most likely done in a moment.
+    /// As `open`, but waits: the process that has the spool locked is most likely done soon.
     fn wait_for(path: &Path) -> Opened {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -226,12 +227,12 @@ impl Dead {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return None,
             Ok(()) if magic != [0; 8] => {}
             _ => {
-                // Its process was killed while it made it.
+                // Its process was killed while it made the spool.
                 file.remove();
                 return None;
             }
         }
-        // One of another version is for the program of that version.
+        // A spool of another version is left to a program of that version.
         let (owner, units) = read_description(file.file())?;
         if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len || header_len(units) as u64 > backed {
             return None;
@@ -240,13 +241,13 @@ impl Dead {
         Some(Dead { file, header, owner, units, backed })
     }
 
-    /// Whether everything in it is in the files. Looks at the heads of the chunks only: a session that starts has no time.
+    /// Whether all its records are in the files. Reads only the heads of the chunks, because a session that starts has no time.
     fn is_empty(&self) -> bool {
         !self.header.state().map_is_stale
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
     }
 
-    /// Whether a session of this process writes all the files of this one from scratch.
+    /// Whether a session with these options writes all the files of this spool from scratch.
     fn is_replaced_by(&self, config: &Config) -> bool {
         let (state, files) = (self.header.state(), self.header.files().unwrap_or_default());
         let is_in = |path: &[u8], dir: &Path| Path::new(OsStr::from_bytes(path)).parent() == Some(dir);
@@ -256,7 +257,7 @@ impl Dead {
         map && dump
     }
 
-    /// Where in the file chunks begin, and how much room they have.
+    /// Where chunks begin in the file, and how much room they have.
     fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let units = self.units;
         let directory = self.header.directory(units);
@@ -278,10 +279,10 @@ impl Dead {
         })
     }
 
-    /// A copy of the first `len` bytes of a chunk, if there is anything in it to be read.
+    /// A copy of the first `len` bytes of a chunk, if the chunk has unread records.
     fn read_chunk(&self, offset: u64, room: usize, len: usize) -> io::Result<Option<Copied>> {
         match self.try_to_read_chunk(offset, room, len) {
-            // Somebody has cut the spool: what is not there will not come.
+            // Somebody has cut the spool, so the missing bytes will never come.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             result => result,
         }
@@ -299,7 +300,7 @@ impl Dead {
             return Ok(None);
         }
         if len > HEAD {
-            // Somebody may have changed it since it was read first.
+            // Somebody may have changed the chunk since its head was read first.
             if chunk.size() != len {
                 return Ok(None);
             }
@@ -312,15 +313,15 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // The next announcement takes the place of the one by which this was known.
+            // Noted, because the next announcement overwrites the announcement from which this is known.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long and have little memory, but a copy of it is not sparse. So no more is read than its owner has
-        // paid for.
+        // A sparse file may be long and have little memory, but a copy of it is not sparse. So at most as much is read as the
+        // file has memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -348,7 +349,7 @@ impl Dead {
         report
     }
 
-    /// Whether the file of a sink has its name.
+    /// Whether the file at a sink's path is this one.
     fn has_name(&self, sink: Sinks, identity: Identity) -> bool {
         let Some(files) = self.header.files() else { return false };
         let path = if sink == Sinks::MAP { files.map_path } else { files.dump_path };
@@ -357,14 +358,14 @@ impl Dead {
         found.is_some_and(|found| found == identity)
     }
 
-    /// Whether a recovery that was interrupted has done all but remove the spool. Where there is a jitdump it is begun again.
+    /// Whether an interrupted recovery has done everything except removing the spool. With a jitdump the recovery is repeated.
     fn is_completed(&self) -> bool {
         let is_alone = self.header.state().dump.is_none();
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Notes in the spool which file is about to replace the map: if this recovery is interrupted, or fails, the next one knows it, and
-    /// the file that is there now.
+    /// Notes in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next one knows
+    /// that file and the present file.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
@@ -374,7 +375,7 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // Without it the next recovery leaves the file alone, which is complete by then unless this one is interrupted.
+        // Without the note the next recovery leaves the file alone. That file is complete, unless this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
@@ -386,7 +387,7 @@ impl Dead {
         };
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
-        // In the order of time; of the same time, in the order in which the chunks were begun.
+        // In the order of time. At the same time, in the order in which the chunks were begun.
         let mut order: Vec<_> = copies.iter().enumerate().map(|(at, copied)| (copied.chunk.serial(), at)).collect();
         sort(&mut order);
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
@@ -412,13 +413,13 @@ impl Dead {
     }
 }
 
-/// Whether a spool is that of a process which could be seen here, and is dead.
+/// Whether a spool is that of a dead process that would be visible here if it lived.
 fn is_dead_ones(path: &Path) -> bool {
     let described = SpoolFile::open_to_look(path).ok().and_then(|file| read_description(&file));
     described.is_some_and(|(owner, _)| owner.is_visible() && !owner.is_visibly_alive())
 }
 
-/// Reads whose spool a file is, and of how many units.
+/// Reads which process a spool belongs to, and how many units it has.
 fn read_description(file: &File) -> Option<(Owner, usize)> {
     HeaderCopy::read(file, 0)?.description()
 }

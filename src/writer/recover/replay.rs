@@ -1,4 +1,4 @@
-//! What the writer of a dead process would have done with the records that it did not come to.
+//! Applies the records of a dead process that its writer did not read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use crate::registry::{Live, Stored};
 use crate::sink::{Announce, Round};
 use crate::writer::Applier;
 
-/// Sizes are below this, as the registry wants them.
+/// Sizes are below this, as the registry requires.
 const TOO_LARGE: u64 = 1 << 32;
 
-/// The value before the first id. Slots begin with 0, and none is used twice.
+/// The value before the first id. Slots begin with 0, and no slot is used twice.
 const BEFORE_IDS: u64 = (1 << 32) - 1;
 
 /// See the module's description.
 pub struct Replay {
     applier: Applier,
-    /// The replay gives code its own ids, because code that was read from the files no longer has any.
+    /// The replay gives code its own ids, because code that was read from the files no longer has an id.
     last_id: u64,
     /// The last id of code that is known from the files.
     last_from_files: u64,
-    /// Our ids for those of the dead process.
+    /// The replay's ids for those of the dead process.
     ids: BTreeMap<u64, u64>,
-    /// A file that could not be taken over may be there another time.
+    /// Whether a file could not be taken over, but may be there at another attempt.
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read, so that something may be missing.
     unread: Option<String>,
-    /// There was no memory for something.
+    /// Whether there was too little memory.
     is_short: bool,
 }
 
 impl Replay {
-    /// Takes over the files. What cannot be taken over is described in `problems`. `search`: what is in the jitdump matters too.
-    /// `may_be_locked`: the process that has locked a file does not have this pid.
+    /// Takes over the files, and adds to `problems` what cannot be taken over. `search`: also reads what is in the jitdump.
+    /// `may_be_locked`: a lock on a file may be held by a process with another pid.
     pub fn new(
         status: Arc<Status>,
         files: &Files,
@@ -63,7 +63,7 @@ impl Replay {
             is_short: false,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
-            // As live: whether it is, nobody knows any more, and bytes with live code are not free.
+            // As live code: nobody knows any more whether it is live, and bytes with live code are not free.
             if size < TOO_LARGE {
                 replay.know(&Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }, name);
             }
@@ -86,13 +86,13 @@ impl Replay {
         }
     }
 
-    /// An id with the next slot.
+    /// A new id, with the next slot.
     fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// Takes note of all code that is in the jitdump: a move copies the group from there.
+    /// Takes note of all code that is in the jitdump. A move copies the group from there.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.applier.sinks.dump() {
@@ -113,7 +113,7 @@ impl Replay {
         }
     }
 
-    /// Takes over one record, which is sound.
+    /// Applies one record, which is sound.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         event.id = self.our_id(event);
         if event.kind == EventKind::Move && !self.is_sound_move(event) {
@@ -127,7 +127,7 @@ impl Replay {
         self.applier.notices.clear();
     }
 
-    /// Whether code that is known can have been moved as this says.
+    /// Whether known code can have been moved as this event says.
     fn is_sound_move(&self, event: &Event) -> bool {
         let has_code = event.has(flag::HAS_CODE);
         let Some(live) = self.applier.registry.get(event.id) else { return !has_code };
@@ -137,7 +137,7 @@ impl Replay {
             && (!has_code || live.size == u64::from(event.body_len))
     }
 
-    /// Our id for the code that an event is about.
+    /// The replay's id for the code that an event is about.
     fn our_id(&mut self, event: &Event) -> u64 {
         if event.kind == EventKind::Load {
             let id = self.new_id();
@@ -146,7 +146,7 @@ impl Replay {
         }
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
-            // It was registered in an earlier round; or it was overwritten, if what is there is newer than the files.
+            // The code was registered in an earlier round. Or it was overwritten, if the code there is newer than the files.
             let found = self.applier.registry.id_at(event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
             return found.unwrap_or_default();
@@ -154,8 +154,8 @@ impl Replay {
         known.unwrap_or_default()
     }
 
-    /// Writes everything. Returns how many records that were, or why it could not be done. `announce` is told of a file
-    /// before it replaces the map.
+    /// Writes everything. Returns how many records were written, or why that failed. `announce` is told of a file before the
+    /// file replaces the map.
     pub fn finish(mut self, announce: Announce<'_>) -> Result<u64, String> {
         if self.is_short {
             return Err("no memory for all that the files are to have".into());
@@ -182,7 +182,8 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
     addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
 }
 
-/// Whether an event of a dead process makes sense, with its body. (Of a move only as far as can be known without its code.)
+/// Whether an event of a dead process makes sense, with its body. (A move is checked only as far as that works without its
+/// code.)
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         EventKind::Load => {
@@ -208,7 +209,7 @@ mod tests {
     use crate::format::jitdump::Group;
     use crate::sys::clock::Clock;
 
-    /// Whether what is laid down for such code is taken.
+    /// Whether the record of such code is accepted.
     fn is_taken(addr: u64, size: u64, flags: u8) -> bool {
         let group =
             Group { pid: 1, tid: 1, index: 1, addr, size, name: b"name", lines: Lines::Rows(&[]), unwind: None };
@@ -247,7 +248,7 @@ mod tests {
             unread: None,
             is_short: false,
         };
-        // There is no file.
+        // The file does not exist.
         replay.search_dump();
         assert!(replay.finish(&|_, _| {}).is_err_and(|why| why.starts_with("cannot read")));
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::RawHeader;
 
 use super::{rules, Finding, Kind, Place, Report, Rule};
@@ -27,22 +28,17 @@ pub(super) fn check(kind: Kind, file: &[u8], facts: &Facts, report: &mut dyn Rep
     // The name of a region's file is in the mapping, where readers find it.
     if let Some(path) = facts.path.as_ref().filter(|_| !facts.copied && kind != Kind::Region) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let (prefix, suffix) = match kind {
-            Kind::Jitdump => ("jit-", ".dump"),
-            Kind::PerfMap | Kind::Region => ("perf-", ".map"),
-        };
-        let digits = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
-        let digits = digits.filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
-        let header = RawHeader::read(file).filter(|_| kind == Kind::Jitdump);
-        match (digits, header) {
-            (None, _) => {
+        match (parse(&name), kind) {
+            (Some((pid, FileKind::Jitdump { .. })), Kind::Jitdump) => {
+                if let Some(header) = RawHeader::read(file).filter(|header| header.pid != pid) {
+                    found(&rules::DUMP_NAME_PID, format!("the header is of process {}", header.pid));
+                }
+            }
+            (Some((_, FileKind::PerfMap)), Kind::PerfMap) => {}
+            _ => {
                 let rule = if kind == Kind::Jitdump { &rules::DUMP_NAME } else { &rules::MAP_NAME };
                 found(rule, format!("the name is {name:?}"));
             }
-            (Some(digits), Some(header)) if digits.parse() != Ok(header.pid) => {
-                found(&rules::DUMP_NAME_PID, format!("the header is of process {}", header.pid));
-            }
-            _ => {}
         }
         if path.parent() != Some(Path::new(TMP)) {
             let rule = if kind == Kind::Jitdump { &rules::DUMP_DIR } else { &rules::MAP_DIR };

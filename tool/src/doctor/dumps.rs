@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use jitsym::format::arch::ELF_MACHINE;
+use jitsym::format::file_names::FileKind;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
 use super::broken::Broken;
@@ -14,6 +15,7 @@ use super::{machine, Rank, Report, RECORD};
 use crate::check::{check, Facts};
 use crate::open;
 use crate::record::contents::{open_dump, Contents, Dump};
+use crate::record::script::of_path;
 use crate::text::shortened;
 
 /// Larger files are not gone through.
@@ -162,9 +164,9 @@ const NEAR: usize = 64;
 
 /// The jitdump that `DIR/jitted-PID-INDEX.so` is made of.
 pub fn jitdump_of(object: &str) -> Option<String> {
-    let (dir, name) = object.rsplit_once('/')?;
-    let (pid, _) = name.strip_prefix("jitted-")?.split_once('-')?;
-    Some(format!("{dir}/jit-{pid}.dump"))
+    let (dir, _) = object.rsplit_once('/')?;
+    let Some((pid, FileKind::Injected { .. })) = of_path(object) else { return None };
+    Some(format!("{dir}/{}", FileKind::Jitdump { zeros: 0 }.name(pid)))
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use jitsym::format::file_names::{parse, FileKind};
+
 use super::producers::{self, Hidden};
 use super::{debuggers, machine, published, size, strays, Rank, Report};
 use crate::record::command_line;
@@ -32,17 +34,17 @@ pub struct Seen {
 
 impl Seen {
     fn add(&mut self, path: &str, executable: bool, bytes: u64) {
-        let name = file_name(path);
-        if name.starts_with("libjitsym.so") {
+        let parsed = parse(file_name(path));
+        if file_name(path).starts_with("libjitsym.so") {
             self.library = true;
         } else if jitdump_pid(path).is_some() {
             let set = if executable { &mut self.markers } else { &mut self.unmarked };
             set.insert(path.into());
-        } else if name.starts_with("perf-") && name.ends_with(".map") {
+        } else if matches!(parsed, Some((_, FileKind::PerfMap))) {
             self.maps.insert(path.into());
         } else if is_region(path) {
             self.regions.insert(path.into());
-        } else if name.starts_with("jitsym-") && name.ends_with(".spool") {
+        } else if matches!(parsed, Some((_, FileKind::Spool { .. }))) {
             self.spools.insert(path.into());
         } else if (path.is_empty() || path.starts_with("[anon") || path.starts_with("/memfd:")) && executable {
             self.memory += bytes;

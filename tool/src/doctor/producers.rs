@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use jitsym::format::file_names::FileKind;
+
 use super::{Rank, Report};
 use crate::check::{self, rules, Finding};
 use crate::open;
@@ -68,7 +70,7 @@ const MOST: u64 = 1 << 20;
 
 /// The perf map of a process, wherever it lies.
 fn map_of(pid: u32, proc: &Path) -> [PathBuf; 2] {
-    let name = format!("tmp/perf-{pid}.map");
+    let name = format!("tmp/{}", FileKind::PerfMap.name(pid));
     [Path::new("/").join(&name), proc.join(format!("{pid}/root")).join(name)]
 }
 

@@ -7,11 +7,12 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use jitsym::format::file_names::FileKind;
 use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
 
 use super::children;
 use super::perf::Perf;
-use super::script::{self, is_memory, is_region, jitdump_pid, Mapping};
+use super::script::{self, is_memory, is_region, jitdump_pid, of_path, Mapping};
 use crate::doctor::producers::Hidden;
 use crate::open;
 
@@ -46,7 +47,7 @@ impl Process {
             set.insert(path);
         } else if is_region(&path) {
             self.regions.insert(path);
-        } else if script::file_name(&path).starts_with("jitted-") {
+        } else if matches!(of_path(&path), Some((_, FileKind::Injected { .. }))) {
             self.injected.push((mapping.start, mapping.size, path));
         } else if script::file_name(&path).starts_with("libjitsym.so") {
             self.library = true;

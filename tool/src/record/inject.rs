@@ -14,6 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use jitsym::format::file_names::copies_of;
+
 use super::contents::Contents;
 use super::perf::Perf;
 use super::{command_line, data, packed, script};
@@ -38,7 +40,7 @@ impl Copies {
 
     /// Copies an open jitdump to a directory of its own. `out` is where the recording goes.
     pub fn add(&mut self, pid: u32, path: &str, file: &File, out: &Path) -> io::Result<()> {
-        let start = format!("jitted-{pid}-");
+        let start = copies_of(pid);
         let dir = PrivateDir::new(Path::new(DIR), &start)
             .or_else(|_| PrivateDir::new(&std::path::absolute(out.parent().unwrap_or(Path::new("")))?, &start))?;
         let to = dir.path().join(script::file_name(path));

@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead};
 
+use jitsym::format::file_names::{parse, FileKind};
+
 /// The fields that are asked for. The command's name is not among them, because it may hold anything.
 pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 
@@ -77,17 +79,22 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a file of that name is one that libjitsym writes for a region: `jit-PID-N.so`, or `jitted-PID-rN.so` in /tmp.
+/// Whether a file of that name is one that libjitsym writes for a region.
 pub fn is_region(path: &str) -> bool {
-    let name = file_name(path.strip_suffix(" (deleted)").unwrap_or(path));
-    let injected = name.strip_prefix("jitted-").and_then(|rest| rest.split_once('-'));
-    name.ends_with(".so") && (name.starts_with("jit-") || injected.is_some_and(|(_, rest)| rest.starts_with('r')))
+    matches!(of_path(path), Some((_, FileKind::Region { .. } | FileKind::ForValgrind { .. })))
+}
+
+/// Whose file lies at a path, and what it is, also if it has been removed since.
+pub fn of_path(path: &str) -> Option<(u32, FileKind)> {
+    parse(file_name(path.strip_suffix(" (deleted)").unwrap_or(path)))
 }
 
 /// The number in `jit-NUMBER.dump`, which is what perf takes for a jitdump.
 pub fn jitdump_pid(path: &str) -> Option<u32> {
-    let digits = file_name(path).strip_prefix("jit-")?.strip_suffix(".dump")?;
-    digits.parse().ok()
+    match parse(file_name(path))? {
+        (pid, FileKind::Jitdump { .. }) => Some(pid),
+        _ => None,
+    }
 }
 
 /// Whether a mapping has no file, as perf names it.
@@ -110,9 +117,9 @@ impl Frame {
             Kind::Kernel
         } else if is_region(object) {
             Kind::Region
-        } else if name.starts_with("jitted-") && name.contains(".so") {
+        } else if matches!(of_path(object), Some((_, FileKind::Injected { .. }))) {
             Kind::Injected
-        } else if object.starts_with("[JIT]") || (name.starts_with("perf-") && name.ends_with(".map")) {
+        } else if object.starts_with("[JIT]") || matches!(of_path(object), Some((_, FileKind::PerfMap))) {
             // perf calls it so as soon as it has looked for a map, found or not.
             if self.symbol.is_some() {
                 Kind::Map

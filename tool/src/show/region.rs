@@ -3,26 +3,30 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
+use jitsym::format::file_names::{parse, FileKind};
+
 use super::block::{self, Column, Lines};
 use super::cfi::row_text;
 use super::picture::{self, Block, Look};
 use super::stat::{top, Sizes};
 use super::{machine_name, Dump};
 use crate::check::Facts;
-use crate::region::{generation, Region};
+use crate::region::Region;
 use crate::text::printable;
 
 /// What the file is, and which other generations lie beside it.
 fn head(region: &Region, facts: &Facts) -> String {
     let machine = machine_name(region.machine);
     let name = facts.path.as_deref().and_then(|path| path.file_name()?.to_str());
-    let Some((pid, number, this)) = name.and_then(generation) else {
+    let Some((pid, FileKind::Region { number, epoch, parent, .. })) = name.and_then(parse) else {
         return format!("ELF file, machine {} ({machine})", region.machine);
     };
     let dir = facts.path.as_deref().and_then(|path| path.parent());
     let names = dir.and_then(|dir| std::fs::read_dir(dir).ok()).into_iter().flatten().flatten();
-    let is_sibling = |name: &str| generation(name).is_some_and(|(other, region, _)| (other, region) == (pid, number));
-    let count = names.filter(|entry| entry.file_name().to_str().is_some_and(is_sibling)).count();
+    let is_sibling =
+        |(of, kind)| of == pid && matches!(kind, FileKind::Region { number: other, .. } if other == number);
+    let count = names.filter(|entry| parse(entry.file_name()).is_some_and(is_sibling)).count();
+    let this = if parent > 0 { format!("f{parent}") } else { epoch.to_string() };
     let count = if count > 1 { format!(" of {count}") } else { String::new() };
     format!("region {number} of process {pid}, generation {this}{count}, machine {} ({machine})", region.machine)
 }

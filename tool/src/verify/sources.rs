@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::{frame_load, id};
 use jitsym_step::{Mapping, Tid};
@@ -15,7 +16,7 @@ use memmap2::MmapMut;
 use super::code::{Book, Piece};
 use super::pattern::Patterns;
 use crate::check::frames::{code_of, Rows};
-use crate::region::{generation, Region};
+use crate::region::Region;
 use crate::tables::{readable, TableReader, Target};
 use crate::text::printable;
 
@@ -62,13 +63,12 @@ fn file_name(path: &Path) -> &str {
 
 /// Whether a mapping is the marker of a jitdump.
 fn is_dump(mapping: &Mapping) -> bool {
-    let name = file_name(&mapping.path);
-    name.starts_with("jit-") && name.ends_with(".dump")
+    matches!(parse(file_name(&mapping.path)), Some((_, FileKind::Jitdump { .. })))
 }
 
 /// Whether a mapping is code in the file of a region.
 pub fn is_region(mapping: &Mapping) -> bool {
-    generation(file_name(&mapping.path)).is_some()
+    matches!(parse(file_name(&mapping.path)), Some((_, FileKind::Region { .. })))
 }
 
 /// Reads a file, of which no more than what was written takes time and memory: a region's is as long as the memory, and begins with a

@@ -144,7 +144,8 @@ fn nothing_acts_on_a_terminal() {
     let region = write("jit-7-0.so", "x");
     let mut process = Command::new("python3");
     process.args(["-c", "import mmap, sys\nfile = open(sys.argv[1], 'rb')\nit = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nprint(flush=True)\nsys.stdin.read()"]);
-    let named = dir.join(format!("jit-{BAD}-0.so"));
+    let named = path("named").join("jit-7-0.so");
+    std::fs::create_dir(path("named")).expect("directory");
     std::fs::rename(region, &named).expect("rename");
     let mut process = process.arg(&named).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
     BufReader::new(process.stdout.take().expect("output")).read_line(&mut String::new()).expect("line");

@@ -24,21 +24,6 @@ pub struct Layout {
     pub has_object_above: bool,
 }
 
-impl Layout {
-    /// That of memory: where the file's first byte and the code are mapped, how long the code is and may become, and its tables.
-    pub fn of_memory(
-        base: u64,
-        start: u64,
-        (text_len, text_room): (u64, u64),
-        tables: &Range<u64>,
-        is_private: bool,
-    ) -> Layout {
-        let (tables, tables_len) = (tables.start - base, tables.end - tables.start);
-        let has_object_above = false;
-        Layout { text: start - base, text_len, text_room, tables, tables_len, is_private, has_object_above }
-    }
-}
-
 /// The room for `.eh_frame`, and for each of the two search tables.
 pub(super) fn split(begin: u64, len: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
     let hdr = len / (HDR_SHARE + 2) / 16 * 16;

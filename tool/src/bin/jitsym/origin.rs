@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 use jitsym_tool::kind::Kind;
 use jitsym_tool::open;
@@ -63,13 +64,10 @@ fn boot() -> Option<(SystemTime, Duration)> {
 
 /// The same bytes are in `/tmp` under a name that readers look for.
 fn has_original(path: &Path, bytes: &[u8]) -> bool {
-    let usual = |name: &str| {
-        let number = |start, end| name.strip_prefix(start)?.strip_suffix(end)?.parse::<u32>().ok();
-        number("jit-", ".dump").or_else(|| number("perf-", ".map")).is_some()
-    };
+    let usual = |name| matches!(parse(name), Some((_, FileKind::Jitdump { .. } | FileKind::PerfMap)));
     fs::read_dir("/tmp").into_iter().flatten().flatten().any(|entry| {
         let other = entry.path();
-        entry.file_name().to_str().is_some_and(usual)
+        usual(entry.file_name())
             && other != path
             && entry.metadata().is_ok_and(|data| data.is_file() && data.len() == bytes.len() as u64)
             && open::named(&other).and_then(|file| open::read(&file)).is_ok_and(|there| there == bytes)

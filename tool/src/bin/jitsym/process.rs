@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use jitsym::format::file_names::{parse, FileKind};
 use jitsym_tool::record::watch;
 
 /// Whether there is a process with this pid.
@@ -52,15 +53,11 @@ fn mapped(pid: u32) -> Vec<PathBuf> {
 }
 
 fn is_dump_or_region(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("jit") && (name.ends_with(".dump") || name.ends_with(".so"))
+    let is_one = |(_, kind): (_, _)| !matches!(kind, FileKind::PerfMap | FileKind::Spool { .. });
+    path.file_name().and_then(parse).is_some_and(is_one)
 }
 
 fn is_of(path: &Path, pid: u32) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let region = |start: String| name.starts_with(&start) && name.ends_with(".so");
-    name == format!("perf-{pid}.map")
-        || name.strip_prefix("jit-").is_some_and(|rest| rest.trim_start_matches('0') == format!("{pid}.dump"))
-        || region(format!("jit-{pid}-"))
-        || region(format!("jitted-{pid}-r"))
+    let is_one = |(of, kind)| of == pid && !matches!(kind, FileKind::Spool { .. } | FileKind::Injected { .. });
+    path.file_name().and_then(parse).is_some_and(is_one)
 }

@@ -155,8 +155,9 @@ impl Region {
 
     /// One with the least room for tables.
     fn with_least_tables() -> Region {
-        let tables = 2 << 20..(2 << 20) + RegionFile::tables_room(4096);
-        let layout = Layout::of_memory(0, PAGE, (1 << 20, 1 << 20), &tables, false);
+        let (text_len, text_room, tables, tables_len) = (1 << 20, 1 << 20, 2 << 20, RegionFile::tables_room(4096));
+        let (is_private, has_object_above) = (false, false);
+        let layout = Layout { text: PAGE, text_len, text_room, tables, tables_len, is_private, has_object_above };
         let file = RegionFile::create(Arc::new(Held::new(unnamed()).unwrap()), layout).unwrap();
         Region { file, truth: BTreeMap::new() }
     }

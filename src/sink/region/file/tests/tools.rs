@@ -139,8 +139,9 @@ fn plain(frames: &str) -> String {
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
-    let tables = 0x40000..0x40000 + RegionFile::tables_room(0x4000);
-    let layout = Layout::of_memory(0, 0, (0x4000, 0x4000), &tables, true);
+    let (text_len, text_room, tables, tables_len) = (0x4000, 0x4000, 0x40000, RegionFile::tables_room(0x4000));
+    let (is_private, has_object_above) = (true, false);
+    let layout = Layout { text: 0, text_len, text_room, tables, tables_len, is_private, has_object_above };
     let mut file = RegionFile::create(Arc::new(Held::new(live.create()).unwrap()), layout).unwrap();
     let named = |path| {
         let symbols = tool("readelf", &["-sW"], path);

@@ -1,0 +1,270 @@
+//! The names of the files that the library and `perf inject` make. Each kind of name is printed and parsed here alone.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Write};
+
+/// How many names there are for the jitdumps of a process: each copy of the library in it has a separate one.
+pub const JITDUMPS: usize = 10;
+
+/// What a file is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileKind {
+    /// `perf-PID.map`
+    PerfMap,
+    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number. So leading zeros make another name
+    /// for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
+    Jitdump { zeros: usize },
+    /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow, or `.fPARENT` in a file
+    /// that was made when this process was forked; 0 for none.
+    Region { number: u32, begins_at_code: bool, epoch: u32, parent: u32 },
+    /// `jit-PID-vN.so`, which valgrind reads.
+    ForValgrind { number: u32 },
+    /// `jitsym-PID-START-MADE.spool`: when the process was started, and when the spool was made.
+    Spool { start: u64, made: u64 },
+    /// `jitted-PID-INDEX.so`, which `perf inject` makes of a function in a jitdump.
+    Injected { index: u64 },
+}
+
+impl FileKind {
+    /// The name of such a file of a process.
+    pub fn name(self, pid: u32) -> String {
+        let mut name = String::new();
+        // Writing to a string does not fail.
+        let _ = self.put(&mut name, pid);
+        name
+    }
+
+    fn put(self, out: &mut impl Write, pid: u32) -> fmt::Result {
+        match self {
+            FileKind::PerfMap => write!(out, "perf-{pid}.map"),
+            FileKind::Jitdump { zeros } => {
+                out.write_str("jit-")?;
+                (0..zeros).try_for_each(|_| out.write_str("0"))?;
+                write!(out, "{pid}.dump")
+            }
+            FileKind::Region { number, begins_at_code, epoch, parent } => {
+                let (first, letter) = if begins_at_code { ("jitted", "r") } else { ("jit", "") };
+                write!(out, "{first}-{pid}-{letter}{number}")?;
+                if epoch > 0 {
+                    write!(out, ".{epoch}")?;
+                }
+                if parent > 0 {
+                    write!(out, ".f{parent}")?;
+                }
+                out.write_str(".so")
+            }
+            FileKind::ForValgrind { number } => write!(out, "jit-{pid}-v{number}.so"),
+            FileKind::Spool { start, made } => write!(out, "jitsym-{pid}-{start:x}-{made:x}.spool"),
+            FileKind::Injected { index } => write!(out, "jitted-{pid}-{index}.so"),
+        }
+    }
+}
+
+/// Whose file has this name, and what it is. `None` unless exactly this name is printed for that.
+pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
+    let text = name.as_ref().to_str()?;
+    let (pid, kind) = split(text)?;
+    let mut rest = Rest(text);
+    let is_printed = kind.put(&mut rest, pid).is_ok() && rest.0.is_empty();
+    is_printed.then_some((pid, kind))
+}
+
+/// The text that is still to be printed.
+struct Rest<'a>(&'a str);
+
+impl Write for Rest<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.0 = self.0.strip_prefix(part).ok_or(fmt::Error)?;
+        Ok(())
+    }
+}
+
+/// Whether there can be such a process: Linux has no other pids.
+pub fn is_pid(number: u32) -> bool {
+    (1..=i32::MAX as u32).contains(&number)
+}
+
+/// The parts of a name, which may have other digits and letters than are printed.
+fn split(text: &str) -> Option<(u32, FileKind)> {
+    let (first, rest) = text.split_once('-')?;
+    let (rest, extension) = rest.rsplit_once('.')?;
+    let (pid, rest) = rest.split_once('-').unwrap_or((rest, ""));
+    let kind = match (first, extension) {
+        ("perf", "map") => FileKind::PerfMap,
+        ("jit", "dump") => FileKind::Jitdump { zeros: pid.len() - pid.trim_start_matches('0').len() },
+        ("jitsym", "spool") => {
+            let (start, made) = rest.split_once('-')?;
+            let time = |digits| u64::from_str_radix(digits, 16).ok();
+            FileKind::Spool { start: time(start)?, made: time(made)? }
+        }
+        ("jit", "so") if rest.starts_with('v') => FileKind::ForValgrind { number: rest[1..].parse().ok()? },
+        ("jitted", "so") if !rest.starts_with('r') => FileKind::Injected { index: rest.parse().ok()? },
+        ("jit" | "jitted", "so") => {
+            let rest = rest.trim_start_matches('r');
+            let (number, last) = rest.split_once('.').unwrap_or((rest, "0"));
+            let (digits, is_of_child) = last.strip_prefix('f').map_or((last, false), |digits| (digits, true));
+            let (number, last) = (number.parse().ok()?, digits.parse().ok()?);
+            let (epoch, parent) = if is_of_child { (0, last) } else { (last, 0) };
+            FileKind::Region { number, begins_at_code: first == "jitted", epoch, parent }
+        }
+        _ => return None,
+    };
+    Some((pid.parse().ok()?, kind))
+}
+
+/// The name of a new file that is to replace the map or jitdump of this name: hidden, because readers take it for neither.
+pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
+    let random = random.map_or(String::new(), |random| format!(".{random:016x}"));
+    [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()
+}
+
+/// The map or jitdump that a file of this name is to replace.
+pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
+    let text = name.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
+    let (of, random) = match text.rsplit_once('.').map(|(of, random)| (of, u64::from_str_radix(random, 16))) {
+        Some((of, Ok(random))) => (of, Some(random)),
+        _ => (text, None),
+    };
+    let can_be = |(_, kind): &_| matches!(kind, FileKind::PerfMap | FileKind::Jitdump { .. });
+    parse(of).filter(can_be).filter(|_| replacement_of(of.as_ref(), random) == name)
+}
+
+/// The beginning of the name of a directory in which `jitsym record` has copies of a process's jitdumps. Six letters or digits follow.
+pub fn copies_of(pid: u32) -> String {
+    format!("jitted-{pid}-")
+}
+
+/// The process that a directory of this name has copies of.
+pub fn copied_pid(name: &str) -> Option<u32> {
+    let (start, random) = name.split_at_checked(name.len().checked_sub(6)?)?;
+    let pid = start.strip_prefix("jitted-")?.strip_suffix('-')?.parse().ok()?;
+    (start == copies_of(pid) && is_pid(pid) && random.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_printed_are_parsed() {
+        let region = |number, begins_at_code, epoch, parent| FileKind::Region { number, begins_at_code, epoch, parent };
+        let all = [
+            ("perf-17.map", FileKind::PerfMap),
+            ("jit-17.dump", FileKind::Jitdump { zeros: 0 }),
+            ("jit-00017.dump", FileKind::Jitdump { zeros: 3 }),
+            ("jit-00000000000017.dump", FileKind::Jitdump { zeros: 12 }),
+            ("jit-17-0.so", region(0, false, 0, 0)),
+            ("jit-17-12.345.so", region(12, false, 345, 0)),
+            ("jit-17-0.f4711.so", region(0, false, 0, 4711)),
+            ("jitted-17-r4711.so", region(4711, true, 0, 0)),
+            ("jitted-17-r12.345.so", region(12, true, 345, 0)),
+            ("jitted-17-r0.f4711.so", region(0, true, 0, 4711)),
+            ("jit-17-v4711.so", FileKind::ForValgrind { number: 4711 }),
+            ("jitsym-17-2af-1c.spool", FileKind::Spool { start: 0x2af, made: 0x1c }),
+            ("jitted-17-1099511627776.so", FileKind::Injected { index: 1 << 40 }),
+        ];
+        for (text, kind) in all {
+            assert_eq!((parse(text), &*kind.name(17)), (Some((17, kind)), text));
+        }
+    }
+
+    #[test]
+    fn other_names_are_not() {
+        let bad = [
+            "perf-17.map.bak",
+            "perf-+17.map",
+            "perf-017.map",
+            "perf-.map",
+            "perf-17a.map",
+            "xperf-17.map",
+            "perf-17.dump",
+            "perf-17.map.new",
+            "perf-17.map.0123456789abcdef",
+            ".perf-17.map",
+            "perf-99999999999.map",
+            "perf.data",
+            "jit-.dump",
+            "jit-0.dump",
+            "jit-elsewhere.dump",
+            "jit-17-1.dump",
+            "jit-17-0.0.so",
+            "jit-17-0.f0.so",
+            "jitted-17-r.so",
+            "jitted-17-r1.so.so",
+            "jitted-x-r1.so",
+            "jitted-17-rr1.so",
+            "jit-17-r1.so",
+            "jit-17-v1.2.so",
+            "jit-17-vv1.so",
+            "jitted-17-v1.so",
+            "jitted-17-rv1.so",
+            "jit-17.so",
+            "jit-17-.so",
+            "jit-17-1",
+            "jit-17-01.so",
+            "jit-17-+1.so",
+            "jit-17-1..so",
+            "jit-17-1.f.so",
+            "jit-17-1.ff2.so",
+            "jit-17-1.2.3.so",
+            "jit-17-1.x.so",
+            "jit-17-1-2.so",
+            "jit--17-1.so",
+            "jit-17-99999999999.so",
+            "libjit-17-4.so",
+            "jitted-17.so",
+            "jitted--1.so",
+            "jitted-17-4.so.old",
+            "jitted-1x-1.so",
+            "jitted-17-1.2.so",
+            "jitsym-17.spool",
+            "jitsym-17-1.spool",
+            "jitsym-x-1-2.spool",
+            "jitsym-17-2AF-1c.spool",
+            "jitsym-17-2af-1c",
+        ];
+        for name in bad {
+            assert_eq!(parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn not_every_number_is_a_pid() {
+        for name in ["perf-0.map", "perf-2147483648.map", "jit-0-1.so", "jitted-0-1.so"] {
+            assert!(parse(name).is_some_and(|(pid, _)| !is_pid(pid)), "{name}");
+        }
+        assert!(parse("perf-2147483647.map").is_some_and(|(pid, _)| is_pid(pid)));
+    }
+
+    #[test]
+    fn new_files_name_the_files_that_they_replace() {
+        for (name, random) in [("perf-17.map", None), ("jit-017.dump", Some(0xff)), ("jit-17.dump", Some(u64::MAX))] {
+            let new = replacement_of(name.as_ref(), random);
+            assert_eq!(replaced_by(&new), parse(name), "{new:?}");
+        }
+        assert_eq!(replacement_of("perf-17.map".as_ref(), Some(0xff)), ".perf-17.map.00000000000000ff.new");
+        let bad = [
+            "perf-17.map.new",
+            ".perf-17.map",
+            ".perf-17.map.0123456789abcdef",
+            ".perf-17.map.0123456789abcde.new",
+            ".perf-17.map.0123456789ABCDEF.new",
+            ".perf-17.map.0123456789abcdef.0123456789abcdef.new",
+            ".jit-17-1.so.new",
+            ".new",
+        ];
+        for name in bad {
+            assert_eq!(replaced_by(name.as_ref()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn directories_of_copies_name_the_process() {
+        assert_eq!(copied_pid(&format!("{}a0Zb3x", copies_of(17))), Some(17));
+        for name in
+            ["jitted-17-4.so", "jitted-17-r0.so", "jitted-17-12345", "jitted-x-a0Zb3x", "jitted-17-a0Zb3_", "é-a0Z"]
+        {
+            assert_eq!(copied_pid(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The spool file of a process, which keeps the file locked as long as it lives.
+
+use std::cell::LazyCell;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::format::file_names::{parse, FileKind};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::dir::Dir;
+use crate::sys::owner::{start_time, Owner};
+use crate::sys::process::{is_alive, user};
+use crate::sys::sort::sort;
+use crate::sys::{listing, range_lock, rights};
+
+/// The first bytes of every spool.
+pub const START: [u8; 8] = *b"jitspool";
+
+/// An open spool, locked.
+#[derive(Debug)]
+pub struct SpoolFile {
+    file: File,
+    path: PathBuf,
+}
+
+/// A spool of this process that has no descriptor. Its mapping keeps the file locked until the process ends or executes another
+/// program. A forked child does not hold the lock.
+#[derive(Debug)]
+pub struct NamedSpool {
+    path: PathBuf,
+    /// Device and inode of the file and of its directory.
+    file: (u64, u64),
+    dir: (u64, u64),
+}
+
+impl NamedSpool {
+    /// Whether somebody has removed the spool or given its name to another file. False if its directory is another one than
+    /// before: the process may have changed its root.
+    pub fn is_lost(&self) -> bool {
+        let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
+        !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
+    }
+
+    /// Removes the file's name, unless it is lost.
+    pub fn remove(&self) {
+        if !self.is_lost() {
+            // A failure is ignored: nothing can be done about it, and the file's content is right.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn number_of(data: &Metadata) -> (u64, u64) {
+    (data.dev(), data.ino())
+}
+
+fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path.parent().unwrap_or(Path::new("/"))).map(|data| number_of(&data))
+}
+
+impl SpoolFile {
+    /// Makes the spool of this process in `dir`, `len` bytes long, without any memory allocated to it yet.
+    pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
+        if rights::are_more() {
+            return Err(io::Error::other(rights::WHY_NO_FILE));
+        }
+        for _ in 0..10 {
+            if let Some(spool) = SpoolFile::create_locked(dir, owner)? {
+                if let Err(error) = spool.file.set_len(len as u64) {
+                    spool.remove();
+                    return Err(error);
+                }
+                return Ok(spool);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
+    }
+
+    /// `None` if another process took the new spool for that of a dead process before it was locked.
+    fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
+        // The time makes the name unique: a process may contain several copies of this library.
+        let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
+        let path = dir.join(name.name(owner.pid));
+        let file = options().create_new(true).mode(0o600).open(&path)?;
+        let spool = SpoolFile { file, path };
+        match range_lock::lock(&spool.file, range_lock::WHOLE) {
+            Err(error) if range_lock::is_taken(&error) => return Ok(None),
+            Err(error) => {
+                spool.remove();
+                return Err(error);
+            }
+            Ok(()) => {}
+        }
+        Ok(spool.is_named().then_some(spool))
+    }
+
+    /// Whether the name is still that of this file.
+    fn is_named(&self) -> bool {
+        let named = fs::symlink_metadata(&self.path);
+        named.is_ok_and(|named| self.file.metadata().is_ok_and(|own| number_of(&own) == number_of(&named)))
+    }
+
+    /// Opens what may be the spool of a dead process of this user, and locks it against all others who would recover it. `None`
+    /// if somebody else has locked it.
+    pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
+        let file = options().open(path)?;
+        let spool = SpoolFile { file, path: path.to_owned() };
+        let data = spool.file.metadata()?;
+        if !data.is_file() || data.uid() != user() || data.mode() & 0o077 != 0 {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a file of this user alone"));
+        }
+        match range_lock::lock(&spool.file, range_lock::WHOLE) {
+            Err(error) if range_lock::is_taken(&error) => return Ok(None),
+            other => other?,
+        }
+        // The previous holder of the lock may have removed the file.
+        Ok(spool.is_named().then_some(spool))
+    }
+
+    /// Opens what may be a spool for reading. Follows no link, and does not wait if the file is a pipe.
+    pub fn open_to_look(path: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+    }
+
+    /// What has to be known when the spool is mapped and has no descriptor.
+    pub fn named(&self) -> io::Result<NamedSpool> {
+        let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
+        Ok(NamedSpool { path: self.path.clone(), file, dir })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes by a system call: through a mapping this would raise SIGBUS if somebody has cut the file.
+    pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    /// Removes the file's name.
+    pub fn remove(&self) {
+        // A failure is ignored: nothing can be done about it, and the file's content is right.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    options
+}
+
+/// A spool in a directory, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listed {
+    /// When the spool was made (`monotonic_ns`). The first field, because lists are in the order of this time.
+    pub made: u64,
+    pub pid: u32,
+    /// Whether the spool belongs to this process, or to the program that this process ran before it executed this one.
+    pub is_own: bool,
+    pub path: PathBuf,
+}
+
+impl Listed {
+    /// Whether the spool was made within the last second by another process that seems to live. Opens no file: when many
+    /// processes start at once, each looks at the spools of all others.
+    pub fn is_fresh(&self) -> bool {
+        const FRESH: u64 = 1_000_000_000;
+        self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
+    }
+}
+
+/// The spools in a directory, oldest first.
+pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
+    let own_start = LazyCell::new(|| start_time("self").unwrap_or(0));
+    let is_own = |pid, start: u64| pid == std::process::id() && start != 0 && start.abs_diff(*own_start) <= 1;
+    let mut found = Vec::new();
+    for name in listing::names_that(dir, |name| matches!(parse(name), Some((_, FileKind::Spool { .. }))))? {
+        if let Some((pid, FileKind::Spool { start, made })) = parse(&name) {
+            found.push(Listed { pid, made, is_own: is_own(pid, start), path: dir.join(name) });
+        }
+    }
+    sort(&mut found);
+    Ok(found)
+}
+
+/// Whether the process to which a spool belongs holds its lock.
+pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
+    let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
+    opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
+}
+
+/// Whether a file begins as a spool does. A new spool has zeros there, or is empty.
+pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
+    let mut start = [0; START.len()];
+    let read = dir.open_to_read(name).and_then(|file| file.read_at(&mut start, 0));
+    read.is_ok() && (start == START || start == [0; START.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mapping::Region;
+
+    #[test]
+    fn spools_of_processes_that_have_just_started_are_passed_over() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let listed = |pid, made| Listed { pid, made, is_own: false, path: PathBuf::new() };
+        let now = monotonic_ns();
+        assert!(listed(child.id(), now).is_fresh());
+        assert!(!listed(std::process::id(), now).is_fresh(), "of an earlier process with this pid");
+        assert!(!listed(child.id(), now - 2_000_000_000).is_fresh());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!listed(child.id(), monotonic_ns()).is_fresh());
+    }
+
+    #[test]
+    fn one_process_recovers_and_never_the_living() {
+        let dir = std::env::temp_dir().join(format!("jitsym-spool-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        let owner = Owner::this_process();
+        let spool = SpoolFile::create(&dir, &owner, 8192).unwrap();
+        assert_eq!(spool.file().metadata().unwrap().mode() & 0o777, 0o600);
+        assert!(list(&dir).unwrap()[0].is_own);
+        assert!(SpoolFile::open_dead(&spool.path).unwrap().is_none(), "it is locked against its own process too");
+        let path = dir.join("jitsym-1-1-1.spool");
+        fs::write(&path, [0; 100]).unwrap();
+        assert!(SpoolFile::open_dead(&path).is_err(), "others may read it");
+        fs::remove_file(&path).unwrap();
+        fs::rename(&spool.path, &path).unwrap();
+        assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, is_own: false, path: path.clone() }]);
+        assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
+        // A mapping keeps the lock, without any descriptor.
+        let mapped = Region::closed_file(spool.file(), 8192).unwrap();
+        drop(spool);
+        assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
+        drop(mapped);
+        // Children of other tests have a copy of the lock until they execute their programs.
+        let open = || loop {
+            if let Some(spool) = SpoolFile::open_dead(&path).unwrap() {
+                return spool;
+            }
+            std::thread::yield_now();
+        };
+        let first = open();
+        assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "somebody recovers it");
+        drop(first);
+        let last = open();
+        last.remove();
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

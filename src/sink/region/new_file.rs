@@ -1,0 +1,85 @@
+//! A new file for a region, under an unused name.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::file::RegionFile;
+use super::file_names::file_name;
+use super::naming::Naming;
+use super::pages::Pages;
+use super::placement::Placement;
+use super::regions::Regions;
+use super::state::{Backing, Parts};
+use crate::queue::status::Status;
+use crate::sink::describe;
+use crate::sys::dir::Dir;
+use crate::sys::file::{self, Held};
+use crate::sys::rights;
+
+/// See the module's description.
+pub(super) struct New {
+    pub naming: Naming,
+    file: Arc<Held>,
+}
+
+impl New {
+    /// Makes it the file of a region: `put` puts it in the place of the memory. Its name goes if that fails.
+    pub fn put_in_place(
+        self,
+        place: Placement,
+        len: u64,
+        put: impl FnOnce(&Naming, &Arc<Held>) -> io::Result<(Backing, RegionFile)>,
+    ) -> io::Result<Parts> {
+        let New { mut naming, file } = self;
+        let (kind, file) = put(&naming, &file).inspect_err(|_| naming.remove())?;
+        let pages = Pages::new(place.start, place.max_len);
+        Ok(Parts { place, kind, len, pages, naming, file: Some(file) })
+    }
+}
+
+impl Regions {
+    /// Makes a file. `at_code`: one whose loaded segment begins at the code.
+    pub(super) fn new_file(&self, status: &Status, at_code: bool) -> Result<New, String> {
+        const ATTEMPTS: u32 = 1000;
+        if rights::are_more() {
+            return Err(format!("a region has no file: {}", rights::WHY_NO_FILE));
+        }
+        let (dir_path, mode) = {
+            let settings = self.settings();
+            (settings.dir.clone(), settings.mode)
+        };
+        // Nobody who needs the settings waits for the disk.
+        let dir = self.open_dir(&dir_path).map_err(|error| describe("open", &dir_path, &error))?;
+        let mut attempt = 0;
+        loop {
+            let number = {
+                let mut settings = self.settings();
+                settings.next_number += 1;
+                settings.next_number - 1
+            };
+            let name = file_name((status.pid, number), "", at_code);
+            let path = dir_path.join(&name);
+            match file::claim(&dir, &name, mode, file::ANYWHERE) {
+                Ok(file) => {
+                    let file = Held::new(file).map_err(|error| describe("open", &path, &error))?;
+                    let file = Arc::new(file);
+                    let naming = Naming::new(dir, path, file.clone(), (status.pid, number));
+                    return Ok(New { naming, file });
+                }
+                Err(error) if attempt < ATTEMPTS && file::is_anothers(&error) => attempt += 1,
+                Err(error) => return Err(describe("create", &path, &error)),
+            }
+        }
+    }
+
+    /// The directory, which regions share as long as it is the same one: a host has few descriptors.
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<Dir>> {
+        let now = Dir::open(path)?;
+        let last = self.settings().last_dir.clone();
+        match last {
+            Some(last) if last.is(&now) => Ok(last),
+            _ => Ok(self.settings().last_dir.insert(Arc::new(now)).clone()),
+        }
+    }
+}

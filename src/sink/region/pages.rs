@@ -1,0 +1,223 @@
+//! Which pages of a region the host has unmapped or replaced by another mapping. The threads that register code read them without
+//! a lock.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use crate::api::error::{Error, Result};
+use crate::sys::clock::NEVER;
+
+/// Pages are as large as this at least.
+const PAGE: u64 = 4096;
+
+/// Which pages of a region are lost. They stay so, except in regions that mappings join (see `mapping_group`).
+#[derive(Debug)]
+pub struct Pages {
+    start: u64,
+    len: u64,
+    /// A bit for each page, once there is a lost one.
+    lost: OnceLock<Box<[AtomicU64]>>,
+    /// In a mapping group.
+    times: Option<Times>,
+}
+
+/// Since when each page is the region's own, and until when it was: what was registered there meanwhile is in the region's file.
+#[derive(Debug)]
+struct Times {
+    /// 0: no mapping there has joined yet.
+    since: Box<[AtomicU64]>,
+    until: Box<[AtomicU64]>,
+}
+
+impl Pages {
+    /// For a region that can be so long, of which nothing is lost.
+    pub fn new(start: u64, len: u64) -> Pages {
+        Pages { start, len, lost: OnceLock::new(), times: None }
+    }
+
+    /// For a mapping group, which has the pages that join it.
+    pub fn of_group(start: u64, len: u64) -> Result<Pages> {
+        let count = len.div_ceil(PAGE) as usize;
+        let words = |count, first| words(count, first).ok_or(Error::NoMemory);
+        let times = Times { since: words(count, 0)?, until: words(count, NEVER)? };
+        Ok(Pages { times: Some(times), ..Pages::new(start, len) })
+    }
+
+    pub fn are_of_group(&self) -> bool {
+        self.times.is_some()
+    }
+
+    /// The numbers of the pages of a range.
+    fn numbers(&self, start: u64, end: u64) -> Range<usize> {
+        let offset = |addr: u64| addr.clamp(self.start, self.start + self.len) - self.start;
+        (offset(start) / PAGE) as usize..offset(end).div_ceil(PAGE) as usize
+    }
+
+    /// The bits of a range's pages: each word that has some, and which of it.
+    fn words(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
+        let Range { start: first, end: behind } = self.numbers(start, end);
+        let words = if first < behind { first / 64..behind.div_ceil(64) } else { 0..0 };
+        words.map(move |word| {
+            let low = first.saturating_sub(word * 64);
+            let high = (behind - word * 64).min(64);
+            (word, u64::MAX << low & u64::MAX >> (64 - high))
+        })
+    }
+
+    /// Whether something of a range is lost.
+    #[inline]
+    pub fn any_lost(&self, start: u64, end: u64) -> bool {
+        let has = |bits: &[AtomicU64]| self.words(start, end).any(|(word, mask)| of(bits, word) & mask != 0);
+        self.lost.get().is_some_and(|bits| has(bits))
+    }
+
+    /// Whether all of a range is lost.
+    pub fn all_lost(&self, start: u64, end: u64) -> bool {
+        let has = |bits: &[AtomicU64]| self.words(start, end).all(|(word, mask)| of(bits, word) & mask == mask);
+        start >= end || self.lost.get().is_some_and(|bits| has(bits))
+    }
+
+    /// Loses the missing parts of a range: everything except the parts `left`, which are in order. False if there is no memory for
+    /// the note.
+    pub fn lose(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>, now: u64) -> bool {
+        let mut next = start;
+        for (from, to) in left.chain(std::iter::once((end, end))) {
+            if next < from && !self.lose_all(next, from, now) {
+                return false;
+            }
+            next = to;
+        }
+        true
+    }
+
+    fn lose_all(&self, start: u64, end: u64, now: u64) -> bool {
+        let Some(bits) = self.lost.get().map(Box::as_ref).or_else(|| self.make()) else { return false };
+        for (word, mask) in self.words(start, end) {
+            // Another thread may add the same.
+            bits[word].fetch_or(mask, Ordering::Relaxed);
+        }
+        self.end(start, end, now);
+        true
+    }
+
+    #[cold]
+    fn make(&self) -> Option<&[AtomicU64]> {
+        // Another thread may be faster.
+        let _ = self.lost.set(words(self.len.div_ceil(64 * PAGE) as usize, 0)?);
+        self.lost.get().map(Box::as_ref)
+    }
+
+    /// Pages of a mapping group that were its own are others' from now on.
+    fn end(&self, start: u64, end: u64, now: u64) {
+        let Some(Times { since, until }) = &self.times else { return };
+        for page in self.numbers(start, end) {
+            if since[page].load(Ordering::Relaxed) != 0 && until[page].load(Ordering::Relaxed) == NEVER {
+                until[page].store(now, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn begin(&self, start: u64, end: u64, now: u64) {
+        if let Some(times) = &self.times {
+            times.since[self.numbers(start, end)].iter().for_each(|since| since.store(now.max(1), Ordering::Relaxed));
+        }
+    }
+
+    /// A mapping joins a mapping group: its pages are no longer lost.
+    pub fn join(&self, start: u64, end: u64, now: u64) {
+        self.begin(start, end, now);
+        for (word, mask) in self.words(start, end) {
+            if let Some(bits) = self.lost.get().and_then(|bits| bits.get(word)) {
+                bits.fetch_and(!mask, Ordering::Release);
+            }
+        }
+    }
+
+    /// No mapping can join there any more.
+    pub fn use_up(&self, start: u64, end: u64, now: u64) {
+        self.begin(start, end, now);
+        self.end(start, end, now);
+    }
+
+    /// Whether a range is a mapping group's, and no mapping in it has joined yet.
+    pub fn are_unused(&self, start: u64, end: u64) -> bool {
+        let is_unused = |since: &AtomicU64| since.load(Ordering::Relaxed) == 0;
+        self.times.as_ref().is_some_and(|times| times.since[self.numbers(start, end)].iter().all(is_unused))
+    }
+
+    /// Whether a range was the region's at a time, as far as the region was there.
+    pub fn had(&self, start: u64, end: u64, time: u64) -> bool {
+        let Some(times) = &self.times else { return !self.any_lost(start, end) };
+        self.numbers(start, end).all(|page| {
+            let since = times.since[page].load(Ordering::Relaxed);
+            since != 0 && since <= time && time < times.until[page].load(Ordering::Relaxed)
+        })
+    }
+}
+
+/// So many numbers, unless there is no memory for them.
+fn words(count: usize, first: u64) -> Option<Box<[AtomicU64]>> {
+    let mut words = Vec::new();
+    words.try_reserve_exact(count).ok()?;
+    words.resize_with(count, || AtomicU64::new(first));
+    Some(words.into_boxed_slice())
+}
+
+fn of(bits: &[AtomicU64], word: usize) -> u64 {
+    bits.get(word).map_or(0, |bits| bits.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x7000_0000_0000;
+
+    fn at(page: u64) -> u64 {
+        START + page * PAGE
+    }
+
+    #[test]
+    fn what_is_missing_is_lost() {
+        let pages = Pages::new(at(10), 1990 * PAGE);
+        let (any, all) = (|from, to| pages.any_lost(at(from), at(to)), |from, to| pages.all_lost(at(from), at(to)));
+        let lose = |from, to, left: &[(u64, u64)]| {
+            pages.lose(at(from), at(to), left.iter().map(|&(from, to)| (at(from), at(to))), 7)
+        };
+        assert!(!pages.any_lost(0, u64::MAX) && !all(10, 20) && all(20, 20));
+        assert!(lose(10, 100, &[(10, 20), (30, 40), (40, 90)]));
+        assert!(any(20, 21) && any(15, 21) && any(99, 200) && !any(10, 20) && !any(30, 90) && !any(100, 2000));
+        assert!(all(20, 30) && all(90, 100) && !all(20, 31) && !all(19, 30) && !all(89, 100));
+        let any_bytes = |from, to| pages.any_lost(from, to);
+        assert!(any_bytes(at(20) - 1, at(20) + 1) && any_bytes(at(29) + 100, at(29) + 101));
+        assert!(!any_bytes(at(20) - 9, at(20)));
+        // It may be added again, and there is room for all of it.
+        let others: Vec<_> = (100..2000).step_by(2).map(|page| (page, page + 1)).collect();
+        for _ in 0..2 {
+            assert!(lose(10, 100, &[(10, 20), (30, 90)]) && lose(100, 2000, &others));
+        }
+        assert!((100..2000).step_by(2).all(|page| !any(page, page + 1) && all(page + 1, page + 2)));
+        assert!(lose(10, 2000, &[]) && all(10, 2000));
+        assert!(!any(0, 10) && !any(2000, 3000));
+        pages.join(at(70), at(140), 8);
+        assert!(!any(70, 140) && all(10, 70) && all(140, 2000));
+    }
+
+    #[test]
+    fn a_group_knows_since_when_and_until_when() {
+        let pages = Pages::of_group(at(0), 100 * PAGE).unwrap();
+        let had = |from, to, time| pages.had(at(from), at(to), time);
+        let lose = |from, to, now| pages.lose(at(from), at(to), std::iter::empty(), now);
+        assert!(lose(0, 100, 5) && pages.are_unused(at(0), at(100)) && !had(10, 12, 6));
+        pages.join(at(10), at(12), 10);
+        assert!(!pages.are_unused(at(11), at(13)) && pages.are_unused(at(12), at(100)));
+        assert!(!pages.any_lost(at(10), at(12)) && had(10, 12, 10) && !had(10, 12, 9) && !had(10, 13, 10));
+        assert!(lose(11, 100, 20) && lose(0, 100, 30));
+        assert!(had(10, 11, 29) && !had(10, 11, 30) && had(10, 12, 19) && !had(10, 12, 20));
+        pages.use_up(at(50), at(51), 40);
+        assert!(!pages.are_unused(at(50), at(51)) && pages.all_lost(at(0), at(100)) && !had(50, 51, 40));
+        // Where mappings do not join, time says nothing.
+        assert!(!Pages::new(at(0), PAGE).are_unused(at(0), at(1)) && Pages::new(at(0), PAGE).had(at(0), at(1), 0));
+    }
+}

@@ -1,0 +1,115 @@
+//! Where the parts of a region lie in memory, and the mapping of its header page and tables.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use super::file::Layout;
+use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::mapping::page_size;
+
+/// Stays as it is from the region's beginning to its end.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// Where the executable memory begins, and how long it may become.
+    pub start: u64,
+    pub max_len: u64,
+    /// Where the file's first byte would be mapped.
+    pub base: u64,
+    /// How much address space its header page has there; 0 if it is not mapped.
+    pub header_len: u64,
+    /// Where its tables are mapped.
+    pub tables: Range<u64>,
+    /// For libdw the object of the memory above may begin in its last page.
+    pub has_object_above: bool,
+}
+
+impl Placement {
+    /// Where the text begins in the file.
+    pub fn text(&self) -> u64 {
+        self.start - self.base
+    }
+
+    /// Where the parts lie in the file, with code that is so long now.
+    pub fn layout(&self, text_len: u64, is_private: bool) -> Layout {
+        Layout {
+            text: self.text(),
+            text_len,
+            text_room: self.max_len,
+            tables: self.tables.start - self.base,
+            tables_len: self.tables.end - self.tables.start,
+            is_private,
+            has_object_above: self.has_object_above,
+        }
+    }
+
+    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mapping of the file
+    /// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
+    /// `read_unwind_spec_eh_frame`). The ranges are the caller's.
+    pub fn map_tables(&self, sharing: Sharing, file: &File) -> io::Result<()> {
+        let header_len = self.header_len.min(page_size() as u64);
+        self.beside_code(header_len).try_for_each(|range| {
+            // SAFETY: the caller's; it shows the same part of the same file, or nothing yet, and nobody reads there.
+            unsafe {
+                code_memory::map_over(
+                    range.start,
+                    range.end - range.start,
+                    READ_EXEC,
+                    sharing,
+                    file,
+                    range.start - self.base,
+                )
+            }
+        })
+    }
+
+    /// # Safety
+    /// The ranges are the caller's still.
+    pub unsafe fn unmap_tables(&self) {
+        // SAFETY: the caller's promise.
+        self.beside_code(self.header_len).for_each(|range| unsafe {
+            code_memory::unmap(range.start, range.end - range.start);
+        });
+    }
+
+    /// The header page, or its address space, and the tables. Where they lie below the code they are one.
+    fn beside_code(&self, header_len: u64) -> impl Iterator<Item = Range<u64>> {
+        let both = match self.tables.start < self.start {
+            true => [self.base..self.tables.end, 0..0],
+            false => [self.base..self.base + header_len, self.tables.clone()],
+        };
+        both.into_iter().filter(|range| !range.is_empty())
+    }
+
+    /// Unmaps all from the header page to the tables, where these lie after the code.
+    ///
+    /// # Safety
+    /// Nobody uses the memory.
+    pub unsafe fn unmap_all(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { code_memory::unmap(self.base, self.tables.end - self.base) };
+    }
+
+    /// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
+    /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
+    ///
+    /// The page is where the tables are to be mapped next. perf is told of it, and not that a mapping goes: it takes the
+    /// lowest mapping of a file for the file's beginning, so that there may be none elsewhere.
+    pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
+        let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
+        if file.metadata()?.len() < offset + page {
+            file.set_len(offset + page)?;
+        }
+        // SAFETY: the page is for the tables, which nobody reads in this process.
+        unsafe {
+            code_memory::map_over(at, page, READ_WRITE, Sharing::Private, file, offset)?;
+            code_memory::advise_random(at, page);
+            let checked = (|| {
+                (at as *mut u8).write_volatile(1);
+                code_memory::protect(at, page, protection | READ_EXEC)?;
+                code_memory::protect(at, page, READ_EXEC)
+            })();
+            checked.or_else(|error| code_memory::reserve_over(at, page).and(Err(error)))
+        }
+    }
+}

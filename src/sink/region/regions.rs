@@ -1,0 +1,283 @@
+//! The regions of a process, as the threads that register code and the writer share them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::candidates::Candidates;
+use super::children::Children;
+use super::code_marks::Marks;
+use super::lookup::Places;
+use super::old_files::{Files, Past, KEPT_FOR};
+use super::state::{Parts, Region};
+use crate::api::error::{Error, Result};
+use crate::queue::status::Status;
+use crate::sys::clock::NEVER;
+use crate::sys::dir::Dir;
+use crate::sys::file::{Held, Identity};
+use crate::sys::fork_lock::{self, Inside};
+use crate::sys::sync::lock;
+use crate::sys::sync::outside::{Mutex, MutexGuard};
+use crate::sys::thread;
+use crate::sys::timed_lock::{Locked, TimedLock};
+
+/// How long a registration waits for a thread that makes or ends regions, which may wait for a disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A region that began an epoch such a short time ago will begin others.
+const BUSY_FOR: u64 = 1_000_000_000;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Regions {
+    /// There are some, or unknown memory is adopted: registering threads have to look.
+    watching: AtomicBool,
+    adopting: AtomicBool,
+    pub(super) without_files: AtomicBool,
+    /// Some are new, and the writer has not seen them yet.
+    some_new: AtomicBool,
+    /// The host has unmapped some, and the writer has not ended them yet.
+    pub(super) some_gone: AtomicBool,
+    places: Places,
+    pub(super) candidates: Candidates,
+    pub(super) settings: Mutex<Settings>,
+    changing: TimedLock<()>,
+    pub(super) children: Children,
+}
+
+/// Where files are made, and which regions have ended.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub dir: PathBuf,
+    /// The directory of the last region.
+    pub last_dir: Option<Arc<Dir>>,
+    pub mode: u32,
+    /// The file of the next region has this number at least.
+    pub next_number: u32,
+    /// The last one that got a file.
+    last: Option<&'static Region>,
+    pub files: Files,
+    /// The ended regions. They are not freed: a call that races with their end may still look at them.
+    ended: Vec<&'static Region>,
+    /// Where they began, with their tables, and how long they were.
+    pub bases: BTreeMap<u64, u64>,
+    /// Files of such regions that the writer has open, for it to close.
+    pub to_close: Vec<Arc<Held>>,
+    /// Marks of such regions, for others to use. A call that still looks at them may see another region's marks, which costs an
+    /// epoch at most.
+    spare_marks: Vec<Arc<Marks>>,
+}
+
+/// As long as this is there, its thread may make and end regions, and the process does not fork.
+pub(super) struct Changer<'r> {
+    _one: Locked<'r, ()>,
+    _inside: Inside,
+}
+
+impl Regions {
+    /// Waits until no other thread makes or ends regions, and while the process forks. Another thread may wait for a disk.
+    pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
+        let inside = fork_lock::enter();
+        Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
+    }
+
+    /// As `begin_change`, for what need not be now: nothing while the process forks.
+    pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
+        let inside = fork_lock::try_enter()?;
+        Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })
+    }
+
+    pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    /// Whether a registration has to be looked at.
+    #[inline(always)]
+    pub fn are_watching(&self) -> bool {
+        self.watching.load(Ordering::Acquire)
+    }
+
+    /// Whether unknown memory that code is registered in is adopted, while the sink runs.
+    pub fn are_adopting(&self) -> bool {
+        self.adopting.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last region that was created has got no file.
+    pub fn are_without_files(&self) -> bool {
+        self.without_files.load(Ordering::Relaxed)
+    }
+
+    /// Sets the directory and mode of the files of new regions, and whether unknown memory is adopted.
+    pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
+        {
+            let mut settings = self.settings();
+            (settings.dir, settings.mode) = (dir, mode);
+        }
+        self.candidates.clear();
+        // Code that was registered in regions while this sink did not run belongs in their files now.
+        self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
+        self.adopting.store(adopting, Ordering::Relaxed);
+        self.without_files.store(false, Ordering::Relaxed);
+        self.watch();
+    }
+
+    fn watch(&self) {
+        // The writer ends some while others are made.
+        let _settings = self.settings();
+        let any = self.all().next().is_some() || self.are_adopting();
+        self.watching.store(any, Ordering::Release);
+    }
+
+    /// The regions that there are.
+    pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
+        self.places.all()
+    }
+
+    /// Those that have something of a range, and that the host has not unmapped.
+    pub(super) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &'static Region> + '_ {
+        let overlaps = move |region: &&Region| region.start() < end && start < region.end() && region.gone() == NEVER;
+        self.all().filter(overlaps)
+    }
+
+    /// The region that code lies in, as a whole.
+    pub(super) fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
+        self.places.around(addr, |region| region.holds(addr, size))
+    }
+
+    /// The region that code lies in, as a whole, if profilers see it there.
+    pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
+        self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
+    }
+
+    /// Whether the file of a region names code, or may do so when memory becomes executable.
+    pub fn may_name(&self, addr: u64, size: u64) -> bool {
+        self.find(addr, size).is_some() || self.candidates.any_waits()
+    }
+
+    /// The region that code lies in that was registered at a time, for the writer.
+    pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        let mut first: Option<&'static Region> = None;
+        self.places.around(addr, |region| {
+            let held = region.spans(addr, size) && region.gone() > time && region.pages.had(addr, addr + size, time);
+            if held && first.is_none_or(|first| region.gone() < first.gone()) {
+                first = Some(region);
+            }
+            false
+        });
+        first.filter(|region| !region.has_failed.load(Ordering::Relaxed))
+    }
+
+    /// Whether there are regions that were not there when this was asked last.
+    pub fn has_new(&self) -> bool {
+        self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
+    }
+
+    /// Permission bits of the files.
+    pub fn mode(&self) -> u32 {
+        self.settings().mode
+    }
+
+    /// The path of the file of the last region. Waits no longer than this if the file is given another name on a disk that hangs.
+    pub fn last_path(&self, timeout: Duration) -> Result<PathBuf> {
+        let last = self.settings().last.ok_or(Error::NotRunning)?;
+        let end = Instant::now() + timeout;
+        loop {
+            // With another epoch it has another one.
+            match last.naming.try_lock() {
+                Ok(naming) => return Ok(naming.path.clone()),
+                Err(_) if Instant::now() > end => return Err(Error::Timeout),
+                Err(_) => thread::sleep_micros(500),
+            }
+        }
+    }
+
+    /// Whether there can be no further region, which is counted.
+    pub(super) fn is_full(&self, status: &Status) -> bool {
+        let is_full = self.places.is_full();
+        if is_full {
+            status.counters.region_limit.add(1);
+        }
+        is_full
+    }
+
+    /// Makes a region known. It cannot be taken back, only ended.
+    pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
+        let has_file = parts.file.is_some();
+        let marks = self.marks_for(parts.place.max_len)?;
+        let region = Region::new(parts, marks)?;
+        if self.places.is_full() {
+            return Err(Error::NoMemory);
+        }
+        let region: &'static Region = Box::leak(Box::new(region));
+        {
+            let mut settings = self.settings();
+            if !self.places.add(region) {
+                return Err(Error::NoMemory);
+            }
+            if has_file {
+                settings.last = Some(region);
+            }
+        }
+        self.watch();
+        self.some_new.store(true, Ordering::Release);
+        status.counters.regions.add(has_file.into());
+        Ok(region)
+    }
+
+    /// Takes a region out of the list. False if another thread has ended it.
+    pub(super) fn forget(&self, region: &'static Region) -> bool {
+        {
+            let _settings = self.settings();
+            if !self.places.remove(region) {
+                return false;
+            }
+        }
+        region.marks.clear();
+        {
+            let mut settings = self.settings();
+            if settings.ended.try_reserve(1).is_ok() {
+                settings.ended.push(region);
+            }
+            settings.bases.insert(region.place.base, region.len());
+            settings.spare_marks.push(region.marks.clone());
+        }
+        self.watch();
+        true
+    }
+
+    /// Marks for a region that can be so long.
+    fn marks_for(&self, len: u64) -> Result<Arc<Marks>> {
+        let mut settings = self.settings();
+        let spare = &mut settings.spare_marks;
+        let fit = spare.iter().enumerate().filter(|(_, marks)| marks.fit(len)).min_by_key(|(_, marks)| marks.len());
+        match fit.map(|(number, _)| number) {
+            Some(number) => Ok(spare.swap_remove(number)),
+            None => Ok(Arc::new(Marks::new(len).map_err(|_| Error::NoMemory)?)),
+        }
+    }
+
+    /// Takes note of a file that is no longer written to. The oldest go if there are too many.
+    pub(super) fn keep_old(&self, path: PathBuf, identity: Identity, bytes: u64) {
+        self.settings().files.keep(Past { path, identity, bytes });
+    }
+
+    /// How long the next epoch of a region has to wait, in nanoseconds, after one whose file has this number of bytes.
+    pub(super) fn pause_after(&self, bytes: u64, now: u64) -> u64 {
+        let pause = self.settings().files.pause_after(bytes, now);
+        if pause == 0 {
+            return 0;
+        }
+        // Other regions share the room.
+        let is_busy = |region: &&Region| region.not_before.load(Ordering::Relaxed) + BUSY_FOR > now;
+        pause.saturating_mul(self.all().filter(is_busy).count().max(1) as u64).min(KEPT_FOR)
+    }
+}
+
+/// A region has no file, which is counted, and the reason is kept.
+pub(super) fn refused(status: &Status, text: String) -> Error {
+    status.counters.region_refused.add(1);
+    status.last_error.set(text);
+    Error::SinkFailed
+}

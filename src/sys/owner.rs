@@ -1,0 +1,119 @@
+//! Processes as owners of files that outlive them: whether the process that made a file still runs.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+use super::clock::{tick_ns, TimeNamespace};
+use super::process::is_alive;
+
+/// Which process a file belongs to. The pid alone does not tell: pids are used again, and each pid namespace has its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub pid: u32,
+    /// Clock ticks between the host's boot and the start of the process; 0 if not known.
+    pub start_time: u64,
+    /// Number of the pid namespace; 0 if not known.
+    pub pid_namespace: u64,
+    /// Number of the mount namespace; 0 if not known. In another mount namespace, the owner's paths mean other files.
+    pub mount_namespace: u64,
+}
+
+impl Owner {
+    /// This process.
+    pub fn this_process() -> Owner {
+        let pid = std::process::id();
+        Owner {
+            pid,
+            start_time: start_time("self").unwrap_or(0),
+            pid_namespace: namespace("pid"),
+            mount_namespace: namespace("mnt"),
+        }
+    }
+
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace, where
+    /// only the lock tells.
+    pub fn is_visibly_alive(&self) -> bool {
+        let here = namespace("pid");
+        if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
+            return false;
+        }
+        let stat = if self.is_visible() && shows_our_numbers() { stat(&self.pid.to_string()) } else { None };
+        match stat {
+            // Another time namespace may round the start time differently.
+            Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
+            // The start time cannot be looked up, so a later process with the same pid counts as the owner.
+            None => is_alive(self.pid),
+        }
+    }
+
+    /// Whether this process would see the owner if the owner ran.
+    pub fn is_visible(&self) -> bool {
+        self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
+    }
+
+    /// Whether the owner's paths mean the same files in this process.
+    pub fn has_our_paths(&self) -> bool {
+        self.mount_namespace == namespace("mnt")
+    }
+}
+
+/// Clock ticks between the host's boot and the start of a process; `None` if the process is gone or only waits to be reaped.
+pub fn start_time(process: &str) -> Option<u64> {
+    start_in(&stat(process)?)
+}
+
+fn stat(process: &str) -> Option<String> {
+    let mut stat = [0; 1024];
+    let len = File::open(format!("/proc/{process}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
+    // The name of the program, in the second field, may hold any bytes.
+    Some(String::from_utf8_lossy(&stat[..len]).into_owned())
+}
+
+/// Whether `/proc` shows the numbers of this pid namespace.
+fn shows_our_numbers() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
+}
+
+/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). If the first thread has ended while others run, the state
+/// is that of a process that waits to be reaped. Only the number of threads differs.
+fn start_in(stat: &str) -> Option<u64> {
+    // The name in parentheses may hold anything, also a parenthesis.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let threads: u32 = fields.nth(16)?.parse().ok()?;
+    if matches!(state, "Z" | "X") && threads <= 1 {
+        return None;
+    }
+    // As the clock of this thread's time namespace would have shown it.
+    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
+    fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
+}
+
+/// Of this thread: that of a first one that has ended is none.
+fn namespace(kind: &str) -> u64 {
+    fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_told_apart() {
+        let own = Owner::this_process();
+        assert!(own.is_visibly_alive());
+        let earlier = Owner { start_time: own.start_time - 2, ..own };
+        assert!(!earlier.is_visibly_alive(), "an earlier process with the same pid");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let dead = Owner { pid: child.id(), start_time: start_time(&child.id().to_string()).unwrap(), ..own };
+        assert!(dead.is_visibly_alive());
+        child.kill().unwrap();
+        while dead.is_visibly_alive() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!dead.is_visibly_alive());
+    }
+}
