@@ -44,7 +44,7 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code that has a byte in `[start, end)`; fewer, but some, if memory is short.
+    /// Ids of the live code that has a byte in `[start, end)`. If memory is short, some of the ids are missing, but never all.
     pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
         if self.live == 0 || !self.is_known_in(start, end) {
             return Vec::new();
@@ -62,17 +62,17 @@ impl Registry {
         ids
     }
 
-    /// Whether code lives in `[start, end)`.
+    /// Whether live code has a byte in `[start, end)`.
     pub fn has_live_in(&self, start: u64, end: u64) -> bool {
         !self.live_in(start, end).is_empty()
     }
 
-    /// Whether anything is known in `[start, end)`, of live code or dead.
+    /// Whether live or dead code has a byte in `[start, end)`.
     fn is_known_in(&self, start: u64, end: u64) -> bool {
         self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
     }
 
-    /// The pieces that begin in `[start, end)`.
+    /// The numbers of the pieces that begin in `[start, end)`.
     pub(super) fn numbers_in(&self, start: u64, end: u64) -> impl Iterator<Item = u32> + '_ {
         self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
     }
