@@ -1,8 +1,8 @@
 //! Chunks: the memory into which a thread writes its records, in the final bytes of the file.
 //!
-//! A chunk belongs to one registering thread until the chunk is full. Bodies (the bytes for the file) grow from the bottom.
-//! For each body, an event of fixed size is added from the top. So the bodies of consecutive records are adjacent, and are
-//! written to the file in one piece. The writer finds the records by the events alone:
+//! A chunk belongs to one registering thread until the chunk is full. Bodies (the bytes for the file) are added from the
+//! bottom. For each body, an event of fixed size is added from the top. So the bodies of consecutive records are adjacent, and
+//! are written to the file in one piece. The writer finds the records by the events alone:
 //!
 //! ```text
 //! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
@@ -20,11 +20,10 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a chunk of the pool that has grown to its full size. Larger chunks are multiples of it. In a loom model, one record
-/// fills a chunk.
+/// Size of a fully grown chunk of the pool; larger chunks are multiples of it. In a loom model, one record fills a chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. The chunk begins a unit of `CHUNK_SIZE` bytes; the rest of the unit has no memory yet.
+/// Size of a thread's first chunk. It begins a unit of `CHUNK_SIZE` bytes, the rest of which has no memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
@@ -40,15 +39,15 @@ struct Head {
     committed: AtomicU32,
     /// Size of the chunk in bytes, including the head.
     size: AtomicU32,
-    /// A chunk that is begun later has a higher number.
+    /// Increases with each chunk that is begun.
     serial: AtomicU64,
     consumed: ConsumedCells,
     /// Tells loom when records are written and read.
     contents: Witness,
 }
 
-/// How many events the writer has consumed: one count from the last round that touched the chunk, the other from the round
-/// that touched it before. The number of the last committed round decides which count is valid (see `spool::layout`).
+/// Numbers of consumed events: after the last round that touched the chunk, and after the one before. Which count is valid
+/// depends on the last committed round (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -80,14 +79,14 @@ impl Head {
     }
 }
 
-/// Size of a chunk for a single record with a body of `body` bytes. `None` if the record is too large for any chunk.
+/// Size of a chunk for one record with this body. `None` if the record is too large for any chunk.
 pub fn size_for(body: usize) -> Option<usize> {
     let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
     // Offsets in a chunk have 32 bits.
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the chunk to take for a thread without a chunk, whose record has a body of at least `body` bytes.
+/// Size of the first chunk of a thread whose record has at least this much of a body.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -96,17 +95,17 @@ pub fn first_size_for(body: usize) -> usize {
     }
 }
 
-/// Whether a chunk of this size may lie at the start of `room` bytes, which are a number of whole units.
+/// Whether a chunk of `size` bytes is possible in a range of whole units with `room` bytes.
 pub fn is_size_in(size: usize, room: usize) -> bool {
     size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
 
-/// A chunk. Copies refer to the same memory. Methods say who may call them, where not everybody may.
+/// A chunk. Copies refer to the same memory; methods say who may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: the memory of a chunk outlives every user: it is never unmapped, and the writer, the chunk's last user, gives it
-// back. Threads hand the parts of a chunk over by `committed`.
+// SAFETY: the memory of a chunk outlives every user: it is never unmapped, and the writer, its last user, gives it back.
+// Stores to `committed` hand its parts from thread to thread.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
@@ -141,7 +140,6 @@ impl Chunk {
         unsafe { self.0.cast::<Head>().as_ref() }
     }
 
-    /// Size in bytes, including the head.
     pub fn size(self) -> usize {
         self.head().size.load(Ordering::Relaxed) as usize
     }
@@ -152,7 +150,6 @@ impl Chunk {
         self.head().contents.written(0);
     }
 
-    /// A chunk that is begun later has a higher number.
     pub fn serial(self) -> u64 {
         self.head().serial.load(Ordering::Relaxed)
     }
@@ -191,14 +188,13 @@ impl Chunk {
         cell.round.store(round, Ordering::Release);
     }
 
-    /// Cuts a copy of a chunk of another process so that its events from number `from` on can be read: the chunk then ends
+    /// Shortens a copy of another process's chunk so that its events from number `from` on are valid: the copy then ends
     /// before the first invalid event. Nobody else may use the copy.
     pub fn make_sound(self, from: u32, is_sound: impl Fn(&Event, &[u8]) -> bool) {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
         let mut end = from.min(committed);
-        // Bodies have to follow each other and end before the events begin, so that a change of one body (`body_mut`) changes
-        // nothing else.
+        // Bodies have to follow each other and end before the events: a change of one (`body_mut`) must change nothing else.
         let mut next_body = HEAD;
         let bodies_end = self.size() - committed as usize * size_of::<Event>();
         while end < committed && self.is_event(end) {
@@ -233,8 +229,8 @@ impl Chunk {
         }
     }
 
-    /// The address of an event, if the chunk has so many events. It is aligned, because the size of a chunk is a multiple of
-    /// an event's.
+    /// The address of an event that exists or is to be written. It is aligned: the size of a chunk is a multiple of an
+    /// event's.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
@@ -266,7 +262,7 @@ impl Chunk {
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(at), len) }
     }
 
-    /// The body of a committed event, for a correction before the body is written to the file.
+    /// The body of a committed event, for a correction before it is written to the file.
     ///
     /// # Safety
     /// As for `body`, and no other reference to the body exists.
@@ -288,8 +284,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Starts to write in an empty chunk that nobody else uses. `serial` has to be higher than that of every chunk that was
-    /// begun before.
+    /// Starts to write in an empty chunk that nobody else uses. `serial` has to be higher than that of every earlier chunk.
     pub fn new(chunk: Chunk, serial: u64) -> Cursor {
         chunk.head().serial.store(serial, Ordering::Relaxed);
         // SAFETY: the head is a part of the chunk.
@@ -321,7 +316,7 @@ impl Cursor {
         Some(unsafe { slice::from_raw_parts_mut(self.body, len) })
     }
 
-    /// Prefetches the memory of the next record. Other processors and programs may have used the caches since the last record.
+    /// Prefetches the memory of the next record, which other processors and programs may have displaced from the caches.
     #[inline(always)]
     pub fn ask_ahead(&self) {
         let Cursor { chunk, body, event, .. } = *self;
@@ -330,8 +325,8 @@ impl Cursor {
         prefetch::to_write::<0>(body);
     }
 
-    /// Writes the event of a record. The caller writes the record's body, `event.body_len` bytes, to the start of `room`,
-    /// before or after this call. The chunk has to have room for the event.
+    /// Writes the event of a record, for which there is room. The caller writes the body, `event.body_len` bytes, to the start
+    /// of `room`, before or after this call.
     #[inline(always)]
     pub fn write_event(&mut self, event: Event) {
         let body_at = (self.body as usize - self.chunk.0.as_ptr() as usize) as u32;
@@ -347,9 +342,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // The writer has read the memory that follows when it held earlier records, so other processors' caches have it.
-        // Prefetching fetches it back while the caller does something else. Of a long record, the processor itself fetches the
-        // later lines after the first ones.
+        // The writer has read the records that lay here before, so this memory is in another processor's cache. It is fetched
+        // while the caller does something else. For a long record, the processor fetches the later lines by itself after the
+        // first ones.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);

@@ -1,4 +1,4 @@
-//! What the writer and all calls know of the process that links the library.
+//! What the library knows of the process that it works for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -7,10 +7,9 @@ use super::status::LastError;
 use crate::api::error::{Error, Result};
 use crate::sys::mapping::ForkPage;
 
-/// The process that links the library.
 #[derive(Debug)]
 pub struct Host {
-    /// Pages by which a forked child finds out that it is a child, and what its parent does.
+    /// By this a forked child finds out that it is one, and what its parent does.
     pub page: ForkPage,
     /// Text of the last failure.
     pub last_error: Arc<LastError>,

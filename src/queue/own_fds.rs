@@ -1,7 +1,7 @@
 //! Work on files during a call of the host, on a thread with a separate descriptor table.
 //!
-//! So no other thread of the host can close a file that is being written to, or find this file under the number of one of the
-//! host's descriptors.
+//! So no other thread of the host can close a file that is being written to, or reach this file by a descriptor number that it
+//! takes for one of its own.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     }
 }
 
-/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues on its thread. Even a
-/// thread of the library, whose table is separate already, starts another thread for this.
+/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues by itself. Starts a
+/// thread even when called on a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {

@@ -1,8 +1,7 @@
 //! The pool of chunks: threads take chunks from it, and the writer gives them back.
 //!
-//! Free chunks lie on a stack, so that the chunks which were used last, and are still in the processor's caches, are used
-//! first. A channel would hand out all chunks in turn, and so use all of the pool's memory. A 512-byte record took 31 ns when
-//! 1 MiB was used in turn, and 20 ns with 256 KiB.
+//! Free chunks lie on a stack, so that those which were used last, and lie in the processor's caches, are used first. A
+//! channel would hand out all chunks in turn. A 512-byte record took 31 ns with 1 MiB used in turn, and 20 ns with 256 KiB.
 //!
 //! Each new page of memory costs a fault, so the pool makes little memory before it is needed. A thread's first chunk is
 //! small, and a chunk can be enlarged while it is empty. While threads ask for more, the writer makes chunks ahead. When the
@@ -23,50 +22,48 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Or
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
 
-/// The number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is too low for that.
+/// Number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is lower.
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
-/// With fewer free chunks than this, the writer should hurry.
+/// With fewer free chunks, the writer should hurry.
 const LOW: usize = 4;
 
-/// So many threads have a small chunk each before a thread has to wait for another's, unless `max_memory` is below the usual.
-/// A unit takes address space, but memory only for the chunk in the unit.
+/// Number of threads that can each have a small chunk, unless `max_memory` is below the usual. A unit takes address space, but
+/// memory only for the chunk in it.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
-/// The pool of chunks.
 #[derive(Debug)]
 pub struct Pool {
     memory: Memory,
     /// Free chunks: `whole` has those of `CHUNK_SIZE` bytes, `small` the smaller ones.
     whole: Stack,
     small: Stack,
-    /// Ranges of units without a chunk, sorted, with gaps between them. Empty while the pool is shut. No thread locks this to
-    /// take a free chunk.
+    /// Sorted ranges of units without a chunk, with gaps between them; none while the pool is shut. Not needed to take a free
+    /// chunk.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,
-    /// Bytes of all chunks, bytes of the chunks in use, and the most bytes that all chunks may have.
+    /// Bytes of all chunks, bytes of the chunks in use, and the most that there may be.
     bytes_held: Counter,
     bytes_used: Counter,
     max_bytes: usize,
     ample: usize,
-    /// The largest chunk size that a thread has needed after it had filled a chunk. 0 if no thread has filled one since the
-    /// process was idle.
+    /// The largest size that a thread has needed after it had filled a chunk. 0: none since the process was idle.
     asked: Counter,
-    /// A record found no room, because free or idle chunks take the memory. The writer has to give these chunks up.
+    /// A record found no room beside free or idle chunks. The writer has to give these up.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
 
 impl Pool {
-    /// Makes a pool for at most `max_memory` bytes. The pool has no memory until it is opened.
+    /// Makes a pool for at most `max_memory` bytes. It has no memory until it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
         // helgrind needs a second to map the address space of some 300 units, and valgrind runs 500 threads at most.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // If address space is short, the pool gets only as many units as `max_memory` can fill.
+        // If address space is short, there are only as many units as can be full.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -85,30 +82,29 @@ impl Pool {
         })
     }
 
-    /// Whether the pool is open.
     pub fn is_open(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool, in a spool in `dir` if possible. Returns the reason if no spool could be made. Nobody else may open or
-    /// shut the pool meanwhile.
+    /// Opens the pool, in a spool in `dir` if possible. Returns the reason if there is none. Nobody else may open or shut it
+    /// meanwhile.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
         }
         let why = dir.and_then(|dir| self.memory.attach(dir).err());
         self.unused().push(0..self.memory.units());
-        // The first thread that registers code finds this chunk.
+        // For the first thread that registers code.
         self.grow(FIRST_SIZE);
         why.map(|why| format!("cannot make a spool: {why}"))
     }
 
-    /// Gives all memory back and removes the spool, if no chunk is in use. Otherwise changes nothing and returns false. Nobody
-    /// else may open or shut the pool meanwhile.
+    /// Gives all memory back and removes the spool. False, and no change, if a chunk is in use. Nobody else may open or shut
+    /// it meanwhile.
     pub fn shut(&self) -> bool {
         let mut unused = self.unused();
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
-        // Some chunks are in use: their owners have taken them, or are about to give them back.
+        // Some chunks are in use, or about to be given back.
         if free.len() < self.held.load(Ordering::Relaxed) {
             free.into_iter().rev().for_each(|chunk| self.push(chunk));
             return false;
@@ -126,17 +122,15 @@ impl Pool {
         &self.memory
     }
 
-    /// Bytes of the chunks in use.
     pub fn bytes_used(&self) -> u64 {
         self.bytes_used.load(Ordering::Relaxed) as u64
     }
 
-    /// Bytes of the chunks in use and of the free ones.
     pub fn bytes_held(&self) -> u64 {
         self.bytes_held.load(Ordering::Relaxed) as u64
     }
 
-    /// The largest number of chunks that can exist at a time.
+    /// The most chunks that can exist at a time.
     pub fn most_chunks(&self) -> usize {
         self.memory.units()
     }
@@ -147,8 +141,8 @@ impl Pool {
         self.count_free() < LOW
     }
 
-    /// Whether the pool has chunks for so few more threads that the writer should take idle chunks back. Even a small chunk
-    /// takes a whole unit of the address space.
+    /// Whether there are chunks for so few more threads that the writer should take idle ones back. Even a small chunk takes a
+    /// whole unit of the address space.
     pub fn is_scarce(&self) -> bool {
         let units = self.memory.units();
         let unused = units.saturating_sub(self.held.load(Ordering::Relaxed));
@@ -158,7 +152,7 @@ impl Pool {
     /// About how many chunks are free.
     #[inline]
     fn count_free(&self) -> usize {
-        // Small chunks are counted first: a chunk that is enlarged meanwhile is counted twice then, and not left out.
+        // Small chunks are counted first, so that a chunk which is enlarged meanwhile is counted twice rather than missed.
         let small = self.small.len();
         small + self.whole.len()
     }
@@ -175,8 +169,8 @@ impl Pool {
         stack.push(self.memory.units_of(chunk).start);
     }
 
-    /// Whether the pool has grown to its ample size. A thread that has filled a chunk then waits for the writer before the
-    /// pool grows further.
+    /// Whether the pool has its ample size. A thread that has filled a chunk then waits for the writer before the pool grows
+    /// further.
     pub fn is_ample(&self) -> bool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }
@@ -186,7 +180,7 @@ impl Pool {
         let chunk = self.pop()?;
         if chunk.size() < size && !self.enlarge(chunk, size) {
             self.push(chunk);
-            // Small chunks may take all the memory that is allowed.
+            // Small chunks may have taken all the memory that is allowed.
             self.cramped.store(true, Ordering::Relaxed);
             return None;
         }
@@ -203,7 +197,7 @@ impl Pool {
         Some(self.begin(chunk))
     }
 
-    /// Notes that no thread asks for larger chunks. Chunks that are given back from now on are not enlarged.
+    /// Notes that no thread asks for larger chunks: chunks that are given back are no longer enlarged.
     pub fn forget_asked(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }
@@ -213,7 +207,7 @@ impl Pool {
         self.asked.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// Enlarges a chunk that nobody uses to `size` bytes. False, and nothing is changed, if there is no memory.
+    /// Enlarges a chunk that nobody uses. False, and no change, if there is no memory.
     #[cold]
     fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
         let (units, more) = (self.memory.units_of(chunk), size - chunk.size());
@@ -227,7 +221,7 @@ impl Pool {
         is_made
     }
 
-    /// Counts `more` bytes as held, before they are made. False if they would exceed `max_bytes`.
+    /// Counts bytes as held before they are made. False if they would exceed the bound.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
         self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -238,16 +232,16 @@ impl Pool {
         Cursor::new(chunk, self.serial.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether the pool can ever hold a record with a body of `body` bytes.
+    /// Whether a record with this body can ever be held.
     pub fn can_hold(&self, body: usize) -> bool {
         size_for(body).is_some_and(|size| size <= self.max_bytes - self.ample * CHUNK_SIZE)
     }
 
-    /// Takes a new chunk for a single record whose body fits no chunk of the pool, if there is room.
+    /// Takes a new chunk for one record that fits no chunk of the pool, if there is room.
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
-            // Units are taken from the end of a range, because `make_one` takes them from the start.
+            // From the end of a range: `make_one` takes units from its start.
             let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
             Some(range.end..range.end + count)
@@ -308,11 +302,11 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes free chunks ahead of need, at most up to the ample amount. Until a thread fills a chunk, one small chunk is kept
-    /// free, for the next thread. While threads ask for larger chunks, about one for each thread is kept free, of the size
-    /// that it will ask for next. Once threads ask for full-size chunks, the whole ample amount is made.
+    /// Makes free chunks ahead, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
+    /// threads ask for larger chunks, about one for each is kept free, of the size that it will ask for next. Once threads ask
+    /// for full-size chunks, all are made.
     ///
-    /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
+    /// Only for the writer, which makes a few in each round. Beyond the ample amount, threads make chunks themselves
     /// (`take_new`), because the writer is then held up in writing.
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
@@ -332,7 +326,7 @@ impl Pool {
         }
     }
 
-    /// Enlarges some of the free chunks, one after the other, so that threads find the others on the stack meanwhile.
+    /// Enlarges some of the free chunks, one by one, so that threads find the others.
     fn grow_free_ones(&self) {
         for _ in 0..LOW {
             let Some(unit) = self.small.pop() else { return };
@@ -346,8 +340,7 @@ impl Pool {
         }
     }
 
-    /// Gives a chunk back to the pool. All its records are written or were never published, and nobody else uses the chunk any
-    /// more.
+    /// Gives back a chunk that is written out or was never published, and that nobody else uses any more.
     pub fn recycle(&self, chunk: Chunk) {
         chunk.reset();
         let (units, size) = (self.memory.units_of(chunk), chunk.size());
@@ -363,19 +356,18 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether a record has found no room since the last call, because other chunks take the memory. Only for the writer.
+    /// Whether a record has found no room beside other chunks since the last call. Only for the writer.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
 
-    /// Gives up the free chunks that an ample pool does not need, for a record that waits for room. Only for the writer.
+    /// Gives up the free chunks beyond the ample size, for a record that waits for room. Only for the writer.
     pub fn make_way(&self) {
-        // The chunks that stay lie together in the first units, so that the freed units are adjacent.
+        // Those in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
     }
 
-    /// Gives up all free chunks but one, which is for the next thread. Only for the writer, when nobody has registered code
-    /// for a while.
+    /// Gives up all free chunks but one. Only for the writer, when nobody has registered code for a while.
     pub fn rest(&self) {
         let kept = self.pop();
         self.shrink();
@@ -422,8 +414,7 @@ impl Pool {
         }
     }
 
-    /// Gives the memory of units back to the kernel, and marks them unused. Nobody uses the units, and their first `size`
-    /// bytes have memory.
+    /// Takes the memory, the first `size` bytes, from units that nobody uses, and marks them unused.
     fn give_up(&self, units: Range<usize>, size: usize) {
         let mut unused = self.unused();
         self.memory.unmake_chunks(&units, size);
@@ -433,7 +424,6 @@ impl Pool {
     }
 }
 
-/// Adds units to the unused ones.
 fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
     let at = unused.partition_point(|range| range.start < units.start);
     unused.insert(at, units);
@@ -446,11 +436,11 @@ fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
     });
 }
 
-/// A stack of units without locks (R. K. Treiber's): each unit on the stack refers to the unit below.
+/// A lock-free stack of units (R. K. Treiber's): each unit on it refers to the one below.
 #[derive(Debug)]
 struct Stack {
-    /// `changes:32 | unit + 1`, or `changes:32 | 0` for an empty stack. `changes` counts every change, so that a
-    /// compare-exchange notices a unit that was popped and pushed again.
+    /// `changes:32 | unit + 1`, the latter 0 for an empty stack. Every change is counted, so that a compare-exchange notices a
+    /// unit which was popped and pushed again.
     top: AtomicU64,
     below: Box<[AtomicU32]>,
     len: AtomicUsize,
@@ -467,7 +457,7 @@ impl Stack {
 
     /// About how many units are on the stack.
     fn len(&self) -> usize {
-        // The count is below zero for a moment if one thread pops a unit before another thread has counted its push.
+        // Below zero for a moment if a thread pops a unit before another thread has counted its push.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0
@@ -490,7 +480,7 @@ impl Stack {
         Some(top as usize - 1)
     }
 
-    /// Replaces the unit on top by that of `new`, and returns the old one. `None` if `new` returns `None`.
+    /// Replaces the top and returns the old one. `None`, and no change, if `new` returns `None`.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         let next = |old: u64| Some(((old >> 32) + 1) << 32 | u64::from(new(old as u32)?));
         self.top.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(|old| old as u32)

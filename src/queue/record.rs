@@ -97,7 +97,7 @@ pub enum CodeBytes<'a> {
     InPlace,
 }
 
-/// A registration, with its parts.
+/// A registration, split into its parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     body: &'a [u8],

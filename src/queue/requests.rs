@@ -19,11 +19,11 @@ pub struct Requests {
     pub asked_to_write: u64,
     /// When the latest request was made, by the clock of the thread that made it.
     pub asked_at: u64,
-    /// `told`: number of the last request of which those sinks know. `not_told`: the error, if they could not be told of
-    /// everything.
+    /// Number of the last request that was answered for these sinks (`told`), and the error if they could not be told of
+    /// everything (`not_told`).
     pub told: u64,
     pub not_told: Option<Error>,
-    /// Number of the last request that is answered: everything before it is written.
+    /// Number of the last request before which everything is written.
     pub answered: u64,
     /// The last answer, or the error of a writer that has ended without writing all records.
     pub result: Option<Error>,
@@ -31,14 +31,13 @@ pub struct Requests {
     pub stop: Option<Stop>,
     /// Sinks are to be started or stopped.
     pub change: Option<Change>,
-    /// The thread by which the process exits. The exit may end the writer at any moment, so the writer writes only while this
-    /// thread waits for its request.
+    /// The thread by which the process exits. The exit may end the writer at any moment, so it writes only while this thread
+    /// waits.
     pub exiting: Option<u32>,
 }
 
 impl Requests {
-    /// Whether the process exits by another thread than the calling one. Then there is no time for a request of the calling
-    /// thread, because the exit does not wait for the answer.
+    /// Whether the process exits by another thread than the calling one, whose requests the exit then does not wait for.
     pub fn exit_is_elsewhere(&self) -> bool {
         self.exiting.is_some_and(|exiting| exiting != thread::id())
     }
@@ -49,7 +48,6 @@ impl Requests {
 pub struct Stop {
     /// All sinks have been disabled while sessions are open: the writer gives all memory back.
     pub off: bool,
-    /// Receives the writer's answer.
     pub ack: Give<Result<()>>,
 }
 
@@ -62,6 +60,5 @@ pub struct Change {
     pub off: Sinks,
     /// The configuration after the change.
     pub config: Config,
-    /// Receives the writer's answer.
     pub ack: Give<Result<()>>,
 }

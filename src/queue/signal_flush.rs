@@ -1,8 +1,8 @@
 //! The flush that a signal handler asks the writer for, before the process ends.
 //!
 //! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses only atomic
-//! words and a futex: no lock, no allocation, no thread-local storage. If the writer needs a lock that the interrupted thread
-//! holds, for instance the allocator's, the handler's timeout ends the wait, and the unwritten records stay in the spool.
+//! words and a futex: no lock, no allocation, no thread-local storage. The writer may need a lock that the interrupted thread
+//! holds. Then the handler's timeout ends the wait, and the unwritten records stay in the spool.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +11,6 @@ use crate::api::error::{Error, Result};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::{futex, thread};
 
-/// The requests of signal handlers, and the state of the exit that they have to know.
 #[derive(Debug, Default)]
 pub struct SignalFlush {
     /// The writer's thread; 0 if there is none, `STARTING` until it runs.
@@ -32,7 +31,7 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Notes that a writer is about to run, unless one runs already. The caller has nothing left to do before the writer runs.
+    /// A writer is about to run, unless one runs already. The caller has nothing left to do before.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -56,17 +55,17 @@ impl SignalFlush {
         before.unwrap_or_else(|exiting| exiting ^ own) == 0
     }
 
-    /// Whether an exiting thread has called `exit`.
+    /// Whether `exit` was called.
     pub fn has_exit_begun(&self) -> bool {
         self.exiting.load(Ordering::SeqCst) != 0
     }
 
-    /// Notes that the exiting thread has written pending records, or cannot write them.
+    /// The exiting thread has written pending records, or cannot.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the process exits by another thread than `tid`, and that thread has not finished writing pending records.
+    /// Whether the process exits by another thread than `tid`, which has not finished writing pending records.
     pub fn is_exit_under_way(&self, tid: u32) -> bool {
         self.exits_elsewhere(tid) && !self.exit_over.load(Ordering::SeqCst)
     }
@@ -77,8 +76,8 @@ impl SignalFlush {
         exiting != 0 && exiting != tid
     }
 
-    /// For the writer: the number of the request that it has to answer. While the process exits, the writer only writes
-    /// records for which the exiting thread waits, so a request of another thread is answered with `Timeout`.
+    /// For the writer: the number of the request to answer. While the process exits, only data for which the exiting thread
+    /// waits is written, so another thread's request is answered with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {
@@ -96,7 +95,7 @@ impl SignalFlush {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
     }
 
-    /// For the writer: answers a request. Without an error, everything that was published before the request is written.
+    /// For the writer: answers a request. Without an error, everything published before the request is written.
     pub fn answer(&self, number: u32, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);

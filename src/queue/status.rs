@@ -27,14 +27,14 @@ pub struct Status {
     sinks: SinkBits,
 }
 
-/// This has a separate cache line: every registration reads it, while the writer changes the counters beside it.
+/// In a separate cache line, because every registration reads it while the writer changes the counters beside it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// What threads write records for: the running sinks, the notes about what these sinks want, and `Sinks::REMEMBER`. If
-    /// this is 0, every call returns at once.
+    /// What threads write records for: the running sinks, what these want, and `Sinks::REMEMBER`. If it is 0, every call
+    /// returns at once.
     wanted: AtomicU32,
-    /// The same set for the writer. While all sinks end, `wanted` is already 0, and the sinks still get the earlier records.
+    /// The same for the writer. While all sinks end, `wanted` is 0, and the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run and cannot write at present.
@@ -64,19 +64,17 @@ impl Status {
         paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
     }
 
-    /// Sets the files that the sinks write to.
     pub fn set_paths(&self, paths: Vec<(Sinks, PathBuf)>) {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// What registering threads have to write records for: the running sinks with notes, and `Sinks::REMEMBER`. A thread that
-    /// sees an empty set also sees that the last session was closed, or that the sinks were disabled.
+    /// What registering threads have to write records for. A thread that sees an empty set also sees that the last session was
+    /// closed, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
     }
 
-    /// The sinks that are running.
     #[inline]
     pub fn sinks(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
@@ -118,14 +116,14 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Sets the wanted sinks, and those that should run but do not.
+    /// Sets the sinks that run, and those that should run but do not.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
         self.sinks.change(|_| Some(running.0));
     }
 
-    /// Notes that sinks were asked for while others ran, and which of them have started.
+    /// Notes which of the sinks that were asked for later have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
@@ -158,12 +156,12 @@ impl Status {
         self.sinks.change(change);
     }
 
-    /// Notes that a sink cannot write. This sink will try again, and the others continue.
+    /// A sink cannot write, and will try again. The others continue.
     pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
 
-    /// Notes that a sink has caught up.
+    /// A sink has caught up.
     pub fn sink_goes_on(&self, sink: Sinks) {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
@@ -204,8 +202,8 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As `get`, without a copy of the text. Does nothing while another thread holds the lock: a signal handler may have
-    /// interrupted that thread and wait for the calling one.
+    /// As `get`, without a copy of the text. Does nothing while another thread has the lock: a signal handler may have
+    /// interrupted that thread, and wait for the calling one.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -316,10 +314,10 @@ with_counters!(counters);
 /// Whether records on their way to the writer outlive the process; `jitsym_spool_state` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpoolState {
-    /// All records, or those for which the spool had no room, are in private memory. They are lost if the process is killed.
+    /// Records, or those for which the spool had no room, are in private memory. They are lost if the process is killed.
     #[default]
     None = 0,
-    /// All records are in a spool. If the process is killed, [`recover`](crate::recover) completes the files from the spool.
+    /// All records are in a spool, from which [`recover`](crate::recover) completes the files.
     Shared = 1,
 }
 

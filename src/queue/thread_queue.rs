@@ -21,9 +21,8 @@ pub struct ThreadQueue {
 pub trait Fill {
     /// Whether the record ends or moves code, or is about code that another thread may have registered.
     const REFERS: bool;
-    /// A lower bound of the body's length in bytes.
+    /// A lower bound of the body's length.
     fn least_len(&self) -> usize;
-    /// The exact length of the body in bytes.
     fn exact_len(&self) -> Result<usize>;
     /// Writes the body to the start of `room` and returns the record's event, which includes the body's length. `None` if
     /// `room` is too small: the caller then calls `fill` again with more room.
@@ -40,8 +39,8 @@ impl ThreadQueue {
     ///
     /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`]. With
     /// two functions in place of a [`Fill`], the compiler writes the event to its place from registers. Building the event in
-    /// memory and copying it would cost a quarter of the call, because the processor cannot forward stores to loads that cut
-    /// the bytes into other pieces.
+    /// memory and copying it would cost a quarter of the call: the copy loads the bytes in other pieces than they were stored
+    /// in, and the processor cannot forward such stores.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -52,7 +51,7 @@ impl ThreadQueue {
         }
     }
 
-    /// Prefetches the memory that the next record will be written to.
+    /// Prefetches the memory of the next record.
     #[inline(always)]
     pub fn ask_ahead(&self) {
         if let Some(cursor) = &self.cursor {
@@ -60,8 +59,8 @@ impl ThreadQueue {
         }
     }
 
-    /// Ends what `begin_at_once` has begun, whether or not a record was published. What the caller reads after this call is
-    /// read after the record's end.
+    /// Ends what `begin_at_once` has begun, whether or not a record was published. Later reads of the caller are not reordered
+    /// before this end.
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
@@ -71,7 +70,7 @@ impl ThreadQueue {
     /// Writes one record. After an error, nothing of the record is published. `NotRunning`: all sinks ended during the call.
     ///
     /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. The later time is as true: the code does not run before the call returns.
+    /// of the call. The later time is just as correct: the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
@@ -100,7 +99,7 @@ impl ThreadQueue {
         }
     }
 
-    /// A record that is too large for a chunk of the pool gets a separate chunk, and is written there like any other record.
+    /// A record that is too large for a chunk of the pool gets a separate chunk, and is written like any other.
     #[cold]
     fn append_large(&mut self, record: &impl Fill) -> Result<()> {
         let len = record.exact_len()?;
@@ -153,17 +152,17 @@ impl ThreadQueue {
         }
     }
 
-    /// Whether a body of this length fits into the rest of the thread's chunk.
+    /// Whether the thread's chunk has room for a body of this length.
     pub fn has_room(&self, body: usize) -> bool {
         self.cursor.as_ref().is_some_and(|cursor| cursor.room_len() >= Some(body))
     }
 
     /// Hands the full chunk over and takes another one with room for a body of this length, if that needs no waiting and no
-    /// new memory. Most changes of chunks succeed here, and each is in the middle of a call. False if the chunk was not
-    /// changed.
+    /// new memory. False if the chunk was not changed. Most changes of chunks succeed here, and each of them delays a
+    /// registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // `enter` comes before any read of the chunk: the writer may have taken the chunk, and its memory may be gone.
+        // Before the chunk is read: the writer may have taken it, and its memory may be gone.
         if self.enter().is_err() {
             return false;
         }
@@ -172,13 +171,13 @@ impl ThreadQueue {
         is_changed
     }
 
-    /// The work of `change_at_once`. To be called between `enter` and `ThreadSlot::end`.
+    /// To be called between `enter` and `ThreadSlot::end`.
     fn exchange(&mut self, body: usize) -> bool {
         let Some(full) = self.cursor.as_ref().filter(|cursor| !cursor.is_empty()).map(Cursor::chunk) else {
             return false;
         };
         let Some(next) = self.shared.next_chunk(full.size(), body) else { return false };
-        // The full chunk is sent before it is taken out of the slot, for the reason given in `hand_over`.
+        // Sent before it is taken out of the slot, as in `hand_over`.
         if !self.shared.send_now(Message::Full { slot: self.slot.number, chunk: full }) {
             self.shared.pool.recycle(next.chunk());
             return false;
@@ -195,8 +194,7 @@ impl ThreadQueue {
         if self.cursor.is_some() && self.change_at_once(body) {
             return Ok(());
         }
-        // The full chunk is handed over first, even if no other chunk is free yet: the writer frees chunks by writing them
-        // out.
+        // The full chunk is handed over even if no other chunk is free: the writer frees chunks by writing them out.
         self.enter()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();
@@ -222,17 +220,16 @@ impl ThreadQueue {
     /// Gives the current chunk to the writer. To be called between `enter` and `ThreadSlot::end`.
     fn hand_over(&mut self) -> Result<()> {
         let Some(cursor) = &self.cursor else { return Ok(()) };
-        // The chunk is sent first, and taken out of the slot afterwards. The writer looks at the slot first and empties the
-        // channel afterwards, so it finds the chunk in at least one of the two places. The writer recycles no chunk that it
-        // still sees in a slot.
+        // Sent first, and then taken out of the slot. The writer looks at the slot first and then empties the channel, so it
+        // finds the chunk in at least one of the two places. It recycles no chunk that it still sees in a slot.
         self.shared.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
         self.cursor = None;
         Ok(())
     }
 
-    /// Called when the thread ends. Its chunk stays in the slot, where the writer finds it: an ending thread cannot wait for
-    /// room in the channel.
+    /// Called when the thread ends. Its chunk stays in the slot for the writer: an ending thread cannot wait for room in the
+    /// channel.
     pub fn finish(&mut self) {
         self.cursor = None;
         self.slot.detach();

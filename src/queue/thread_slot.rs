@@ -1,9 +1,9 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
-//! An idle thread still holds a chunk. When chunks run short, the writer takes such chunks back. Each side announces first and
-//! looks afterwards: the thread announces that it writes a record, the writer announces that it wants the chunk. A barrier
-//! between announcement and look (`Shared::order` in the thread, `barrier::all_threads` in the writer) makes sure that at
-//! least one side sees the other's announcement.
+//! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side announces first and looks
+//! afterwards: the thread announces that it writes a record, the writer that it wants the chunk. A barrier in between
+//! (`Shared::order` in the thread, `barrier::all_threads` in the writer) makes sure that at least one side sees the other's
+//! announcement.
 //!
 //! In the same way, threads are kept from writing records while the process forks (`quiesce`).
 
@@ -18,9 +18,7 @@ use crate::sys::thread;
 /// What one registering thread shares with the writer.
 #[derive(Debug)]
 pub struct ThreadSlot {
-    /// Unique number.
     pub number: u64,
-    /// The thread.
     pub tid: u32,
     /// The chunk that the thread fills; null if it has none.
     current: AtomicPtr<u8>,
@@ -34,11 +32,11 @@ pub struct ThreadSlot {
 
 /// The chunk belongs to the thread.
 const KEPT: u8 = 0;
-/// The writer decides whether it takes the chunk. Until it has decided, the thread does not use the chunk.
+/// The writer decides whether it takes the chunk; until then the thread does not use it.
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
-/// A bit beside the values above: the thread writes no records while this bit is set.
+/// A bit beside these values: the thread writes no records.
 const HALTED: u8 = 4;
 /// Another bit: the thread writes no more records, because the process exits.
 const SHUT: u8 = 8;
@@ -55,15 +53,12 @@ impl ThreadSlot {
         }
     }
 
-    /// The chunk that the thread fills.
     pub fn current(&self) -> Option<Chunk> {
         let start = NonNull::new(self.current.load(Ordering::Acquire))?;
-        // SAFETY: only the writer recycles a chunk that was in a slot, and only after the chunk has left the slot, so the
-        // chunk exists.
+        // SAFETY: a chunk that was in a slot is recycled by the writer alone, once it has left the slot, so it exists.
         Some(unsafe { Chunk::at(start) })
     }
 
-    /// Sets the chunk that the thread fills.
     pub fn set_current(&self, chunk: Option<Chunk>) {
         self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
     }
@@ -73,33 +68,30 @@ impl ThreadSlot {
         self.detached.store(true, Ordering::Release);
     }
 
-    /// Whether the thread has ended or has given up its slot.
     pub fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// Announces that the thread begins a record or hands over its chunk. Then the thread has to call `Shared::order`, and
-    /// then `is_kept`.
+    /// Announces a record, or a change of chunks. `Shared::order` has to follow, then `is_kept`.
     #[inline]
     pub fn begin(&self) {
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// Announces that the thread has published the record or given it up. A thread that sees this announcement also sees the
-    /// record.
+    /// Announces that the record is published or given up. Whoever sees this sees the record.
     #[inline]
     pub fn end(&self) {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Whether the thread may use its chunk. To be asked after `begin`.
+    /// Whether the thread may use its chunk, after `begin`.
     #[inline]
     pub fn is_kept(&self) -> bool {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits until the writer has decided about the chunk and nobody halts the thread. To be called outside of `begin` and
-    /// `end`. True if the writer has taken the chunk. `None` if the thread is still halted after `patience`.
+    /// Waits until the writer has decided about the chunk and nobody halts the thread, which is not busy meanwhile. True if
+    /// the writer has taken the chunk. `None` if the thread is still halted after `patience`.
     #[cold]
     pub fn settle(&self, patience: Duration) -> Option<bool> {
         let begin = Instant::now();
@@ -122,14 +114,13 @@ impl ThreadSlot {
         Some(false)
     }
 
-    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. The caller then has to call
-    /// `barrier::all_threads`.
+    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. `barrier::all_threads` has to follow.
     pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Permanently keeps the thread from beginning records. It may still finish a record as long as it is busy. The caller
-    /// then has to call `barrier::all_threads`.
+    /// Keeps the thread from beginning records, permanently. `barrier::all_threads` has to follow. The thread may still finish
+    /// a record while it is busy.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);
     }
@@ -146,13 +137,12 @@ impl ThreadSlot {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Lets the thread continue.
     pub fn resume(&self) {
         self.claim.fetch_and(!HALTED, Ordering::Release);
     }
 
-    /// Announces that the writer wants the chunk. The writer then has to call `barrier::all_threads`, and then `take`. False
-    /// if this is not possible now: for instance, if the thread has not noticed yet that an earlier chunk was taken.
+    /// Announces that the writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if the chunk cannot
+    /// be taken now: the thread may not have noticed yet that an earlier one was.
     pub fn want(&self) -> bool {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -163,12 +153,12 @@ impl ThreadSlot {
         self.current().filter(|_| idle)
     }
 
-    /// Leaves the chunk that the writer has wanted to the thread.
+    /// After `want`: the writer leaves the chunk to the thread.
     pub fn keep(&self) {
         self.claim.store(KEPT, Ordering::Release);
     }
 
-    /// Takes the chunk, if the thread is not using it and the writer has read all of it. Otherwise leaves it to the thread.
+    /// Takes the chunk if the thread is not using it and the writer has read all of it. Otherwise the thread keeps it.
     pub fn take(&self) -> Option<Chunk> {
         let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {

@@ -43,8 +43,8 @@ impl Heap {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }
 
-    /// Drops the garbage. `owned` has the place, the length and the owner of each piece that has one. `tell` tells the owner
-    /// the new place.
+    /// Drops the garbage. `owned` has the place, the length and the owner of each piece that was not dropped. `tell` tells the
+    /// owner the new place.
     pub fn compact<T>(&mut self, owned: impl Iterator<Item = (usize, usize, T)>, tell: impl Fn(T, usize)) {
         let mut bytes = Table::default();
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {

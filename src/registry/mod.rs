@@ -1,12 +1,13 @@
 //! Which code lies where: the live registrations, and for every address the code that lived there last.
 //!
-//! A perf map can only say which code lived at an address last: the format has no time, and is read after the fact. So freed
-//! code keeps its name until its bytes are used again. No two entries overlap, because readers answer overlaps with the entry
+//! A perf map can only say which code lived at an address last: the format has no time and is read after the fact. So freed
+//! code keeps its name until its bytes are used again. No two entries overlap: readers answer overlaps with the entry that
+//! they find first.
 //! that they find first.
 //!
-//! A large program has hundreds of thousands of live registrations, and the registry handles every registration and every end
-//! of one. So nothing is hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry
-//! the number of its piece. Only addresses are searched for (`ordered`).
+//! A large program has hundreds of thousands of live registrations, all of which pass through here. So nothing is hashed, and
+//! no entry is a separate allocation. An id contains the number of its entry, and an entry that of its piece. Only addresses
+//! are searched for (`ordered`).
 
 mod entry;
 mod find;
@@ -64,7 +65,6 @@ pub struct Inserted {
     pub was_claimed: bool,
 }
 
-/// The live registrations and the pieces.
 #[derive(Debug, Default)]
 pub struct Registry {
     /// The index is the slot of the id, which is the id's lower half. Slots are few, because those of ended ids are used
@@ -89,8 +89,8 @@ impl Registry {
         self.live
     }
 
-    /// Adds a registration, for which `make_room` has made room. Live code that the new code overlaps ends, and its ids are
-    /// pushed to `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, the live code ends, and
+    /// its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // This has no effect for ids from `Ids`, because their slot is free.
         if self.id_in(id as u32) != 0 {
@@ -106,7 +106,7 @@ impl Registry {
         inserted.was_claimed =
             before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(number) > start);
         let number = match overlapped {
-            // The same range is frequent: code caches use places again.
+            // A frequent case: code caches use the same places again.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
                 self.vacate(number, overwritten);
                 let old = self.pieces[number].name;
@@ -138,7 +138,7 @@ impl Registry {
         inserted
     }
 
-    /// Reserves the tables' memory that a registration with this id may need, with a name and info records of these lengths.
+    /// Reserves what the tables may need for a registration with this id, and with a name and info records of these lengths.
     /// False if there is no memory.
     #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
@@ -195,7 +195,7 @@ impl Registry {
         piece.owner().map_or(0, |slot| piece.end() + u64::from(self.entries[slot as usize].beyond))
     }
 
-    /// Removes the range `[start, end)` from all pieces. The parts of these pieces outside of the range stay as dead code.
+    /// Removes a range from all pieces. Their parts outside of it stay, as dead code.
     fn clear(&mut self, start: u64, end: u64, overwritten: &mut Vec<u64>) {
         while let Some(number) = self.last_before(end).filter(|&number| self.pieces[number].end() > start) {
             self.vacate(number, overwritten);
@@ -215,7 +215,7 @@ impl Registry {
         }
     }
 
-    /// Ends the registration that owns a piece, or takes a dead piece out of the list of the dead.
+    /// Ends the registration that owns a piece, or takes a dead piece out of its list.
     fn vacate(&mut self, number: u32, overwritten: &mut Vec<u64>) {
         match self.pieces[number].owner() {
             None => self.pieces.unlink(number),

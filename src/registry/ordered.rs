@@ -1,12 +1,11 @@
 //! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
 //! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. A search
-//! begins there. In a tree, each search would begin at the root. That took two fifths of the writer's instructions.
+//! begins there. A tree is searched from its root, which took two fifths of the writer's instructions.
 
 /// The largest number of entries in a block.
 const MOST: usize = 128;
 
-/// The sorted map.
 #[derive(Debug, Default)]
 pub struct Ordered {
     /// One for each block, in order of address. No block is empty.
@@ -36,7 +35,7 @@ struct Block {
 pub struct Place {
     /// The index of the block in `heads`.
     head: usize,
-    /// Number of the block's entries before the place. If this is 0, no earlier block has an entry before the place either.
+    /// Number of the block's entries before the place. If 0, no earlier block has an entry before it either.
     at: usize,
 }
 
@@ -93,7 +92,7 @@ impl Ordered {
         self.from(0).map(|(_, value)| value)
     }
 
-    /// Adds an entry at its place. There has to be room (`make_room`), and no entry with this key.
+    /// Adds an entry at its place. There has to be room, and no entry with this key.
     #[inline]
     pub fn insert(&mut self, place: Place, key: u64, value: u32) {
         let is_full = self.heads.get(place.head).is_none_or(|head| head.len as usize == MOST);
@@ -111,8 +110,8 @@ impl Ordered {
         self.recent = head;
     }
 
-    /// Splits a full block at a place, or makes the first block. At the end of a full block nothing is moved, so that entries
-    /// which come in order fill their blocks.
+    /// Splits a full block, or makes the first one. At the end of a full block nothing is moved, so that entries in order fill
+    /// their blocks.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {

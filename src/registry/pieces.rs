@@ -18,7 +18,7 @@ pub struct Piece {
     pub size: u32,
     /// Slot of the registration while it is live, else `NONE`.
     owner: u32,
-    /// Dead pieces: the pieces whose code ended before and after this one's. Free numbers: `after` is another free number.
+    /// For a dead piece: its neighbours in the list of the dead. For a free number: `after` is another free number.
     before: u32,
     after: u32,
 }
@@ -93,7 +93,7 @@ impl Pieces {
     /// Frees the number of a piece that is not in the list of the dead.
     pub fn release(&mut self, number: u32) {
         let free = self.free;
-        // From now on the length of the name is 0.
+        // The name of a free number is empty.
         self[number] = Piece { start: 0, name: Name::default(), size: 0, owner: NONE, before: NONE, after: free };
         self.free = number;
     }

@@ -15,7 +15,7 @@ impl Registry {
         self.entries.iter().enumerate().filter_map(known)
     }
 
-    /// The ids of all live registrations, in the order of their groups in the jitdump, or of their info records in memory.
+    /// The ids of all live registrations, sorted by the place of the group in the jitdump, or of the info records in memory.
     /// `None` if there is no memory.
     pub fn live_by_place(&self) -> Option<impl Iterator<Item = u64>> {
         let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);

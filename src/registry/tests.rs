@@ -141,7 +141,7 @@ fn spans_never_overlap_whatever_happens() {
     // For each byte: the id of the code that lived there last, and whether this code still lives.
     let mut bytes = vec![(0u64, false); 600];
     for n in 1..20_000u64 {
-        // There are few slots, and each gets a new generation every time.
+        // Few slots, each with a new generation every time.
         let free = (0..40).map(|slot| n << 33 | 1 << 32 | slot).find(|&id| registry.id_in(id as u32) == 0);
         let action = next(100);
         let victim = registry.id_in(next(40) as u32);
@@ -222,8 +222,7 @@ fn a_split_gives_each_piece_a_name_of_its_own() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
     add(&mut registry, id(1), code(100, 50), "whole", &mut gone);
     add(&mut registry, id(2), code(120, 10), "middle", &mut gone);
-    // The first part of "whole" is removed with its name. The other part keeps its own copy of the name, also after a
-    // compaction.
+    // The first part of "whole" is removed with its name. The last part has a separate copy, also after a compaction.
     add(&mut registry, id(3), code(100, 20), "first", &mut gone);
     registry.names.compact(registry.pieces.names_mut());
     assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");
@@ -316,7 +315,7 @@ fn info_records_go_with_their_code() {
     registry.keep_info(id(5000), Info::new(b"of nobody"));
     assert!(registry.get(id(7)).unwrap().stored.is_none() && registry.stored().next().is_none());
     assert_eq!(registry.info_of(id(7)).bytes(), info(7));
-    // Drops info records in each way: the code is unregistered, overwritten, or written to a file, or gets other info records.
+    // Info records are dropped in each way: unregistered, overwritten, written to a file, and kept again.
     assert!((1..=300).all(|number| registry.remove(id(number)).is_some()));
     add(&mut registry, id(2000), code(301 * 100, 300 * 100), "g", &mut gone);
     assert_eq!(gone.len(), 300);

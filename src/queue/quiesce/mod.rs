@@ -5,15 +5,13 @@
 //!
 //! The forking thread asks the writer, and waits for a limited time. The writer keeps the registering threads from beginning
 //! another record, makes a last round, and stays quiescent until the fork is over. If the writer hangs in a slow disk, the
-//! fork proceeds without it. Then the child learns that its data is incomplete or, if the writer was changing the data,
-//! unusable.
+//! fork proceeds. Then the child learns that its data is incomplete or, if the writer was changing the data, unusable.
 //!
-//! The wait of other threads is limited too. Between the library's fork handler and the fork itself, the host's own handlers
-//! run. They may wait for a lock that is held by a thread which waits here. So threads and writer continue after a while, and
-//! note this in memory that the child shares (`WithChildren`). The child sees at least every note that was made before the
-//! fork.
+//! Other threads wait for a limited time too. Between our handler and the fork itself, the host's own handlers run. They may
+//! wait for a lock held by a thread that waits here. So threads and writer continue after a while, and note this in memory
+//! that the child shares (`WithChildren`). The child sees at least every note that was made before the fork.
 //!
-//! The child does not use this state, because the lock may be held by a thread that does not exist in the child.
+//! The child does not use this state: the lock may be held by a thread that does not exist there.
 
 use std::ptr;
 use std::time::Duration;
@@ -24,8 +22,8 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time after a first fork use the same quiescent state. Later forks wait for the next quiescent
-/// state, so that threads which fork all the time do not keep others from registering.
+/// Forks that begin within this time after a first one share its quiescent state. Later forks wait for the next one, so that
+/// threads which fork all the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// The longest time that a fork keeps a registering thread waiting.
@@ -57,7 +55,6 @@ impl Rest {
     }
 }
 
-/// What a fork has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub rest: Rest,
@@ -71,7 +68,7 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// For a fork in a child that has not used its inherited state: its own child inherits the same state.
+    /// For a fork in a child that has not used its inherited state, which its own child then inherits.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -89,7 +86,6 @@ impl Found {
     }
 }
 
-/// The state that forking threads, registering threads and the writer share.
 #[derive(Debug, Default)]
 pub struct Quiesce {
     state: Mutex<State>,
@@ -106,13 +102,13 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// The writer is changing data that a child would take over.
     moving: bool,
-    /// The writer has interrupted such a change for slow work, for which no fork waits.
+    /// The writer has interrupted this for slow work, for which no fork waits.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
     /// The writer is quiescent for these forks.
     answered: bool,
-    /// At that time, the writer had applied everything published.
+    /// It had applied everything published then.
     whole: bool,
     /// Number of forks under way. Meanwhile the writer changes nothing.
     forking: u32,
@@ -166,7 +162,7 @@ impl Quiesce {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a writer begins to run. Its state is at the address `writer` until `end`.
+    /// A writer begins to run, whose state is at the address `writer` until `end`.
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
@@ -181,37 +177,36 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// Called by the writer before it changes data that a child would take over. Waits while the process forks.
+    /// The writer begins to change data that a child would take over. Waits while the process forks.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
-    /// Called by the writer after that change.
+    /// The change that began with `enter` is complete.
     pub fn leave(&self) {
         self.rest(false);
     }
 
-    /// Ends a change of the writer, or interrupts it (`is_aside`). Returns whether a change was under way.
+    /// Ends or interrupts (`is_aside`) a change by the writer. Returns whether one was under way.
     fn rest(&self, is_aside: bool) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
         state.is_aside |= is_aside && was_moving;
-        // Without a waiting fork, this system call would be useless.
+        // Without a waiting fork, this would be a useless system call.
         if state.waiting > 0 {
             self.changed.notify_all();
         }
         was_moving
     }
 
-    /// Runs slow work of the writer that does not change data which a child takes over. A fork need not wait for this work.
+    /// Runs slow work of the writer that changes nothing which a child takes over. No fork waits for it.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest(true);
         let result = body();
         if was_moving {
             let state = self.state();
-            // Waits only for forks under way. To wait for a fork that itself waits for the writer would delay the round for
-            // which this fork waits.
+            // Waits only for forks under way. A fork that still waits needs the writer's next round.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -246,8 +241,8 @@ impl Quiesce {
         self.state().is_asked()
     }
 
-    /// From now on, threads that begin to register wait. The writer then has to call `barrier::all_threads`, and to collect
-    /// the slots of threads that have begun earlier. False if no fork asks any more.
+    /// From now on, threads that begin to register wait. `barrier::all_threads` has to follow, then the search for threads
+    /// that have begun earlier. False if no fork asks any more.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -273,7 +268,7 @@ impl Quiesce {
         !self.state().halted.iter().any(|slot| slot.is_busy())
     }
 
-    /// Called by the writer before its last round before a fork. False if the fork has given up waiting.
+    /// The writer begins its last round before a fork. False if the fork has given up waiting.
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();
@@ -281,7 +276,7 @@ impl Quiesce {
         asked
     }
 
-    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
+    /// The writer is quiescent. Its next `enter` waits until the fork is over.
     pub fn answer(&self, whole: bool) {
         let mut state = self.state();
         state.moving = false;
@@ -292,7 +287,7 @@ impl Quiesce {
         }
     }
 
-    /// Called by a thread that begins to register, after it has sent its slot to the writer. Waits for the end of a fork.
+    /// A thread that begins to register waits for the end of a fork. It has to have sent its slot to the writer.
     pub fn wait_to_register(&self) {
         let begin = Instant::now();
         fence(Ordering::SeqCst);
@@ -305,9 +300,9 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: quiesces the library, as far as possible within `patience`. In the first two thirds of this time the
-    /// fork waits until the writer has applied everything, in the last third only until the writer pauses. `wake` has to wake
-    /// the writer. Afterwards the parent has to call `over`.
+    /// Before a fork: quiesces the library, as far as possible within `patience`. For two thirds of this time the fork waits
+    /// until the writer has applied everything, for the rest only until the writer pauses. `wake` wakes the writer. In the
+    /// parent, `over` has to follow.
     pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
@@ -327,8 +322,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, but without a round of the writer. `None` unless the writer is at rest and `is_quiescent` says that it
-    /// has applied everything.
+    /// As `prepare`, without a round of the writer. `None` unless the writer is at rest and `is_quiescent` says that it has
+    /// applied everything.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;
@@ -358,7 +353,7 @@ impl Quiesce {
         state
     }
 
-    /// To be called in the parent after a fork. The last of several forks lets the writer and the threads continue.
+    /// After a fork, in the parent. The last of several forks lets the writer and the threads continue.
     pub fn over(&self) {
         let mut state = self.state();
         state.forking = state.forking.saturating_sub(1);

@@ -19,14 +19,13 @@ fn of(found: Found) -> (Rest, *mut ()) {
     (found.rest, found.writer)
 }
 
-/// Repeats `attempt` until it was in time. It may be too slow on a busy machine, because a fork waits only a short time for
-/// the writer, and the writer only a short time for a fork. `attempt` returns whether it was in time.
+/// Repeats `attempt` until it was in time, which it returns. On a busy machine it may be too slow: a fork and the writer wait
+/// only a short time for each other.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// Acts as the writer of these threads: waits until a fork asks, and answers. Does nothing if no fork asks, or if the fork is
-/// over before.
+/// Acts as the writer of these threads: waits until a fork asks, and answers. Does nothing if no fork asks, or only too late.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);

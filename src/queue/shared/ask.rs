@@ -9,7 +9,7 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Waiting is counted in steps of this length. If the process is stopped meanwhile, that counts as one step at most.
+/// Waiting is counted in steps of this length, so that time in which the process is stopped counts as one step at most.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -32,14 +32,14 @@ impl Shared {
         self.answered.notify_all();
     }
 
-    /// Waits until everything that was committed before the call is in the files. `Closed` if the writer has ended. It has
-    /// then written everything, unless `last_answer` returns an error.
+    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
+    /// written unless `last_answer` returns an error.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.await_answer(self.ask(true, false)?, timeout)
     }
 
-    /// Waits until the sinks that calls wait for know of everything that was committed before the call. The writer tells these
-    /// sinks before it writes files. After each `step` without an answer, `goes_on` decides whether to wait further.
+    /// Waits until the sinks that calls wait for know of everything committed before the call. They are told before files are
+    /// written. After each `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false, false)?;
         loop {
@@ -50,8 +50,7 @@ impl Shared {
         }
     }
 
-    /// Sets the time of a request of the calling thread. This time is no earlier than that of any record which this thread has
-    /// written.
+    /// Sets the time of the calling thread's request: no earlier than that of any record which this thread has written.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }
@@ -113,7 +112,7 @@ impl Shared {
         };
         match problem(&requests) {
             _ if is_late => Err(Error::Timeout),
-            // The writer ended before it answered this request. A writer that ends writes everything.
+            // The writer ended before it answered. A writer that ends writes everything.
             _ if !is_answered(&requests) => Err(Error::Closed),
             Some(error) => Err(error),
             None => Ok(()),

@@ -28,17 +28,17 @@ use crate::sys::{reserve, thread};
 /// The lowest code index that this library uses.
 pub const INDICES_START: u64 = 1 << 40;
 
-/// The first code index of this copy of the library. perf names files after process and index, in a directory that other
-/// jitdump writers in the same process use too, so indices must differ. CPython, V8, LLVM and wasmtime count from 0. Each copy
-/// of this library counts from a number derived from its address.
+/// The first code index. perf names files after process and index, in a directory that other jitdump writers of the process
+/// use too. CPython, V8, LLVM and wasmtime count from 0; each copy of this library counts from a number derived from its
+/// address.
 fn first_index() -> u64 {
-    /// A copy of the library is larger than this, so that no two copies begin with the same index.
+    /// A copy of the library is larger than this, so no two begin with the same index.
     const PLACE: usize = 1 << 16;
     let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
     INDICES_START + (place << 28)
 }
 
-/// After so many forks, the writer looks for spools that ended children have left.
+/// After so many forks, the writer looks for spools that children have left.
 const FORKS: u32 = 16;
 
 /// Number of code indices that a thread takes at once.
@@ -50,9 +50,7 @@ pub enum Message {
     Attach(Arc<ThreadSlot>),
     /// A thread has filled a chunk, and no longer writes to it.
     Full {
-        /// The thread's slot.
         slot: u64,
-        /// The chunk.
         chunk: Chunk,
     },
 }
@@ -77,7 +75,7 @@ pub struct Shared {
     fork: AtomicU8,
     /// Number of forks since the writer last looked for spools of children.
     forks: AtomicU32,
-    /// Number of registrations and moves whose code bytes the writer still has to read.
+    /// Number of registrations and moves whose code bytes are still to be read by the writer.
     unread: AtomicI64,
     /// The writer sleeps until it is woken.
     asleep: AtomicBool,
@@ -85,9 +83,7 @@ pub struct Shared {
     hurried: AtomicBool,
     /// The process's first thread will wake the writer when this thread ends.
     first_tells: AtomicBool,
-    /// The writer sleeps on this.
     pub parker: Parker,
-    /// Requests of signal handlers to the writer.
     pub signal_flush: SignalFlush,
     /// The process exits: only the exiting thread may register code.
     shut: AtomicBool,
@@ -95,7 +91,7 @@ pub struct Shared {
     exit_whole: AtomicBool,
     /// A writer has ended without reading all records, because memory was short.
     left_unread: AtomicBool,
-    /// Memory is so short that the writer leaves records in their chunks.
+    /// Memory is short, and the writer leaves records in their chunks.
     short: AtomicBool,
 }
 
@@ -158,8 +154,7 @@ impl Shared {
         self.forks.fetch_add(1, Ordering::Relaxed) + 1 >= FORKS
     }
 
-    /// Whether to look for spools of children: after `FORKS` forks, or if `any` after a single fork. If so, the count starts
-    /// again from 0.
+    /// Whether to look for spools of children: after `FORKS` forks, or with `any` after one. If so, the count begins anew.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -192,7 +187,7 @@ impl Shared {
         self.wanted() == Sinks::NONE
     }
 
-    /// Changes the number of registrations and moves whose code bytes the writer still has to read.
+    /// Changes the number of codes whose bytes the writer still has to read.
     #[inline]
     pub fn add_unread(&self, change: i64) {
         if change != 0 {
@@ -200,7 +195,6 @@ impl Shared {
         }
     }
 
-    /// Whether the writer still has to read code bytes.
     pub fn has_unread(&self) -> bool {
         self.unread.load(Ordering::Acquire) > 0
     }
@@ -233,8 +227,8 @@ impl Shared {
         self.shut.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a thread may no longer register code, because the process exits. A new thread has to send its slot to the
-    /// writer before it asks.
+    /// Whether a thread may no longer register code, because the process exits. A new thread first has to send its slot to the
+    /// writer.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
@@ -245,12 +239,12 @@ impl Shared {
         self.left_unread.store(true, Ordering::Release);
     }
 
-    /// Notes whether memory is so short that the writer leaves records in their chunks.
+    /// Notes whether memory is short, so that the writer leaves records in their chunks.
     pub fn set_short(&self, is_short: bool) {
         self.short.store(is_short, Ordering::Relaxed);
     }
 
-    /// Whether the spool has records that nobody will write, because a writer has ended without reading them.
+    /// Whether a writer has ended and left records unread in the spool.
     pub fn has_left_unread(&self) -> bool {
         self.left_unread.load(Ordering::Acquire)
     }
@@ -260,7 +254,7 @@ impl Shared {
         self.exit_whole.store(true, Ordering::Release);
     }
 
-    /// Whether, once the exiting thread's flush is answered, everything that other threads have registered is written.
+    /// Whether the exiting thread's flush, once answered, covers everything that other threads have registered.
     pub fn is_exit_whole(&self) -> bool {
         self.exit_whole.load(Ordering::Acquire)
     }
@@ -270,8 +264,8 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether only `own` threads have a slot, and the writer has consumed all records. To be called only while the writer,
-    /// and threads that begin to register code, are kept waiting.
+    /// Whether only `own` threads have a slot, and all records are consumed. Only while the writer, and threads that begin to
+    /// register, are kept waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
@@ -280,16 +274,14 @@ impl Shared {
     /// Before a fork: quiesces the library within `patience`. `attached`: the calling thread has a slot.
     pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
         let still = &self.status.quiesce;
-        // Most processes that fork have one thread and have registered nothing for a while, so no round of the writer is
-        // needed.
+        // Most processes that fork have one thread, and have registered nothing for a while.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
             None => still.prepare(patience, || self.wake()),
         }
     }
 
-    /// Sends a message to the writer. This waits only if the channel is full, which takes very many threads that start at
-    /// once.
+    /// Sends a message to the writer. Waits only while the channel is full, as when very many threads start at once.
     pub fn send(&self, message: Message) -> Result<()> {
         if self.messages.0.is_full() {
             self.hurry();
@@ -313,8 +305,7 @@ impl Shared {
         self.messages.0.try_send(message).is_ok()
     }
 
-    /// The next message, if the channel has one. Only for the writer, which never waits in the channel, so no sender has to
-    /// wake the writer.
+    /// The next message. Only for the writer, which never waits in the channel, so no sender has to wake it.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
     }

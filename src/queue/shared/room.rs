@@ -9,29 +9,29 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// Takes an empty chunk of at least this size, if there is one. `filled`: the calling thread has filled a chunk before.
+    /// Takes a chunk of at least this size, if there is one. `filled`: the thread has filled one before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {
             self.ask_for_chunks(size);
         } else if self.pool.is_scarce() {
-            // The writer can take idle chunks back before a thread has to wait.
+            // Early, so that the writer takes idle chunks back before a thread has to wait.
             self.hurry();
         }
         taken
     }
 
-    /// Takes the next free chunk for a thread that has filled one of `size` bytes, if the free chunk has room for a body of
-    /// this length. The chunk may be smaller than the filled one: enlarging it would cost the thread more than changing chunks
-    /// more often, until the writer has made larger chunks.
+    /// Takes the next free chunk, if it has room for a body of this length. The thread has filled a chunk of `size` bytes. The
+    /// next one may be smaller: enlarging it would cost the thread more than changing chunks more often, until the writer has
+    /// made larger ones.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
         taken
     }
 
-    /// Notes that a thread which has filled a chunk needs chunks of this size. If few chunks are free, wakes the writer. That
-    /// costs more than a hundred registrations, so only one thread does it.
+    /// Notes that threads need chunks of this size, and wakes the writer if few are free. Waking costs more than a hundred
+    /// registrations, so only one thread does it.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
         if self.pool.is_low() {
@@ -39,7 +39,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer, at most once a round: if many threads need chunks, only one of them wakes the writer.
+    /// Wakes the writer, at most once a round: for many threads that need chunks, one of them wakes it.
     pub(super) fn hurry(&self) {
         if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
@@ -51,7 +51,7 @@ impl Shared {
         self.hurried.store(false, Ordering::Relaxed);
     }
 
-    /// Waits until `take` finds memory, at most as long as the configuration allows.
+    /// Waits until `take` finds memory, within the time that the session allows.
     #[cold]
     pub fn wait_for(&self, mut take: impl FnMut() -> Option<Cursor>) -> Option<Cursor> {
         if let Some(cursor) = take() {
@@ -67,16 +67,16 @@ impl Shared {
         loop {
             thread::sleep_micros(100);
             match take() {
-                // Other threads may have been faster. So the writer is asked to make more room.
+                // Other threads may have been faster, so the writer has to make more room.
                 None if Instant::now() < end && self.may_wait() => self.hurry(),
                 result => return result,
             }
         }
     }
 
-    /// Waits for a chunk that the writer frees, as long as the writer makes progress. If threads merely register faster than
-    /// the writer writes, waiting costs them less than new memory, whose pages have to be made. If the writer hangs in a slow
-    /// disk, only new memory helps.
+    /// Waits for a chunk that the writer frees, as long as it makes progress. If threads merely register faster than the
+    /// writer writes, waiting costs less than the faults of new memory. If the writer hangs in a slow disk, only new memory
+    /// helps.
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
@@ -85,8 +85,7 @@ impl Shared {
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);
         while self.may_wait() {
-            // The sleep is this long because waking eight threads ten times a millisecond would cost as much as writing what
-            // they register.
+            // Not shorter: waking eight threads ten times a millisecond would cost as much as writing what they register.
             thread::sleep_micros(400);
             let taken = self.pool.take(size);
             if taken.is_some() {

@@ -15,8 +15,8 @@ impl Shared {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the calling thread will wake the writer when this thread ends. Only the process's first thread is noted.
-    /// The host's own work at the end of that thread may come later.
+    /// Notes whether the calling thread, if it is the process's first, will wake the writer when it ends. The host's own work
+    /// at the thread's end may come later.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -28,9 +28,9 @@ impl Shared {
         self.first_tells.load(Ordering::Relaxed)
     }
 
-    /// Orders what a registering thread announces before what it reads afterwards. In the writer, `barrier::all_threads`
-    /// stands between its own announcement and its own read. Where the kernel makes `all_threads` a barrier for every thread,
-    /// only the compiler has to be kept from reordering here.
+    /// Keeps a registering thread's announcement before its following read. The writer calls `barrier::all_threads` between
+    /// its own announcement and read. Where the kernel makes that a barrier for every thread, only the compiler has to be kept
+    /// from reordering here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {

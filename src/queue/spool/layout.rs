@@ -5,11 +5,10 @@
 //! ```
 //!
 //! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) beside the data of the last committed round. Then one store of the round's number makes the new data valid, because a
-//! process may be killed between any two stores.
-//!
-//! A round that replaces a file by renaming is committed by the rename. Its data is stored before, and counts once the new
-//! file has the name.
+//! are) beside that of the last committed round. Then one store of the round's number makes the new data valid: a process may
+//! be killed between any two stores.
+//! A round that replaces a file is committed by the rename. Its data is stored before, and counts once the new file has the
+//! name.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -29,12 +28,12 @@ use crate::sys::owner::Owner;
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;
 
-/// In the directory: the unit is part of a chunk that begins in an earlier unit. Otherwise the directory has the number of
-/// units of the chunk that begins in this unit, or 0 if no chunk begins here.
+/// In the directory: part of a chunk that begins in an earlier unit. Other words are the number of units of the chunk that
+/// begins here, or 0 if none does.
 pub const INSIDE: u32 = u32::MAX;
 
-/// In `Header::awaited`, in place of a round's number: a recovery has written all records to a new map. They count once this
-/// map has its name.
+/// In `Header::awaited`, in place of a round: a recovery has written all records to a new map. They count once this map has
+/// its name.
 pub const ALL: u64 = u64::MAX;
 
 /// Bytes of room for a path: the longest directory, and the name of a file in it.
@@ -56,8 +55,8 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after the last committed round, and that after the round before it or after the next one. The index of a
-    /// round's progress is the lowest bit of the round's number.
+    /// The progress after two rounds: the last committed one, and the round before or after it. The index is the lowest bit of
+    /// the round's number.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
@@ -138,15 +137,15 @@ struct FileStateCell {
     len: AtomicU64,
 }
 
-/// The announcement of the file that is about to replace the map: an offset in the spool, and the bytes to be written there.
-/// `awaited`: see the field.
+/// Announces the file that is about to replace the map: an offset in the spool, and the bytes to write there. `awaited`: see
+/// the field.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
     let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// The number of the last committed round: an offset in the spool, and the bytes to be written there.
+/// Sets the number of the last committed round: an offset in the spool, and the bytes to write there.
 pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
@@ -234,7 +233,6 @@ impl Header {
         &self.published
     }
 
-    /// Number of the last round that was committed.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
@@ -247,8 +245,8 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Makes everything that was stored for the next round valid once a file of `state` has its name which the last round's
-    /// state does not have. The caller commits the round afterwards in any case.
+    /// Prepares a commit by rename. Everything that was stored for the next round becomes valid once a file of `state`, which
+    /// the last round does not have, gets its name. The round has to be committed afterwards in any case.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -286,14 +284,12 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// The last file that was announced.
     pub fn next_map(&self) -> Identity {
         self.next_map.get()
     }
 
-    /// For the spool of a dead process. If a round was to be committed by renaming a file, finds out whether the file was
-    /// renamed, and commits the round if so. `has_name`: whether this map or jitdump has its name. Returns whether a round was
-    /// committed here.
+    /// In the spool of a dead process: commits a round that was to be committed by a rename, if the file was renamed.
+    /// `has_name`: whether the map or jitdump with this identity has its name. Returns whether a round was committed here.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -312,8 +308,8 @@ impl Header {
         is_committed
     }
 
-    /// A change of the last committed round's progress, by which the map is another file: an offset in the spool, and the
-    /// bytes to be written there. The length of the other file is not known.
+    /// Makes another file the map of the last committed round: an offset in the spool, and the bytes to write there. Nothing
+    /// is known of the file's length.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -355,12 +351,11 @@ impl Header {
     }
 }
 
-/// A copy of the header and the directory of a spool. Readers use a copy because another process may change or cut the spool
-/// meanwhile.
+/// A copy of the header and the directory of a spool, because another process may change or cut the spool meanwhile.
 pub struct HeaderCopy(Region);
 
 impl HeaderCopy {
-    /// Reads them from a spool with that many units. `None` if the file is too short.
+    /// Reads the header and the directory of a spool with that many units. `None` if the file is too short.
     pub fn read(file: &File, units: usize) -> Option<HeaderCopy> {
         let len = header_len(units);
         let copy = Region::private(len).ok()?;

@@ -1,8 +1,8 @@
 //! The memory for records on their way to the writer. If possible, it outlives the process.
 //!
 //! The memory is a header and a range of units, each of the size of a chunk. If possible, it is a file in shared memory, the
-//! spool. Then everything published, and the writer's progress, still exists after SIGKILL, and [`recover`] continues from
-//! there. Without a spool, and while nothing is written, it is private memory of the same layout at the same addresses.
+//! spool. Then published records and the writer's progress survive SIGKILL, and [`recover`] continues from them. Without a
+//! spool, and while nothing is written, it is private memory of the same layout at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -23,7 +23,6 @@ use crate::sys::owner::Owner;
 use file::{NamedSpool, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 
-/// The memory for records.
 #[derive(Debug)]
 pub struct Memory {
     region: Region,
@@ -32,7 +31,7 @@ pub struct Memory {
     start: usize,
     /// Locked for moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// The units that are private memory in place of the spool: the file system had no more room, or the spool is being left.
+    /// The units that are private memory: the file system had no more room, or the spool is being left.
     private: Box<[AtomicBool]>,
 }
 
@@ -45,13 +44,13 @@ impl Memory {
         Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
 
-    /// Replaces the private memory by a spool in `dir`. There has to be no chunk in the memory.
+    /// Replaces the private memory by a spool in `dir`. No chunk may be in the memory.
     pub fn attach(&self, dir: &Path) -> io::Result<()> {
         let owner = Owner::this_process();
         let len = self.start + self.units * CHUNK_SIZE;
         let file = SpoolFile::create(dir, &owner, len)?;
         let named = file.named().inspect_err(|_| file.remove())?;
-        // The first chunk gets its memory here too, because a spool without room for a chunk is useless.
+        // With memory for the first chunk: a spool without room for a chunk is useless.
         let head = (self.start + FIRST_SIZE).next_multiple_of(page_size());
         let mapped = Region::closed_file(file.file(), len).and_then(|region| {
             region.open(0..head)?;
@@ -68,7 +67,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether there is a spool.
     pub fn has_spool(&self) -> bool {
         self.spool().is_some()
     }
@@ -101,7 +99,7 @@ impl Memory {
         }
     }
 
-    /// Takes everything between the chunks out of the address space, because pages of earlier chunks may still be open there.
+    /// Closes the gaps between chunks: pages of earlier chunks may still be open there.
     fn close_between_chunks(&self) -> io::Result<()> {
         let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
         let mut end = self.start;
@@ -117,7 +115,7 @@ impl Memory {
         units.for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
     }
 
-    /// Gives everything back to the kernel, and removes the spool. There has to be no chunk in the memory.
+    /// Gives everything back to the kernel, and removes the spool. No chunk may be in the memory.
     pub fn detach(&self) {
         let spool = self.spool().take();
         // Without address space for the new mapping, the old one stays.
@@ -144,7 +142,6 @@ impl Memory {
         unsafe { self.region.start().cast::<Header>().as_ref() }
     }
 
-    /// Number of units.
     pub fn units(&self) -> usize {
         self.units
     }
@@ -168,8 +165,8 @@ impl Memory {
         self.private[unit].load(Ordering::Relaxed)
     }
 
-    /// Makes one chunk in units that nobody uses, and provides memory for its `size` bytes. In a single unit, the chunk may be
-    /// smaller than the unit, and may be made again with more bytes later.
+    /// Makes one chunk in units that nobody uses, and provides memory for its `size` bytes. In a single unit the chunk may be
+    /// smaller, and another call may enlarge it later.
     pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
         let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
@@ -179,10 +176,10 @@ impl Memory {
                 Ok(())
             }
         };
-        // A unit that was private once stays private: memory that the file has there could not be given back.
+        // A private unit stays private: memory that the file has there could not be given back.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
-            // With private memory the host continues to register. Records in this chunk are lost if the host is killed.
+            // The host continues to register. Records in this chunk are lost if the host is killed.
             self.region.make_private(bytes.clone())?;
             self.set_private(units.clone());
         }
@@ -200,7 +197,7 @@ impl Memory {
     /// Gives back the memory, `len` bytes, of adjacent chunks that are no longer used.
     pub fn unmake_chunks(&self, units: &Range<usize>, len: usize) {
         let directory = self.header().directory(self.units);
-        // The directory is changed first, because the contents of the chunks are undefined from then on.
+        // The directory is cleared first, so that nobody reads the chunks once their memory is given back.
         for unit in units.clone() {
             directory[unit].store(0, Ordering::Release);
         }
@@ -216,8 +213,7 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
-    /// Whether the writer has not consumed all published records. Chunks that are being made or given up at this moment may be
-    /// missed.
+    /// Whether a published record is not consumed yet. Chunks that are being made or given up may be missed.
     pub fn has_unread(&self) -> bool {
         self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
     }
@@ -226,7 +222,7 @@ impl Memory {
     fn chunks(&self) -> impl Iterator<Item = (usize, Chunk)> + '_ {
         let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
         let directory = self.header().directory(self.units).iter().enumerate();
-        // SAFETY: a chunk begins there. If it is given up at this moment, its memory still exists and reads as an empty chunk.
+        // SAFETY: a chunk begins there. If it is given up just now, its memory still exists and reads as an empty chunk.
         directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 
@@ -241,18 +237,18 @@ impl Memory {
         self.header().committed() + 1
     }
 
-    /// Commits a round of the writer: from now on, what this round has marked as consumed counts as written to the files.
+    /// Commits a round of the writer: what was marked as consumed in it counts as written from now on.
     pub fn commit(&self, state: &Progress) {
         self.header().commit(self.next_round(), state);
     }
 
-    /// In a forked child: removes the memory, also where the kernel has not done so. With the memory, the child would keep the
-    /// spool locked.
+    /// In a forked child: unmaps the memory, unless the kernel has done so. With the memory, the child would keep the spool
+    /// locked.
     pub fn leave_in_child(&self) {
         self.region.leave_in_child();
     }
 
-    /// Removes the spool's name. To be called when everything in the spool is written, or void.
+    /// Removes the spool's name, when everything in it is written or void.
     pub fn remove_spool(&self) {
         if let Some(spool) = self.known_spool() {
             spool.remove();

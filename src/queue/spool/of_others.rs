@@ -7,13 +7,13 @@ use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
 
-/// How often the text is read at most, if it changes meanwhile.
+/// If the text changes meanwhile, the spool is read at most so many times.
 const READINGS: usize = 10;
 
 /// What a living process publishes in its spool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// The pid that the process has for itself.
+    /// The pid of the process in its own pid namespace.
     pub pid: u32,
     /// Counters and other values, with their names in `jitsym_stats`.
     pub values: Vec<(String, u64)>,
@@ -28,7 +28,7 @@ impl Said {
     }
 }
 
-/// Reads what a process publishes, and checks everything. Two equal readings of the text in a row are taken for a whole text.
+/// Reads this, and trusts nothing in it. If two readings have the same text, the text is taken as complete.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");

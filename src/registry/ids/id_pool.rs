@@ -1,4 +1,4 @@
-//! Free slots that a thread holds ready, so that most registrations need no access to what threads share.
+//! Free slots that a thread holds ready, so that most registrations take one without access to the shared stack.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -87,8 +87,8 @@ impl<'i> IdPool<'i> {
         let next = |fresh: u32| fresh.checked_add(BATCH as u32);
         let first = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         let start = ids.place_or_new(first)?;
-        // SAFETY: a batch begins at a multiple of its length, and the length of a segment is a multiple of it. So the whole
-        // batch lies in this segment.
+        // SAFETY: a batch begins at a multiple of its length, and segments are multiples of it, so the whole batch lies in
+        // this one.
         let batch = unsafe { slice::from_raw_parts(start, BATCH) };
         (self.fresh, self.next_fresh) = (batch[1..].iter(), first + 1);
         Some((first, start))

@@ -26,8 +26,7 @@ const AHEAD: u32 = 1 << 13;
 /// Slots in a page of memory.
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
 const NO_SLOT: u32 = u32::MAX;
-/// A free slot with this generation is not used again: one more use would be the last before the generations start again from
-/// 0.
+/// A free slot with this generation is not used again: after one more use, the generations would start again from 0.
 const LAST: u32 = u32::MAX - 1;
 
 /// The bytes of the code are not copied, and the writer has not read them yet.
@@ -37,7 +36,6 @@ const UNREAD: u64 = 1 << 31;
 #[derive(Debug, Default)]
 struct IdSlot {
     word: AtomicU64,
-    /// The address of the code.
     addr: AtomicU64,
 }
 
@@ -47,11 +45,11 @@ pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
     /// Slots from here on were never used.
     fresh: AtomicU32,
-    /// The kernel has provided the memory of all slots below. Only the writer has it provided ahead.
+    /// The kernel has provided the memory of all slots below. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
-    /// The stack of free slots. The lower half of this word is the slot on top, `NO_SLOT` if there is none. The upper half
-    /// changes with each push and pop. The word of a free slot holds the slot below in place of a size. (With a channel, the
-    /// registering threads would free memory that the writer has allocated, and wait for the lock of its arena.)
+    /// The stack of free slots: the slot on top, or `NO_SLOT`, below a number that changes with each push and pop. The word of
+    /// a free slot holds the slot below it in place of a size. (With a channel, registering threads would free memory that the
+    /// writer has allocated, and wait for the lock of its arena.)
     free: AtomicU64,
 }
 
@@ -65,9 +63,9 @@ impl Ids {
         }
     }
 
-    /// In a forked child: takes over the parent's ids. Only the ids in one of the registries stay live; all other slots become
-    /// free, because no thread of the parent uses them here. A registration whose id is no longer live has been ended
-    /// meanwhile, and is removed from its registry.
+    /// In a forked child: takes over the parent's ids. Only those in one of the registries stay live. All other slots become
+    /// free: the parent's threads do not use them here. A registration whose id is no longer live has ended meanwhile, and is
+    /// removed from its registry.
     pub fn inherit(&self, mut registries: [&mut Registry; 2]) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -92,7 +90,7 @@ impl Ids {
         child
     }
 
-    /// Frees the slab. Only for loom models, which have one slab for each order of events. A process never frees its slab.
+    /// Only for loom models, which have one slab for each order of events. A process never frees its slab.
     #[cfg(jitsym_loom)]
     pub fn free(&mut self) {
         for (segment, start) in self.segments.iter_mut().enumerate() {
@@ -114,7 +112,8 @@ impl Ids {
     fn place(&self, slot: u32) -> Option<&IdSlot> {
         let (segment, offset) = Self::locate(slot);
         let start = self.segments.get(segment)?.load(Ordering::Acquire);
-        // SAFETY: a segment that is published has `FIRST_SEGMENT << segment` places and is never freed; `locate` stays below.
+        // SAFETY: a published segment has `FIRST_SEGMENT << segment` places and is never freed; `locate` returns an offset
+        // below this number.
         (!start.is_null()).then(|| unsafe { &*start.add(offset) })
     }
 
@@ -137,14 +136,14 @@ impl Ids {
         self.place(slot)
     }
 
-    /// Has the kernel provide memory for the slots that are taken next. Otherwise a page fault would cost a registering thread
-    /// some microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
+    /// Has the kernel provide memory for the next slots. Otherwise a page fault would cost a registering thread some
+    /// microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This store has the kernel provide the page. It changes nothing, even if a registration uses the slot by now.
+            // This has the kernel provide the page, and never changes the word, even if a registration uses the slot by now.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
@@ -191,12 +190,12 @@ impl Ids {
         self.live(id).map(|(_, word)| word & (UNREAD - 1))
     }
 
-    /// The address and the size of the code that is registered with this id.
+    /// The address and size of the code with this id.
     pub fn place_of(&self, id: Id) -> Option<(u64, u64)> {
         self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
     }
 
-    /// Notes the new address of code, and returns the old one. `None` if no code is registered with this id.
+    /// Notes the new address of code, and returns the old one. `None` if the id is not live.
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;
         if unread {
