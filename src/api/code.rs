@@ -184,7 +184,7 @@ pub struct FramePointer<'a> {
     pub pushed: u32,
     /// Offset after the instruction that sets the frame pointer; 0: the architecture's usual place.
     pub set: u32,
-    /// Offset after the instruction that takes the frame down; 0: the code has none.
+    /// Offset after the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0: the end of the code.
     pub epilogue_end: u32,
@@ -204,15 +204,15 @@ pub struct FixedFrame<'a> {
     pub cfa_offset: i32,
     /// Registers saved in the frame, beyond the frame pointer if `pushed` is not 0.
     pub saved: &'a [SavedRegister],
-    /// Offset after the instruction that stores the caller's frame pointer; 0: the code has none.
+    /// Offset after the instruction that stores the caller's frame pointer; 0: none does.
     pub pushed: u32,
     /// Offset after the instruction that takes the frame; 0: the frame is there from the start.
     pub sp_set: u32,
     /// Offset from which on `saved` are saved; 0: the same as `sp_set`.
     pub saved_from: u32,
-    /// Offset after the instruction that gives back all but the stored frame pointer; 0: the code has none.
+    /// Offset after the instruction that gives back all but the stored frame pointer; 0: none does.
     pub sp_reset: u32,
-    /// Offset after the instruction that takes the frame down; 0: the code has none.
+    /// Offset after the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0: the end of the code.
     pub epilogue_end: u32,

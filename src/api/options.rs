@@ -40,13 +40,13 @@ impl Sinks {
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
     /// Not a sink, but a note beside the running ones: the threads that register code tell the unwinder themselves.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
-    /// A note too: a sink has to know of code before a call returns, and the writer tells it.
+    /// A note like `BY_CALLERS`: a sink has to know of code before a call returns, and the writer tells this sink.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
-    /// A note too: a sink wants lines and unwind tables.
+    /// A note like `BY_CALLERS`: a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
-    /// A note too: a sink wants the bytes of the code.
+    /// A note like `BY_CALLERS`: a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 30);
-    /// A note too: live code is remembered for sinks that are enabled later.
+    /// A note like `BY_CALLERS`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
     /// Both sets together.
@@ -125,8 +125,9 @@ pub struct Options {
     /// makes one mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the
     /// process.
     pub adopt: bool,
-    /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`, from the first
-    /// session that says so until the process ends. It is written with the options of that session.
+    /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`. This begins with
+    /// the first session that sets this option and lasts until the process ends. The code is written with the options of that
+    /// session.
     pub bridge: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,

@@ -46,8 +46,8 @@ struct Head {
     contents: Witness,
 }
 
-/// Numbers of consumed events: after the last round that touched the chunk, and after the one before. Which count is valid
-/// depends on the last committed round (see `spool::layout`).
+/// Two counts of consumed events: after the last round that touched the chunk, and after the round that touched it before. The
+/// number of the last committed round decides which count is valid (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -194,7 +194,8 @@ impl Chunk {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
         let mut end = from.min(committed);
-        // Bodies have to follow each other and end before the events: a change of one (`body_mut`) must change nothing else.
+        // Bodies have to follow each other and end before the events begin, so that a change of one body (`body_mut`) changes
+        // nothing else.
         let mut next_body = HEAD;
         let bodies_end = self.size() - committed as usize * size_of::<Event>();
         while end < committed && self.is_event(end) {
@@ -236,7 +237,6 @@ impl Chunk {
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
     }
 
-    /// A committed event.
     pub fn event(self, number: u32) -> Event {
         debug_assert!(number < self.committed());
         self.head().contents.read(number);
@@ -342,9 +342,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // The writer has read the records that lay here before, so this memory is in another processor's cache. It is fetched
-        // while the caller does something else. For a long record, the processor fetches the later lines by itself after the
-        // first ones.
+        // The writer has read the records that lay here before, so this memory is in another processor's cache. Prefetching
+        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by itself
+        // after the first ones.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);

@@ -9,9 +9,8 @@ use crate::sys::mapping::ForkPage;
 
 #[derive(Debug)]
 pub struct Host {
-    /// By this a forked child finds out that it is one, and what its parent does.
+    /// Tells a forked child that it is a child, and what its parent does.
     pub page: ForkPage,
-    /// Text of the last failure.
     pub last_error: Arc<LastError>,
     broken: AtomicBool,
 }
@@ -27,7 +26,6 @@ impl Host {
         self.broken.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a panic was caught.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)

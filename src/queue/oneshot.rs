@@ -31,7 +31,6 @@ impl<T> fmt::Debug for Give<T> {
     }
 }
 
-/// Why there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The value may still come.
@@ -40,7 +39,6 @@ pub enum Missing {
     Never,
 }
 
-/// Both sides.
 pub fn oneshot<T>() -> (Give<T>, Take<T>) {
     let place = Arc::new(Place { state: Mutex::new(Value::Waiting), changed: Condvar::new() });
     (Give(place.clone()), Take(place))

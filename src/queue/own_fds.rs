@@ -21,13 +21,13 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
             end(thread);
             result
         }
-        // There may be no memory for a thread.
+        // No thread could be started, perhaps for lack of memory.
         Err(body) => thread::quietly(body),
     }
 }
 
-/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues by itself. Starts a
-/// thread even when called on a thread of the library.
+/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues in its thread. A
+/// thread is started even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {

@@ -25,7 +25,7 @@ use crate::sys::valgrind;
 /// Number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is lower.
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
-/// With fewer free chunks, the writer should hurry.
+/// With fewer free chunks than this, the writer should hurry.
 const LOW: usize = 4;
 
 /// Number of threads that can each have a small chunk, unless `max_memory` is below the usual. A unit takes address space, but
@@ -39,8 +39,8 @@ pub struct Pool {
     /// Free chunks: `whole` has those of `CHUNK_SIZE` bytes, `small` the smaller ones.
     whole: Stack,
     small: Stack,
-    /// Sorted ranges of units without a chunk, with gaps between them; none while the pool is shut. Not needed to take a free
-    /// chunk.
+    /// Sorted ranges of units without a chunk, with gaps between them; none while the pool is shut. Taking a free chunk does
+    /// not lock this.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,
@@ -49,7 +49,8 @@ pub struct Pool {
     bytes_used: Counter,
     max_bytes: usize,
     ample: usize,
-    /// The largest size that a thread has needed after it had filled a chunk. 0: none since the process was idle.
+    /// The largest chunk size that a thread has needed after it had filled a chunk. 0: no thread has since the process was
+    /// idle.
     asked: Counter,
     /// A record found no room beside free or idle chunks. The writer has to give these up.
     cramped: AtomicBool,
@@ -57,7 +58,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool for at most `max_memory` bytes. It has no memory until it is opened.
+    /// Makes a pool for at most `max_memory` bytes. The pool has no memory until it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
         // helgrind needs a second to map the address space of some 300 units, and valgrind runs 500 threads at most.
@@ -86,8 +87,8 @@ impl Pool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool, in a spool in `dir` if possible. Returns the reason if there is none. Nobody else may open or shut it
-    /// meanwhile.
+    /// Opens the pool, in a spool in `dir` if possible. Returns the reason if no spool could be made. Nobody else may open or
+    /// shut the pool meanwhile.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
@@ -99,8 +100,8 @@ impl Pool {
         why.map(|why| format!("cannot make a spool: {why}"))
     }
 
-    /// Gives all memory back and removes the spool. False, and no change, if a chunk is in use. Nobody else may open or shut
-    /// it meanwhile.
+    /// Gives all memory back and removes the spool. If a chunk is in use, this changes nothing and returns false. Nobody else
+    /// may open or shut the pool meanwhile.
     pub fn shut(&self) -> bool {
         let mut unused = self.unused();
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
@@ -207,7 +208,7 @@ impl Pool {
         self.asked.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// Enlarges a chunk that nobody uses. False, and no change, if there is no memory.
+    /// Enlarges a chunk that nobody uses. If there is no memory, this changes nothing and returns false.
     #[cold]
     fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
         let (units, more) = (self.memory.units_of(chunk), size - chunk.size());
@@ -241,7 +242,7 @@ impl Pool {
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
-            // From the end of a range: `make_one` takes units from its start.
+            // From the end of a range, because `make_one` takes units from the start.
             let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
             Some(range.end..range.end + count)
@@ -303,10 +304,10 @@ impl Pool {
     }
 
     /// Makes free chunks ahead, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
-    /// threads ask for larger chunks, about one for each is kept free, of the size that it will ask for next. Once threads ask
-    /// for full-size chunks, all are made.
+    /// threads ask for larger chunks, about one for each thread is kept free, of the size that the threads will ask for next.
+    /// Once they ask for full-size chunks, the whole ample amount is made.
     ///
-    /// Only for the writer, which makes a few in each round. Beyond the ample amount, threads make chunks themselves
+    /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
     /// (`take_new`), because the writer is then held up in writing.
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
@@ -363,7 +364,7 @@ impl Pool {
 
     /// Gives up the free chunks beyond the ample size, for a record that waits for room. Only for the writer.
     pub fn make_way(&self) {
-        // Those in the first units stay, so that the freed units are adjacent.
+        // The chunks in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
     }
 
@@ -436,11 +437,11 @@ fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
     });
 }
 
-/// A lock-free stack of units (R. K. Treiber's): each unit on it refers to the one below.
+/// A lock-free stack of units (R. K. Treiber's): each unit on the stack refers to the unit below.
 #[derive(Debug)]
 struct Stack {
-    /// `changes:32 | unit + 1`, the latter 0 for an empty stack. Every change is counted, so that a compare-exchange notices a
-    /// unit which was popped and pushed again.
+    /// `changes:32 | unit + 1`. For an empty stack, the lower half is 0. Every change is counted, so that a compare-exchange
+    /// notices a unit which was popped and pushed again.
     top: AtomicU64,
     below: Box<[AtomicU32]>,
     len: AtomicUsize,
@@ -457,7 +458,7 @@ impl Stack {
 
     /// About how many units are on the stack.
     fn len(&self) -> usize {
-        // Below zero for a moment if a thread pops a unit before another thread has counted its push.
+        // The count is below zero for a moment if a thread pops a unit before another thread has counted its push.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0
@@ -480,7 +481,7 @@ impl Stack {
         Some(top as usize - 1)
     }
 
-    /// Replaces the top and returns the old one. `None`, and no change, if `new` returns `None`.
+    /// Replaces the top of the stack and returns the old top. `None`, and no change, if `new` returns `None`.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         let next = |old: u64| Some(((old >> 32) + 1) << 32 | u64::from(new(old as u32)?));
         self.top.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(|old| old as u32)

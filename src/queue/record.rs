@@ -12,7 +12,6 @@
 use crate::format::info::Info;
 use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 
-/// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
@@ -50,7 +49,6 @@ pub struct Event {
     pub tables_len: u32,
 }
 
-/// Event flags.
 pub mod flag {
     /// Some code bytes could not be read.
     pub const UNREADABLE: u8 = 1;

@@ -23,21 +23,20 @@ pub struct Requests {
     /// everything (`not_told`).
     pub told: u64,
     pub not_told: Option<Error>,
-    /// Number of the last request before which everything is written.
+    /// Number of the last answered request: everything published before it is written.
     pub answered: u64,
     /// The last answer, or the error of a writer that has ended without writing all records.
     pub result: Option<Error>,
-    /// The writer is to end.
     pub stop: Option<Stop>,
-    /// Sinks are to be started or stopped.
     pub change: Option<Change>,
-    /// The thread by which the process exits. The exit may end the writer at any moment, so it writes only while this thread
-    /// waits.
+    /// The thread by which the process exits. The exit may end the writer at any moment, so the writer writes only while this
+    /// thread waits.
     pub exiting: Option<u32>,
 }
 
 impl Requests {
-    /// Whether the process exits by another thread than the calling one, whose requests the exit then does not wait for.
+    /// Whether the process exits by another thread than the calling one. The exit then does not wait for requests of the
+    /// calling thread.
     pub fn exit_is_elsewhere(&self) -> bool {
         self.exiting.is_some_and(|exiting| exiting != thread::id())
     }

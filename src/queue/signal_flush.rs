@@ -31,7 +31,7 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// A writer is about to run, unless one runs already. The caller has nothing left to do before.
+    /// Notes that a writer is about to run, unless one runs already. The caller has nothing left to do before the writer runs.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -60,12 +60,12 @@ impl SignalFlush {
         self.exiting.load(Ordering::SeqCst) != 0
     }
 
-    /// The exiting thread has written pending records, or cannot.
+    /// Notes that the exiting thread has written pending records, or cannot write them.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the process exits by another thread than `tid`, which has not finished writing pending records.
+    /// Whether the process exits by another thread than `tid`, and that thread has not finished writing pending records.
     pub fn is_exit_under_way(&self, tid: u32) -> bool {
         self.exits_elsewhere(tid) && !self.exit_over.load(Ordering::SeqCst)
     }

@@ -34,7 +34,7 @@ struct SinkBits {
     /// What threads write records for: the running sinks, what these want, and `Sinks::REMEMBER`. If it is 0, every call
     /// returns at once.
     wanted: AtomicU32,
-    /// The same for the writer. While all sinks end, `wanted` is 0, and the sinks still get the earlier records.
+    /// The same set for the writer. While all sinks end, `wanted` is 0, and the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run and cannot write at present.
@@ -58,7 +58,6 @@ impl Status {
         }
     }
 
-    /// The path of the file that a sink writes to.
     pub fn path(&self, sink: Sinks) -> Option<PathBuf> {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
@@ -95,7 +94,6 @@ impl Status {
         Sinks(self.sinks().0 & self.sinks.by_default.load(Ordering::Relaxed))
     }
 
-    /// Notes which sinks nobody has asked for.
     pub fn set_by_default(&self, sinks: Sinks) {
         self.sinks.by_default.store(sinks.0, Ordering::Relaxed);
     }
@@ -176,7 +174,7 @@ impl Status {
         self.sinks.wanted.store(0, Ordering::Release);
     }
 
-    /// From now on, nothing is written.
+    /// From now on, nothing is written, not even earlier records.
     pub fn stop_sinks(&self) {
         self.end_wants();
         self.sinks.running.store(0, Ordering::Release);

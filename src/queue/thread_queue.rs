@@ -9,7 +9,6 @@ use crate::queue::record::Event;
 use crate::queue::shared::{Message, Shared};
 use crate::queue::thread_slot::ThreadSlot;
 
-/// One thread's end of the queue.
 #[repr(C)]
 pub struct ThreadQueue {
     pub shared: &'static Shared,
@@ -158,11 +157,11 @@ impl ThreadQueue {
     }
 
     /// Hands the full chunk over and takes another one with room for a body of this length, if that needs no waiting and no
-    /// new memory. False if the chunk was not changed. Most changes of chunks succeed here, and each of them delays a
+    /// new memory. False if the chunk was not changed. Most changes of chunks succeed here, each in the middle of a
     /// registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // Before the chunk is read: the writer may have taken it, and its memory may be gone.
+        // Before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
         if self.enter().is_err() {
             return false;
         }
@@ -177,7 +176,7 @@ impl ThreadQueue {
             return false;
         };
         let Some(next) = self.shared.next_chunk(full.size(), body) else { return false };
-        // Sent before it is taken out of the slot, as in `hand_over`.
+        // The chunk is sent before it is taken out of the slot, as in `hand_over`.
         if !self.shared.send_now(Message::Full { slot: self.slot.number, chunk: full }) {
             self.shared.pool.recycle(next.chunk());
             return false;
@@ -220,8 +219,9 @@ impl ThreadQueue {
     /// Gives the current chunk to the writer. To be called between `enter` and `ThreadSlot::end`.
     fn hand_over(&mut self) -> Result<()> {
         let Some(cursor) = &self.cursor else { return Ok(()) };
-        // Sent first, and then taken out of the slot. The writer looks at the slot first and then empties the channel, so it
-        // finds the chunk in at least one of the two places. It recycles no chunk that it still sees in a slot.
+        // The chunk is sent first, and then taken out of the slot. The writer looks at the slot first and then empties the
+        // channel, so it finds the chunk in at least one of the two places. The writer recycles no chunk that it still sees in
+        // the slot.
         self.shared.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
         self.cursor = None;

@@ -55,7 +55,8 @@ impl ThreadSlot {
 
     pub fn current(&self) -> Option<Chunk> {
         let start = NonNull::new(self.current.load(Ordering::Acquire))?;
-        // SAFETY: a chunk that was in a slot is recycled by the writer alone, once it has left the slot, so it exists.
+        // SAFETY: a chunk that was in a slot is recycled by the writer alone, and only once it has left the slot, so the chunk
+        // exists.
         Some(unsafe { Chunk::at(start) })
     }
 
@@ -72,13 +73,13 @@ impl ThreadSlot {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// Announces a record, or a change of chunks. `Shared::order` has to follow, then `is_kept`.
+    /// Announces a record or a change of chunks. The thread then has to call `Shared::order`, and then `is_kept`.
     #[inline]
     pub fn begin(&self) {
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// Announces that the record is published or given up. Whoever sees this sees the record.
+    /// Announces that the record is published or given up. A thread that sees this announcement also sees the record.
     #[inline]
     pub fn end(&self) {
         self.busy.store(false, Ordering::Release);
@@ -90,8 +91,8 @@ impl ThreadSlot {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits until the writer has decided about the chunk and nobody halts the thread, which is not busy meanwhile. True if
-    /// the writer has taken the chunk. `None` if the thread is still halted after `patience`.
+    /// Waits until the writer has decided about the chunk and nobody halts the thread. To be called while the thread is not
+    /// busy. True if the writer has taken the chunk. `None` if the thread is still halted after `patience`.
     #[cold]
     pub fn settle(&self, patience: Duration) -> Option<bool> {
         let begin = Instant::now();
@@ -114,13 +115,14 @@ impl ThreadSlot {
         Some(false)
     }
 
-    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. `barrier::all_threads` has to follow.
+    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. The caller then has to call
+    /// `barrier::all_threads`.
     pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Keeps the thread from beginning records, permanently. `barrier::all_threads` has to follow. The thread may still finish
-    /// a record while it is busy.
+    /// Permanently keeps the thread from beginning records. It may still finish a record while it is busy. The caller then has
+    /// to call `barrier::all_threads`.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);
     }
@@ -141,8 +143,8 @@ impl ThreadSlot {
         self.claim.fetch_and(!HALTED, Ordering::Release);
     }
 
-    /// Announces that the writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if the chunk cannot
-    /// be taken now: the thread may not have noticed yet that an earlier one was.
+    /// Announces that the writer wants the chunk. The writer then has to call `barrier::all_threads`, and then `take`. False
+    /// if the chunk cannot be taken now: for instance, the thread may not have noticed yet that an earlier chunk was taken.
     pub fn want(&self) -> bool {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The gate.
 #[derive(Debug, Default)]
 pub struct WriteGate {
     state: Mutex<State>,

@@ -8,7 +8,6 @@ impl Registry {
         self.entries.get(id as u32 as usize).filter(|entry| generation != 0 && entry.generation == generation)
     }
 
-    /// A live registration.
     pub fn get(&self, id: u64) -> Option<Live> {
         let entry = self.entry(id)?;
         let piece = &self.pieces[entry.piece];
@@ -22,17 +21,14 @@ impl Registry {
         })
     }
 
-    /// The size of live code.
     pub fn size_of(&self, id: u64) -> Option<u64> {
         self.entry(id).map(|entry| self.pieces[entry.piece].size.into())
     }
 
-    /// Whether this id is live.
     pub fn is_live(&self, id: u64) -> bool {
         self.entry(id).is_some()
     }
 
-    /// The name of live code.
     pub fn name_of(&self, id: u64) -> Option<&[u8]> {
         self.entry(id).map(|entry| self.names.get(self.pieces[entry.piece].name))
     }

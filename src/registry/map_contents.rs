@@ -54,7 +54,6 @@ impl Registry {
         }
     }
 
-    /// Drops all spans of dead code.
     pub fn forget_dead(&mut self) {
         self.forget_dead_until(0);
     }

@@ -3,11 +3,10 @@
 //! A perf map can only say which code lived at an address last: the format has no time and is read after the fact. So freed
 //! code keeps its name until its bytes are used again. No two entries overlap: readers answer overlaps with the entry that
 //! they find first.
-//! that they find first.
 //!
-//! A large program has hundreds of thousands of live registrations, all of which pass through here. So nothing is hashed, and
-//! no entry is a separate allocation. An id contains the number of its entry, and an entry that of its piece. Only addresses
-//! are searched for (`ordered`).
+//! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
+//! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
+//! its piece. Only addresses are searched for (`ordered`).
 
 mod entry;
 mod find;
@@ -84,7 +83,6 @@ pub struct Registry {
 const ROOM: u32 = 16;
 
 impl Registry {
-    /// Number of live registrations.
     pub fn live_count(&self) -> usize {
         self.live
     }
@@ -195,7 +193,7 @@ impl Registry {
         piece.owner().map_or(0, |slot| piece.end() + u64::from(self.entries[slot as usize].beyond))
     }
 
-    /// Removes a range from all pieces. Their parts outside of it stay, as dead code.
+    /// Removes the range `[start, end)` from all pieces. The parts of these pieces outside of the range stay, as dead code.
     fn clear(&mut self, start: u64, end: u64, overwritten: &mut Vec<u64>) {
         while let Some(number) = self.last_before(end).filter(|&number| self.pieces[number].end() > start) {
             self.vacate(number, overwritten);
@@ -228,7 +226,6 @@ impl Registry {
         }
     }
 
-    /// Ends the registration of a slot.
     fn end(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
         entry.generation = 0;

@@ -63,7 +63,6 @@ impl Ordered {
         Place { head, at: if is_last { keys.len() } else { keys.partition_point(|&key| key < addr) } }
     }
 
-    /// The entry before a place.
     #[inline]
     pub fn before(&self, place: Place) -> Option<(u64, u32)> {
         let at = place.at.checked_sub(1)?;
@@ -71,7 +70,6 @@ impl Ordered {
         Some((keys[at], values[at]))
     }
 
-    /// The last entry below an address.
     pub fn last_below(&self, addr: u64) -> Option<(u64, u32)> {
         self.before(self.place(addr))
     }
@@ -87,7 +85,6 @@ impl Ordered {
         entries.skip(at)
     }
 
-    /// The values of all entries.
     pub fn values(&self) -> impl Iterator<Item = u32> + '_ {
         self.from(0).map(|(_, value)| value)
     }
@@ -110,8 +107,8 @@ impl Ordered {
         self.recent = head;
     }
 
-    /// Splits a full block, or makes the first one. At the end of a full block nothing is moved, so that entries in order fill
-    /// their blocks.
+    /// Splits a full block, or makes the first block. At the end of a full block nothing is moved, so that entries which come
+    /// in order fill their blocks.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {

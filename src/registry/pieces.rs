@@ -10,7 +10,6 @@ use crate::sys::mapping::Table;
 /// No piece, or no slot.
 pub const NONE: u32 = u32::MAX;
 
-/// A piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub start: u64,
@@ -30,7 +29,6 @@ impl Piece {
         self.start + u64::from(self.size)
     }
 
-    /// Slot of the registration while it is live.
     pub fn owner(&self) -> Option<u32> {
         (self.owner != NONE).then_some(self.owner)
     }
@@ -67,7 +65,6 @@ impl IndexMut<u32> for Pieces {
 }
 
 impl Pieces {
-    /// Number of dead pieces.
     pub fn dead(&self) -> usize {
         self.dead
     }

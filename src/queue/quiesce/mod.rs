@@ -5,13 +5,14 @@
 //!
 //! The forking thread asks the writer, and waits for a limited time. The writer keeps the registering threads from beginning
 //! another record, makes a last round, and stays quiescent until the fork is over. If the writer hangs in a slow disk, the
-//! fork proceeds. Then the child learns that its data is incomplete or, if the writer was changing the data, unusable.
+//! fork proceeds without it. The child then learns that its data is incomplete or, if the writer was changing the data,
+//! unusable.
 //!
-//! Other threads wait for a limited time too. Between our handler and the fork itself, the host's own handlers run. They may
-//! wait for a lock held by a thread that waits here. So threads and writer continue after a while, and note this in memory
-//! that the child shares (`WithChildren`). The child sees at least every note that was made before the fork.
+//! Other threads wait for a limited time too. Between the library's handler and the fork itself, the host's own handlers run.
+//! They may wait for a lock held by a thread that waits here. So threads and writer continue after a while, and note this in
+//! memory that the child shares (`WithChildren`). The child sees at least every note that was made before the fork.
 //!
-//! The child does not use this state: the lock may be held by a thread that does not exist there.
+//! The child does not use this state: the lock may be held by a thread that does not exist in the child.
 
 use std::ptr;
 use std::time::Duration;
@@ -22,8 +23,8 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time after a first one share its quiescent state. Later forks wait for the next one, so that
-/// threads which fork all the time do not keep others from registering.
+/// Forks that begin within this time after a first fork share its quiescent state. Later forks wait for the next quiescent
+/// state, so that threads which fork all the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// The longest time that a fork keeps a registering thread waiting.
@@ -102,13 +103,13 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// The writer is changing data that a child would take over.
     moving: bool,
-    /// The writer has interrupted this for slow work, for which no fork waits.
+    /// The writer has interrupted such a change for slow work, for which no fork waits.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
     /// The writer is quiescent for these forks.
     answered: bool,
-    /// It had applied everything published then.
+    /// The writer had applied everything published when it became quiescent.
     whole: bool,
     /// Number of forks under way. Meanwhile the writer changes nothing.
     forking: u32,
@@ -162,7 +163,7 @@ impl Quiesce {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A writer begins to run, whose state is at the address `writer` until `end`.
+    /// Notes that a writer begins to run. Its state stays at the address `writer` until `end`.
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
@@ -188,7 +189,7 @@ impl Quiesce {
         self.rest(false);
     }
 
-    /// Ends or interrupts (`is_aside`) a change by the writer. Returns whether one was under way.
+    /// Ends a change by the writer, or interrupts it (`is_aside`). Returns whether a change was under way.
     fn rest(&self, is_aside: bool) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
@@ -200,13 +201,14 @@ impl Quiesce {
         was_moving
     }
 
-    /// Runs slow work of the writer that changes nothing which a child takes over. No fork waits for it.
+    /// Runs slow work of the writer that changes no data which a child takes over. No fork waits for this work.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest(true);
         let result = body();
         if was_moving {
             let state = self.state();
-            // Waits only for forks under way. A fork that still waits needs the writer's next round.
+            // Waits only for forks under way. A fork that still waits needs the writer's next round, which a wait here would
+            // delay.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -241,8 +243,8 @@ impl Quiesce {
         self.state().is_asked()
     }
 
-    /// From now on, threads that begin to register wait. `barrier::all_threads` has to follow, then the search for threads
-    /// that have begun earlier. False if no fork asks any more.
+    /// From now on, threads that begin to register wait. The writer then has to call `barrier::all_threads`, and to look for
+    /// threads that have begun earlier. False if no fork asks any more.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -276,7 +278,7 @@ impl Quiesce {
         asked
     }
 
-    /// The writer is quiescent. Its next `enter` waits until the fork is over.
+    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     pub fn answer(&self, whole: bool) {
         let mut state = self.state();
         state.moving = false;
@@ -287,7 +289,7 @@ impl Quiesce {
         }
     }
 
-    /// A thread that begins to register waits for the end of a fork. It has to have sent its slot to the writer.
+    /// Called by a thread that begins to register, after it has sent its slot to the writer. Waits for the end of a fork.
     pub fn wait_to_register(&self) {
         let begin = Instant::now();
         fence(Ordering::SeqCst);
@@ -322,8 +324,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a round of the writer. `None` unless the writer is at rest and `is_quiescent` says that it has
-    /// applied everything.
+    /// As `prepare`, without a round of the writer. `None` unless the writer is at rest and `is_quiescent` says that
+    /// everything is applied.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;
@@ -353,7 +355,7 @@ impl Quiesce {
         state
     }
 
-    /// After a fork, in the parent. The last of several forks lets the writer and the threads continue.
+    /// To be called in the parent after a fork. After the last of several forks, the writer and the threads continue.
     pub fn over(&self) {
         let mut state = self.state();
         state.forking = state.forking.saturating_sub(1);

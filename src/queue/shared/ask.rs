@@ -32,14 +32,14 @@ impl Shared {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
-    /// written unless `last_answer` returns an error.
+    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended. It has then written
+    /// everything, unless `last_answer` returns an error.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.await_answer(self.ask(true, false)?, timeout)
     }
 
-    /// Waits until the sinks that calls wait for know of everything committed before the call. They are told before files are
-    /// written. After each `step` without an answer, `goes_on` decides whether to wait further.
+    /// Waits until the sinks that calls wait for know of everything committed before the call. The writer tells these sinks
+    /// before it writes files. After each `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false, false)?;
         loop {

@@ -32,7 +32,7 @@ pub const INDICES_START: u64 = 1 << 40;
 /// use too. CPython, V8, LLVM and wasmtime count from 0; each copy of this library counts from a number derived from its
 /// address.
 fn first_index() -> u64 {
-    /// A copy of the library is larger than this, so no two begin with the same index.
+    /// A copy of the library is larger than this, so no two copies begin with the same index.
     const PLACE: usize = 1 << 16;
     let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
     INDICES_START + (place << 28)
@@ -49,10 +49,7 @@ pub enum Message {
     /// A thread has begun to register.
     Attach(Arc<ThreadSlot>),
     /// A thread has filled a chunk, and no longer writes to it.
-    Full {
-        slot: u64,
-        chunk: Chunk,
-    },
+    Full { slot: u64, chunk: Chunk },
 }
 
 /// The shared state. A process has one and never frees it.
@@ -143,7 +140,6 @@ impl Shared {
         self.fork.store(config.fork as u8, Ordering::Relaxed);
     }
 
-    /// What a forked child takes over.
     pub fn fork(&self) -> Fork {
         let mode = self.fork.load(Ordering::Relaxed);
         [Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
@@ -187,7 +183,7 @@ impl Shared {
         self.wanted() == Sinks::NONE
     }
 
-    /// Changes the number of codes whose bytes the writer still has to read.
+    /// Changes the number of registrations and moves whose code bytes the writer still has to read.
     #[inline]
     pub fn add_unread(&self, change: i64) {
         if change != 0 {
@@ -227,8 +223,8 @@ impl Shared {
         self.shut.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a thread may no longer register code, because the process exits. A new thread first has to send its slot to the
-    /// writer.
+    /// Whether a thread may no longer register code, because the process exits. A new thread has to send its slot to the
+    /// writer before it asks.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
@@ -264,8 +260,8 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether only `own` threads have a slot, and all records are consumed. Only while the writer, and threads that begin to
-    /// register, are kept waiting.
+    /// Whether only `own` threads have a slot, and all records are consumed. To be called while the writer, and threads that
+    /// begin to register, are kept waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
@@ -305,7 +301,7 @@ impl Shared {
         self.messages.0.try_send(message).is_ok()
     }
 
-    /// The next message. Only for the writer, which never waits in the channel, so no sender has to wake it.
+    /// The next message. Only for the writer, which never waits in the channel, so no sender has to wake the writer.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
     }

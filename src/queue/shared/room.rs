@@ -9,7 +9,7 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// Takes a chunk of at least this size, if there is one. `filled`: the thread has filled one before.
+    /// Takes a chunk of at least this size, if there is one. `filled`: the calling thread has filled a chunk before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {
@@ -31,7 +31,7 @@ impl Shared {
     }
 
     /// Notes that threads need chunks of this size, and wakes the writer if few are free. Waking costs more than a hundred
-    /// registrations, so only one thread does it.
+    /// registrations, so only one thread wakes the writer.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
         if self.pool.is_low() {
@@ -39,7 +39,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer, at most once a round: for many threads that need chunks, one of them wakes it.
+    /// Wakes the writer, at most once a round: if many threads need chunks, only one of them wakes the writer.
     pub(super) fn hurry(&self) {
         if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
@@ -74,9 +74,9 @@ impl Shared {
         }
     }
 
-    /// Waits for a chunk that the writer frees, as long as it makes progress. If threads merely register faster than the
-    /// writer writes, waiting costs less than the faults of new memory. If the writer hangs in a slow disk, only new memory
-    /// helps.
+    /// Waits for a chunk that the writer frees, as long as the writer makes progress. If threads merely register faster than
+    /// the writer writes, waiting costs less than the faults of new memory. If the writer hangs in a slow disk, only new
+    /// memory helps.
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);

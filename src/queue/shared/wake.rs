@@ -15,8 +15,8 @@ impl Shared {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the calling thread, if it is the process's first, will wake the writer when it ends. The host's own work
-    /// at the thread's end may come later.
+    /// Notes whether the calling thread will wake the writer when the thread ends. Counts only for the process's first thread.
+    /// The host's own work at the thread's end may come later.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -28,9 +28,9 @@ impl Shared {
         self.first_tells.load(Ordering::Relaxed)
     }
 
-    /// Keeps a registering thread's announcement before its following read. The writer calls `barrier::all_threads` between
-    /// its own announcement and read. Where the kernel makes that a barrier for every thread, only the compiler has to be kept
-    /// from reordering here.
+    /// Keeps a registering thread's announcement before the thread's following read. The writer calls `barrier::all_threads`
+    /// between its own announcement and its own read. Where the kernel makes that call a barrier for every thread, only the
+    /// compiler has to be kept from reordering here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {
@@ -49,7 +49,6 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer.
     #[cold]
     pub fn wake(&self) {
         self.set_asleep(false);

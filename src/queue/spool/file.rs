@@ -126,7 +126,7 @@ impl SpoolFile {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// The facts about the spool that are needed once it is mapped and has no descriptor.
+    /// What has to be known about the spool once it is mapped and has no descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
@@ -141,7 +141,6 @@ impl SpoolFile {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Removes the file's name.
     pub fn remove(&self) {
         // A failure is ignored: nothing can be done about it, and the file's content is right.
         let _ = fs::remove_file(&self.path);

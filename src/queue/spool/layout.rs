@@ -5,8 +5,9 @@
 //! ```
 //!
 //! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) beside that of the last committed round. Then one store of the round's number makes the new data valid: a process may
-//! be killed between any two stores.
+//! are) beside the data of the last committed round. Then one store of the round's number makes the new data valid: a process
+//! may be killed between any two stores.
+//!
 //! A round that replaces a file is committed by the rename. Its data is stored before, and counts once the new file has the
 //! name.
 
@@ -28,12 +29,12 @@ use crate::sys::owner::Owner;
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;
 
-/// In the directory: part of a chunk that begins in an earlier unit. Other words are the number of units of the chunk that
-/// begins here, or 0 if none does.
+/// In the directory: the unit is part of a chunk that begins in an earlier unit. Other words are the number of units of the
+/// chunk that begins in this unit, or 0 if no chunk begins here.
 pub const INSIDE: u32 = u32::MAX;
 
-/// In `Header::awaited`, in place of a round: a recovery has written all records to a new map. They count once this map has
-/// its name.
+/// In `Header::awaited`, in place of a round: a recovery has written all records to a new map. The records count as written
+/// once this map has its name.
 pub const ALL: u64 = u64::MAX;
 
 /// Bytes of room for a path: the longest directory, and the name of a file in it.
@@ -318,7 +319,8 @@ impl Header {
         (at as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 
-    /// Whether a recovery has written all records to the map that it has announced. They count once that map has its name.
+    /// Whether a recovery has written all records to the map that it has announced. The records count as written once that map
+    /// has its name.
     pub fn awaits_all(&self) -> bool {
         self.awaited.load(Ordering::Acquire) == ALL
     }

@@ -176,7 +176,7 @@ impl Memory {
                 Ok(())
             }
         };
-        // A private unit stays private: memory that the file has there could not be given back.
+        // A unit that is private stays private: memory that the file has there could not be given back.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
@@ -189,7 +189,7 @@ impl Memory {
         for unit in units.clone().skip(1) {
             directory[unit].store(INSIDE, Ordering::Relaxed);
         }
-        // Stored last: from now on, the chunk is found by the directory.
+        // Stored last: from now on, the chunk can be found by the directory.
         directory[units.start].store(units.len() as u32, Ordering::Release);
         Ok(chunk)
     }

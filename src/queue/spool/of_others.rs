@@ -7,7 +7,7 @@ use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
 
-/// If the text changes meanwhile, the spool is read at most so many times.
+/// The spool is read at most so many times, if the text changes meanwhile.
 const READINGS: usize = 10;
 
 /// What a living process publishes in its spool.
@@ -28,7 +28,8 @@ impl Said {
     }
 }
 
-/// Reads this, and trusts nothing in it. If two readings have the same text, the text is taken as complete.
+/// Reads what a process publishes, and trusts nothing in the spool. If two readings in a row have the same text, the text is
+/// complete.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");

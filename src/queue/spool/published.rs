@@ -1,9 +1,8 @@
 //! What a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
 //!
 //! This lies in the header of the spool, at the same offset in all versions, with the names of the values. So a program of
-//! another version can read it too. Each value is right by itself, as in `jitsym_stats`. The writer stores them after each
-//! round.
-//! values after each round.
+//! another version can read it too. Each value is right by itself, as in `jitsym_stats`. The writer stores the values after
+//! each round.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,7 +14,7 @@ pub const PLACE: usize = 64;
 /// The first version of the spool that has this part.
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
-/// The room: a number of values, bytes of their names, and bytes of the last failure's text.
+/// Room for so many values, and bytes of room for their names and for the text of the last failure.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Text without zero bytes. Each word has up to eight bytes of it.
+/// Text without zero bytes, eight bytes in each word.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TextCell<const WORDS: usize> {

@@ -23,7 +23,6 @@ const SEGMENTS: usize = 24;
 const BATCH: usize = 32;
 /// The largest number of unused slots that are kept ready.
 const AHEAD: u32 = 1 << 13;
-/// Slots in a page of memory.
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
 const NO_SLOT: u32 = u32::MAX;
 /// A free slot with this generation is not used again: after one more use, the generations would start again from 0.
@@ -39,7 +38,6 @@ struct IdSlot {
     addr: AtomicU64,
 }
 
-/// The slab.
 #[derive(Debug)]
 pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
@@ -47,9 +45,9 @@ pub struct Ids {
     fresh: AtomicU32,
     /// The kernel has provided the memory of all slots below. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
-    /// The stack of free slots: the slot on top, or `NO_SLOT`, below a number that changes with each push and pop. The word of
-    /// a free slot holds the slot below it in place of a size. (With a channel, registering threads would free memory that the
-    /// writer has allocated, and wait for the lock of its arena.)
+    /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and
+    /// pop. The word of a free slot holds the slot below in place of a size. (With a channel, registering threads would free
+    /// memory that the writer has allocated, and wait for the lock of the writer's arena.)
     free: AtomicU64,
 }
 
@@ -63,9 +61,9 @@ impl Ids {
         }
     }
 
-    /// In a forked child: takes over the parent's ids. Only those in one of the registries stay live. All other slots become
-    /// free: the parent's threads do not use them here. A registration whose id is no longer live has ended meanwhile, and is
-    /// removed from its registry.
+    /// In a forked child: takes over the parent's ids. Only the ids in one of the registries stay live. All other slots become
+    /// free, because the parent's threads do not use them in the child. A registration whose id is no longer live has ended
+    /// meanwhile, and is removed from its registry.
     pub fn inherit(&self, mut registries: [&mut Registry; 2]) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -143,7 +141,8 @@ impl Ids {
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This has the kernel provide the page, and never changes the word, even if a registration uses the slot by now.
+            // This exchange has the kernel provide the page. It never changes the word, even if a registration uses the slot
+            // by now.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
