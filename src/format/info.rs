@@ -3,7 +3,8 @@
 //! The information is stored as the records that precede the LOAD of the code in a jitdump, with a record of inlined functions
 //! (`jitdump::inlines`) before them. Only this file and the jitdump module know this.
 
-use super::jitdump::raw::{RawRecord, RawRecords};
+use super::get::u32_at;
+use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
 use super::jitdump::{frame_load, id, LOAD_FIXED_SIZE};
 
 /// The records of one piece of code; may be empty.
@@ -36,6 +37,16 @@ impl<'a> Info<'a> {
 
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The lines alone. Most code has none, and this finds that out sooner than `parts`: there is one record, of another kind.
+    #[inline]
+    pub fn lines(self) -> Option<RawDebug<'a>> {
+        let (first, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);
+        if first != id::DEBUG_INFO && size as usize == self.0.len() {
+            return None;
+        }
+        self.parts().lines?.debug_info()
     }
 
     /// Splits the information into its records. A frame load is skipped.

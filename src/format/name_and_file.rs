@@ -99,7 +99,7 @@ impl Composed {
 /// The name without the file and the line at its end: `NAME FILE:LINE` or `NAME FILE`. The file is only removed if a line of
 /// the code's line table is in this file.
 pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
-    let Some(lines) = info.parts().lines.and_then(|record| record.debug_info()) else { return name };
+    let Some(lines) = info.lines() else { return name };
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let without_line = match &name[..name.len() - digits] {
         [before @ .., b':'] if digits > 0 => before,
