@@ -8,24 +8,24 @@
 //! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
 //! its piece. Only addresses are searched for (`ordered`).
 
+mod address_pieces;
 mod entry;
 mod find;
 mod heap;
 pub mod ids;
-mod map_contents;
+mod map_spans;
 mod names;
 pub mod ordered;
-mod pieces;
 mod stored;
 #[cfg(test)]
 mod tests;
 
+use address_pieces::Pieces;
 pub use entry::Stored;
 use entry::{Entry, IN_MEMORY};
 use heap::Heap;
 use names::Names;
 use ordered::Ordered;
-use pieces::Pieces;
 
 use crate::api::limits::NAME_MAX;
 use crate::sys::mapping::Table;

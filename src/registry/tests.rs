@@ -1,4 +1,4 @@
-use super::map_contents::DEAD_MAX;
+use super::map_spans::DEAD_MAX;
 use super::*;
 use crate::format::info::Info;
 

@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::batches::Due;
+use super::page_groups::Due;
 use crate::api::options::{Config, DumpDir};
 use crate::format::elf::executable::Executable;
 use crate::format::file_names::FileKind;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::page_size;
-use crate::sys::page_exchange::{exchange, Origin};
 use crate::sys::valgrind::{self, Tool};
+use crate::sys::valgrind_mapping::{exchange, Origin};
 use crate::sys::{code_memory, host_fds, loader, maps};
 
 /// The kind of error for pages that are never reported to valgrind.

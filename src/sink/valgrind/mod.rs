@@ -1,10 +1,10 @@
 //! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
 //!
 //! valgrind's tools read names when code first runs, so calls wait for the writer while this sink runs. The sink runs under
-//! valgrind only: elsewhere, other threads that run the code at that moment would find no memory there (`sys/page_exchange`).
+//! valgrind only: elsewhere, other threads that run the code at that moment would find no memory there (`sys/valgrind_mapping`).
 
-mod batches;
 mod files;
+mod page_groups;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +12,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::batches::{Due, Function, Groups};
 use self::files::{Files, NOT_FOR_CODE};
+use self::page_groups::{Due, Function, Groups};
 use crate::api::options::{Config, Sinks};
 use crate::format::elf::executable::Content;
 use crate::format::elf::object;
@@ -26,8 +26,8 @@ use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Round, Sink};
 use crate::sys::mapping::page_size;
 use crate::sys::maps;
-use crate::sys::page_exchange::{self, exchange};
 use crate::sys::valgrind;
+use crate::sys::valgrind_mapping::{self, exchange};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -152,7 +152,7 @@ impl Valgrind {
                 content
             }
         };
-        let data = page_exchange::data_page()?;
+        let data = valgrind_mapping::data_page()?;
         let executable = content.executable(pages, data, page_size() as u64).ok_or(io::ErrorKind::OutOfMemory)?;
         let code = self.groups.within(pages).map(|(addr, function)| addr..addr + function.size);
         self.files.show(due, &executable, code, data)?;

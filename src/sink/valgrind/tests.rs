@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::batches::{Function, Groups};
+use super::page_groups::{Function, Groups};
 use crate::format::elf::executable::Content;
 use crate::format::info::Info;
 use crate::sink::random::{Random, Seed};
