@@ -10,14 +10,14 @@
  *       jitsym_close(session);
  *   }
  *
- * Functions that can fail return a jitsym_status. Outputs come last and are written only on success. A call that
- * fails has no effect. Every struct starts with its size: set it to sizeof, and every field that you do not use to 0.
- * A pointer is NULL, or valid for what it is said to be. Input is copied before a call returns (but see
+ * Functions that can fail return a jitsym_status. Output arguments come last and are written only on success. A call
+ * that fails has no effect. Every struct starts with its size: set it to sizeof, and every field that you do not use
+ * to 0. A pointer is NULL, or valid as its description says. Input is copied before a call returns (but see
  * JITSYM_CODE_STABLE).
  *
- * Code memory with names in every profiler is in jitsym_region.h; sinks at run time, crash handlers and paths are in
- * jitsym_control.h. docs/reference.md, which the manual pages are made of, says more about each item.
- * docs/conventions.md has what holds for all calls, at length.
+ * jitsym_region.h has code memory that every profiler names. jitsym_control.h has sinks at run time, crash handlers and
+ * paths. docs/reference.md and the manual pages, which are made from it, say more about each item.
+ * docs/conventions.md says at length what applies to all calls.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -62,7 +62,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_ENUM = 5,               /* A number that is no enumerator of the field or argument. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
-  JITSYM_ERR_TOO_LARGE = 8,          /* More than JITSYM_CODE_SIZE_MAX, or than a record of the format can have. */
+  JITSYM_ERR_TOO_LARGE = 8,          /* Larger than JITSYM_CODE_SIZE_MAX, or than the format allows for a record. */
   JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
   JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name, or line number 0. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
@@ -72,7 +72,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_SESSION = 15,           /* This session was never opened. */
   JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread has ended the process. */
   JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered, or not any more. */
-  JITSYM_ERR_TIMEOUT = 18,           /* The time is over; the work goes on in the background. */
+  JITSYM_ERR_TIMEOUT = 18,           /* The time is over; the work continues in the background. */
   JITSYM_ERR_DROPPED = 19,           /* The writer could not keep up, and the record was dropped. */
   JITSYM_ERR_NO_MEMORY = 20,         /* No memory, or more code than jitsym_options.max_memory allows. */
   JITSYM_ERR_NO_SINK = 21,           /* No requested sink could start. jitsym_last_error(NULL, ...) gives the reason. */
@@ -83,16 +83,16 @@ typedef enum jitsym_status {
   JITSYM_ERR_TOO_MANY_SESSIONS = 26, /* All session handles are in use. */
   JITSYM_ERR_PATH = 27,              /* A directory is not an absolute path, or too long. */
   JITSYM_ERR_BUFFER = 28,            /* The buffer is too small for the result. */
-  JITSYM_ERR_NOT_RUNNING = 29,       /* The sink that was asked about does not run, or none does. */
+  JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* Called from a signal handler that interrupted another call of its thread. */
-  JITSYM_ERR_INTERNAL = 31,          /* A mistake in the library. The process goes on, the session does nothing more. */
+  JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
   JITSYM_ERR_WRITER = 32,            /* jitsym_flush_from_signal was called on the library's own thread. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids to enable sinks at run time. */
-  JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h alone: no shared library, or one with another ABI. */
+  JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h only: no shared library, or one with another ABI. */
   JITSYM_ERR_NOT_PLAIN = 35,         /* Not adopted: not all of the memory is private and without a file. */
   JITSYM_ERR_LOCKED = 36,            /* Not adopted: the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* No region, or no memory of jitsym_alloc, begins there; or one does already. */
-  JITSYM_ERR_ALIGNMENT = 38,         /* No multiple of the page size, or an alignment that is no power of two. */
+  JITSYM_ERR_REGION = 37,            /* No region, or no memory of jitsym_alloc, begins there; or one already does. */
+  JITSYM_ERR_ALIGNMENT = 38,         /* Not a multiple of the page size, or an alignment that is not a power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines cannot be right. */
 } jitsym_status;
 
@@ -106,32 +106,32 @@ JITSYM_API const char *jitsym_status_name(int32_t status);
 
 /* ---- Sessions ---------------------------------------------------------------------------------------------------- */
 
-/* Threads: any thread may call any function at any time, and a signal handler only those that say so. The process
-   becomes multi-threaded, because the library starts two threads. So a signal handler must not call fork: if it
-   interrupted malloc, glibc's fork deadlocks on malloc's locks. */
+/* Threads: any thread may call any function at any time. A signal handler may call only functions that say so. The
+   process becomes multi-threaded, because the library starts two threads. So a signal handler must not call fork: if
+   the handler interrupted malloc, glibc's fork deadlocks on malloc's locks. */
 
-/* A session. The handle is a name and no address: a wrong one is refused with a status. */
+/* A session. The handle is a number, not an address: a wrong handle is refused with a status. */
 typedef struct jitsym jitsym;
 
-/* Where symbols are written. Bits, to be combined. */
+/* Where symbols are written. Bits that can be combined. */
 typedef enum jitsym_sink {
   JITSYM_SINK_MAP = 1,       /* perf-PID.map: names for perf report, bpftrace, samply, blazesym. */
   JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for perf inject --jit: names over time, code, lines, call stacks. */
   JITSYM_SINK_REGION = 4,    /* ELF files of regions (jitsym_region.h): names, lines, call stacks in every profiler. */
-  JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. Starts by itself where a debugger listens. */
+  JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. Starts by itself if a debugger listens. */
   JITSYM_SINK_UNWINDER = 16, /* The process's unwinder: C++ exceptions, backtrace and pthread_exit pass through code. */
   JITSYM_SINK_VALGRIND = 32, /* valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only. */
 } jitsym_sink;
 
-/* Flags of a session. Bits, to be combined. */
+/* Flags of a session. Bits that can be combined. */
 typedef enum jitsym_init_flag {
   JITSYM_INIT_ENV_WINS = 1,        /* The environment wins over the options. */
   JITSYM_INIT_OFF_BY_DEFAULT = 2,  /* With sinks 0: no sink, unless the variable JITSYM names one. */
-  JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump, at which ddprof stops reading. */
-  JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop at once, and wait for nothing. */
-  JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: SIGKILL loses those that are not written. */
+  JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump: ddprof stops reading at them. */
+  JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
+  JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: after SIGKILL, unwritten records are lost. */
   JITSYM_INIT_RECOVER = 128,       /* First complete files of processes that were killed, as jitsym recover does. */
-  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files, and not the child's first call. */
+  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files, instead of the child's first call. */
   JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW. */
   JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit: for readers of living processes. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
@@ -139,17 +139,17 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_BRIDGE = 8192,       /* Register also what other libraries (LLVM, wasmtime) tell gdb. */
 } jitsym_init_flag;
 
-/* The options of a session. NULL, and a struct that is 0 but for struct_size, ask for the defaults. */
+/* The options of a session. NULL, or a struct with 0 in all fields but struct_size, asks for the defaults. */
 typedef struct jitsym_options {
   size_t struct_size;      /* sizeof(jitsym_options). */
-  uint32_t sinks;          /* JITSYM_SINK_* bits. 0: by the variable JITSYM, else map, jitdump, region. */
+  uint32_t sinks;          /* JITSYM_SINK_* bits. 0: as the variable JITSYM says, else map, jitdump, region. */
   uint32_t flags;          /* JITSYM_INIT_* bits. */
   const char *map_dir;     /* Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp. */
-  const char *jitdump_dir; /* Of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp. */
+  const char *jitdump_dir; /* Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp. */
   uint32_t map_dialect;    /* One of JITSYM_MAP_* (jitsym_control.h); 0: for perf. */
   uint32_t file_mode;      /* Permission bits of the files, before the umask, at most 0777. 0: 0644. */
   uint64_t max_memory;     /* Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB. */
-  uint32_t max_wait_ms;    /* Milliseconds that a call waits when that memory is full. 0: 10. */
+  uint32_t max_wait_ms;    /* Milliseconds that a call waits when the memory for records is full. 0: 10. */
   uint32_t reserved;       /* Must be 0. */
   const char *spool_dir;   /* Absolute directory of the spool, in memory. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
   uint64_t map_max;        /* Most bytes of the perf map, at least 4096. 0: JITSYM_MAP_MAX, else no bound. */
@@ -159,26 +159,26 @@ typedef struct jitsym_options {
 #define JITSYM_OPTIONS \
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
-/* Opens a session, and with the first one starts the sinks and the background thread that writes them. options may
-   be NULL: the defaults and the environment decide. It succeeds if one sink starts: jitsym_get_stats and
-   jitsym_last_error report those that did not.
+/* Opens a session. The first one also starts the sinks, and the background thread that writes their files. options
+   may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
+   jitsym_get_stats and jitsym_last_error report the others.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _ENUM, _PATH for bad options;
    JITSYM_ERR_CONFLICT, _TIMEOUT (10 seconds), _NO_SINK, _NO_MEMORY, _THREAD, _TOO_MANY_SESSIONS. Does file I/O. */
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
 
-/* Fork: the parent goes on undisturbed, and the child continues its parent's sessions and ids. The child's first call
-   (but jitsym_close and jitsym_wanted) makes files of its own, with all code that was live at the fork. fork waits 75
-   milliseconds at most; a child that cannot continue gets JITSYM_ERR_FORKED, and may call jitsym_init. */
+/* Fork: the parent is not affected, and the child continues its parent's sessions and ids. The child's first call
+   (except jitsym_close and jitsym_wanted) makes separate files, with all code that was live at the fork. fork waits 75
+   milliseconds at most. A child that cannot continue gets JITSYM_ERR_FORKED, and may call jitsym_init. */
 
 /* Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
    timeout_ms is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (the others are up to date);
-   JITSYM_ERR_NO_MEMORY if the writer has none; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
+   JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
 
-/* Process end: exit writes pending records, for 20 seconds at most. From then on, calls of other threads return
-   JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool, for the
-   command jitsym recover. */
+/* Process end: exit writes pending records, for 20 seconds at most. Once exit has begun, calls of other threads return
+   JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool, from
+   which the command jitsym recover completes the files. */
 
 /* Closes a session: everything registered is written, and with the last session the background thread ends. The
    files stay, because they are read after the recording. Code stays registered as long as another session is open.
@@ -203,17 +203,17 @@ typedef struct jitsym_saved_register {
   int32_t offset; /* Bytes from the CFA, a multiple of 8, mostly negative. */
 } jitsym_saved_register;
 
-/* One row of JITSYM_UNWIND_ROWS: the whole state from offset on, up to the next row. */
+/* One row of JITSYM_UNWIND_ROWS: the whole state from offset up to the next row. */
 typedef struct jitsym_unwind_row {
   uint32_t offset;                           /* Bytes from the start of the code, strictly rising. */
-  uint32_t cfa_reg;                          /* DWARF number of the register that the CFA is counted from. */
+  uint32_t cfa_reg;                          /* DWARF number of the register from which the CFA is computed. */
   int32_t cfa_offset;                        /* CFA = register + this many bytes. */
   uint32_t saved_count;                      /* Number of entries of saved. */
   const struct jitsym_saved_register *saved; /* The registers that are saved here. */
 } jitsym_unwind_row;
 
-/* An unwind description. Only the fields of its kind are looked at; a place is a number of bytes from the start of
-   the code to the end of an instruction. */
+/* An unwind description. Only the fields of its kind are used; a place is a number of bytes from the start of the
+   code to the end of an instruction. */
 typedef struct jitsym_unwind {
   size_t struct_size;                        /* sizeof(jitsym_unwind). */
   uint32_t kind;                             /* One of JITSYM_UNWIND_*. */
@@ -230,17 +230,17 @@ typedef struct jitsym_unwind {
   uint32_t saved_from;                       /* The place where the last of saved is stored. 0: fp_set or sp_set. */
   uint32_t row_count;                        /* ROWS: number of entries of rows. */
   const struct jitsym_unwind_row *rows;      /* ROWS: the table. */
-  size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for that of version 0.1. */
+  size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for the size in version 0.1. */
   const void *eh_frame;                      /* EH_FRAME: the section's bytes. */
-  size_t eh_frame_size;                      /* EH_FRAME: their number. */
+  size_t eh_frame_size;                      /* EH_FRAME: the size of the section in bytes. */
   uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0: where it is now. */
   uint32_t sp_set;                           /* FIXED_FRAME: the place of sub rsp, n. 0: the frame is there from the
                                                 start. */
   uint32_t sp_reset;                         /* FIXED_FRAME: the place of add rsp, n, with pop rbp after it. 0: none. */
 } jitsym_unwind;
 
-/* Tells how many bytes after code of code_size bytes must be free for perf builds with libunwind to unwind through
-   it. Leave them free, and declare them in jitsym_code.free_after. Needs no session.
+/* Computes how many bytes after code of code_size bytes must be free so that perf builds with libunwind can unwind
+   through this code. Leave these bytes free, and declare them in jitsym_code.free_after. Needs no session.
    Returns JITSYM_OK; a status that names what is wrong with unwind; JITSYM_ERR_NULL, _TOO_LARGE. */
 JITSYM_API jitsym_status jitsym_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out);
 
@@ -250,55 +250,55 @@ JITSYM_API jitsym_status jitsym_unwind_size(const jitsym_unwind *unwind, uint64_
 typedef enum jitsym_limit {
   JITSYM_NAME_MAX = 1000,            /* The longest function name kept; a longer one is cut. */
   JITSYM_DIR_MAX = 1023,             /* The longest directory, without the terminating NUL. */
-  JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code, 2 GiB - 1; with an unwind description less by the size of
-                                        its tables. */
+  JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code, 2 GiB - 1; with an unwind description, less the size of its
+                                        tables. */
 } jitsym_limit;
 
-/* One row of a line table: from offset on, up to the next row, code is of this line. */
+/* One row of a line table: from offset up to the next row, code belongs to this line. */
 typedef struct jitsym_line {
   uint32_t offset;   /* Bytes from the start of the code, less than its size. Rows may be in any order. */
   uint32_t line;     /* From 1. */
   uint32_t column;   /* From 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
-  const char *file;  /* NUL-terminated; best an absolute path: perf annotate opens it. */
+  const char *file;  /* NUL-terminated; best an absolute path, which perf annotate can open. */
 } jitsym_line;
 
-/* Flags of a piece of code. Bits, to be combined. */
+/* Flags of a piece of code. Bits that can be combined. */
 typedef enum jitsym_code_flag {
   JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: they stay until a flush, move or unregistration. */
-  JITSYM_CODE_PACKED = 2, /* Other code follows with no room between: unwinds in perf with libunwind all the same. */
+  JITSYM_CODE_PACKED = 2, /* Other code follows without a gap: makes unwinding in perf with libunwind possible. */
   JITSYM_CODE_MORE = 4,   /* More code is registered before any of it runs: this call waits for no sink. */
 } jitsym_code_flag;
 
 struct jitsym_inline;
 
-/* One piece of code. 0 is a valid choice for every field but struct_size, addr and size. */
+/* One piece of code. 0 is valid for every field but struct_size, addr and size. */
 typedef struct jitsym_code {
   size_t struct_size;                  /* sizeof(jitsym_code). */
   uint64_t addr;                       /* Where the code runs. */
   uint64_t size;                       /* In bytes, 1 to JITSYM_CODE_SIZE_MAX. */
-  const char *name;                    /* UTF-8. Cleaned, not refused. NULL, or nothing left: jit_ADDRESS. */
+  const char *name;                    /* UTF-8. Cleaned, not refused. NULL, or empty after that: jit_ADDRESS. */
   size_t name_len;                     /* Length of name in bytes. 0: it ends at its NUL. */
   const void *bytes;                   /* size readable bytes: addr, or the writable view of it. NULL: the kernel is
                                           asked. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL: not known. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
-  size_t line_size;                    /* sizeof(jitsym_line); 0 stands for that of version 0.1. */
+  size_t line_size;                    /* sizeof(jitsym_line); 0 stands for the size in version 0.1. */
   uint64_t free_after;                 /* Bytes after the code that hold no other code as long as this code lives. */
   uint32_t flags;                      /* JITSYM_CODE_* bits. */
   uint32_t reserved;                   /* Must be 0. */
   const struct jitsym_inline *inlines; /* Inlined functions (jitsym_region.h); may be NULL if inline_count is 0. */
   size_t inline_count;                 /* Number of entries of inlines. */
-  size_t inline_size;                  /* sizeof(jitsym_inline); 0 stands for that of version 0.1. */
+  size_t inline_size;                  /* sizeof(jitsym_inline); 0 stands for the size in version 0.1. */
   const char *file;                    /* File where the function begins, NUL-terminated. NULL: not known. */
   uint32_t line;                       /* Line in file, from 1. 0: not known. */
   uint32_t reserved2;                  /* Must be 0. */
 } jitsym_code;
 
-/* Initialisers for C and C++: the struct has its size, what is named here, and 0 in all other fields. */
+/* Initialisers for C and C++: they set the size and the fields that are arguments. All other fields are 0. */
 #ifdef __cplusplus
-/* The form of a cast that -Wold-style-cast allows. */
+/* A form of cast that -Wold-style-cast allows. */
 #define JITSYM_CAST(type, value) type(value)
 #else
 #define JITSYM_CAST(type, value) ((type)(value))
@@ -311,116 +311,116 @@ typedef struct jitsym_code {
 #define JITSYM_MOVE_TARGET(addr) \
   { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0, 0 }
 
-/* The name of one registration. Never 0, and not used again within a process. */
+/* Identifies one registration. Never 0, and not used again within a process. */
 typedef uint64_t jitsym_id;
 
-/* Registers code: from now on samples in [addr, addr + size) belong to name. Call it when the bytes are final and
-   before the code runs. Nothing that code points to is needed afterwards. Code that is registered over live code
-   ends that code. out_id may be NULL; it receives 0 if no sink runs and code is not remembered for one.
+/* Registers code: from now on, samples in [addr, addr + size) belong to name. Call it when the bytes are final and
+   before the code runs. code and what it points to are not needed afterwards. Live code in the same range ends.
+   out_id may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. With
-   code->bytes set it takes no lock and makes no system call in the steady state. */
+   code->bytes set the call takes no lock and makes no system call in the steady state. */
 JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *code, jitsym_id *out_id);
 
-/* Where code has been moved to. */
+/* The new place of code that has moved. */
 typedef struct jitsym_move_target {
   size_t struct_size;  /* sizeof(jitsym_move_target). */
-  uint64_t addr;       /* Where the code runs now. Its size stays. */
+  uint64_t addr;       /* Where the code runs now. Its size stays the same. */
   const void *bytes;   /* As jitsym_code.bytes, for the new place. */
   uint64_t free_after; /* As jitsym_code.free_after, for the new place. */
   uint32_t flags;      /* JITSYM_CODE_* bits, for the new place. */
   uint32_t reserved;   /* Must be 0. */
 } jitsym_move_target;
 
-/* Tells that code now runs at another address. It keeps its id, name, lines and unwind description. Call it after
-   the bytes were copied and before they run there.
+/* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call it
+   after the bytes were copied and before they run there.
    Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
-/* Tells that code is gone. Call it before its memory is given back or written over.
+/* Reports that code has ended. Call it before the code's memory is freed or overwritten.
    Returns JITSYM_ERR_UNKNOWN_ID, also for code that newer code was registered over; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
-/* Flags of a range of code. Bits, to be combined. */
+/* Flags of a range of code. Bits that can be combined. */
 typedef enum jitsym_range_flag {
   JITSYM_RANGE_UNMAP = 1, /* The caller unmaps the memory next (munmap). */
 } jitsym_range_flag;
 
-/* Tells that all code that starts or ends in, or covers, [addr, addr + size) is gone: one call for a whole code
-   cache. A range without code is no error.
+/* Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
+   without code is no error.
    Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags);
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* What the library wants to be told (jitsym_wanted). Bits; a later version may have more. */
+/* What the library wants to know of code (jitsym_wanted). Bits; a later version may have more. */
 typedef enum jitsym_want {
-  JITSYM_WANT_CODE = 1,    /* Code. Without this bit there is no other one, and jitsym_register does nothing. */
+  JITSYM_WANT_CODE = 1,    /* Code. Without this bit no other bit is set, and jitsym_register does nothing. */
   JITSYM_WANT_LINES = 2,   /* jitsym_code.lines. */
   JITSYM_WANT_UNWIND = 4,  /* jitsym_code.unwind. */
   JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted: only the registering thread may write to it meanwhile. */
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
-/* Tells what the library wants to be told at present, for all sessions: JITSYM_WANT_* bits. 0 if a registration is
-   of no use. Ask before each registration: jitsym_enable and jitsym_disable change the answer.
+/* Tells what the library wants to know of code at present, for all sessions: JITSYM_WANT_* bits. 0 if a registration
+   is of no use. Ask before each registration: jitsym_enable and jitsym_disable change the answer.
    Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
 
 /* Copies the text of the last failure to buf: of a sink, of jitsym_init, or of this thread's last call with bad
-   arguments. Cut to fit, NUL-terminated; empty if nothing failed. session may be NULL, as after a failed
-   jitsym_init.
+   arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. session may be NULL, as
+   after a failed jitsym_init.
    Returns JITSYM_OK; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if size is 0; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_last_error(jitsym *session, char *buf, size_t size);
 
 /* Counters of this process over all sessions. A forked child begins with 0. */
 typedef struct jitsym_stats {
-  size_t struct_size;          /* sizeof(jitsym_stats), set by the caller: as many bytes are written. */
+  size_t struct_size;          /* sizeof(jitsym_stats), set by the caller: at most as many bytes are written. */
   uint32_t sinks_running;      /* JITSYM_SINK_* bits of the sinks that run and can write. */
-  uint32_t sinks_failed;       /* Bits of those that could not start, or cannot write now. */
+  uint32_t sinks_failed;       /* Bits of sinks that could not start, or cannot write now. */
   uint64_t registered;         /* Registrations that reached the writer. */
   uint64_t moved;              /* Moves that reached the writer. */
-  uint64_t unregistered;       /* Code that was unregistered, by id or by range. */
-  uint64_t overwritten;        /* Code that ended because newer code was registered over it. */
-  uint64_t live;               /* Code that is live now. */
+  uint64_t unregistered;       /* Pieces of code that were unregistered, by id or by range. */
+  uint64_t overwritten;        /* Pieces of code that ended because newer code was registered over them. */
+  uint64_t live;               /* Pieces of code that are live now. */
   uint64_t dropped;            /* Records dropped because the writer could not keep up. */
   uint64_t unreadable;         /* Registrations and moves whose bytes could not all be read. */
   uint64_t names_changed;      /* Names that were cleaned or cut. */
-  uint64_t not_free;           /* Values of free_after that were not true and are ignored. */
+  uint64_t not_free;           /* Values of free_after that were false and are ignored. */
   uint64_t jitdump_bytes;      /* Bytes written to the jitdump after its header. */
   uint64_t jitdump_records;    /* Code records written to the jitdump. */
   uint64_t map_bytes;          /* Bytes written to the perf map, rewrites included. */
   uint64_t map_entries;        /* Entries in the perf map. */
   uint64_t map_rewrites;       /* Rewrites of the perf map, because an entry had to change. */
-  uint64_t map_forgotten;      /* Entries of dead code that the perf map has lost to stay bounded. */
+  uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map to keep it bounded. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
-  uint64_t memory_held;        /* Bytes held for that, at most jitsym_options.max_memory. */
+  uint64_t memory_held;        /* Bytes held for such records, at most jitsym_options.max_memory. */
   uint64_t waited;             /* Records that had to wait because max_memory was reached. */
   uint64_t recovered;          /* Records of killed processes that JITSYM_INIT_RECOVER has put into their files. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
-  uint32_t inherited;          /* Code that this forked child has taken over; not in registered. */
+  uint32_t inherited;          /* Pieces of code that this forked child has taken over; not in registered. */
   uint64_t jitdump_lost;       /* Records that could not be written to the jitdump. */
   uint64_t jitdump_held;       /* Bytes of records that wait because the jitdump cannot be written. */
   uint64_t jitdump_rewrites;   /* Rewrites of the jitdump. */
-  uint64_t map_omitted;        /* Entries of live code that the perf map has no room for now. */
-  uint64_t regions;            /* Regions with a file that there are now, adopted ones included. */
-  uint64_t region_code;        /* Registrations and moves that went to the file of a region. */
+  uint64_t map_omitted;        /* Entries of live code for which the perf map has no room now. */
+  uint64_t regions;            /* Regions that have a file now, adopted ones included. */
+  uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions. */
-  uint64_t region_generations; /* New names of files, so that new code in the place of dead code has its own. */
-  uint64_t region_late;        /* Times that this came too late: samples may have the wrong name. */
+  uint64_t region_generations; /* New names of files, needed when new code replaces dead code. */
+  uint64_t region_late;        /* Generations that began too late or not at all: samples may have the wrong name. */
   uint64_t region_refused;     /* Regions that could not have a file, and memory that could not be adopted. */
-  uint64_t region_left_out;    /* Names and tables that the files of regions have no room for now. */
+  uint64_t region_left_out;    /* Names and tables for which the files of regions have no room now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
-  uint64_t region_put_off;     /* Times that the adoption of memory was put off. */
-  uint64_t region_limit;       /* Times that there were 768 regions already. */
+  uint64_t region_put_off;     /* How often the adoption of memory was put off. */
+  uint64_t region_limit;       /* How often there were already 768 regions. */
 } jitsym_stats;
 
 #define JITSYM_STATS \
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Reads the counters into out, at most out->struct_size bytes. Call jitsym_flush before for exact numbers.
+/* Reads the counters into out, at most out->struct_size bytes. For exact numbers call jitsym_flush before.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_get_stats(jitsym *session, jitsym_stats *out);
 

@@ -1,7 +1,7 @@
 /*
- * libjitsym: sinks on and off in a running process, crash handlers, paths, and what few hosts need.
+ * libjitsym: sinks on and off in a running process, crash handlers, paths, and other calls that few hosts need.
  *
- * All functions here may be called by any thread at any time. Only jitsym_flush_from_signal may be called from a
+ * Any thread may call all functions of this file at any time. Only jitsym_flush_from_signal may be called from a
  * signal handler.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -19,34 +19,34 @@ extern "C" {
 
 /* ---- Sinks in a running process ---------------------------------------------------------------------------------- */
 
-/* Starts sinks in a running process, for all sessions: they belong to the process. When it has returned JITSYM_OK,
-   all live code that is known is in the files. sinks: JITSYM_SINK_* bits; 0: those that this session would have
-   started when it was opened, or all if there were none.
+/* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
+   JITSYM_OK, all live code that is known is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that this session
+   would have started when it was opened, or all sinks if it would have started none.
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
 
-/* Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was
+/* Stops sinks in a running process, for all sessions, also for those that asked for these sinks. Everything that was
    registered before is written first. The files stay, and jitsym_enable continues them. sinks: JITSYM_SINK_* bits;
    0: all.
-   Returns JITSYM_OK, also if they do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if one could
-   not write everything (it is stopped all the same); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as jitsym_enable;
-   JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+   Returns JITSYM_OK, also if the sinks do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if a sink
+   could not write everything (it is stopped all the same); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as
+   jitsym_enable; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_disable(jitsym *session, uint32_t sinks);
 
 /* Copies the path of the file that a sink writes to buf, NUL-terminated: JITSYM_DIR_MAX + 64 bytes are always
    enough.
    Returns JITSYM_OK; JITSYM_ERR_ENUM if sink is not one JITSYM_SINK_* bit; JITSYM_ERR_NOT_RUNNING, also for a sink
-   without a file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if it does not fit; JITSYM_ERR_TIMEOUT if the path of a region
-   is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
+   without a file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if the path does not fit; JITSYM_ERR_TIMEOUT if the path of a
+   region is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, size_t size);
 
 /* ---- Crash handlers ---------------------------------------------------------------------------------------------- */
 
 /* Writes everything that was registered before: for a host's crash handler. timeout_ms is in milliseconds; 0: one
    second. Needs no session.
-   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED with nothing to be written;
+   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED if there is nothing to write;
    JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, on an alternate
    stack too. */
 JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
@@ -59,9 +59,9 @@ typedef enum jitsym_map_dialect {
   JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: numbers with the prefix 0x, in /data/local/tmp. */
 } jitsym_map_dialect;
 
-/* Whether records on their way to the writer outlive the process: jitsym_stats.spool. */
+/* Whether records on their way to the writer survive the process: jitsym_stats.spool. */
 typedef enum jitsym_spool_state {
-  JITSYM_SPOOL_NONE = 0,   /* They are in private memory, which SIGKILL loses. */
+  JITSYM_SPOOL_NONE = 0,   /* They are in private memory: after SIGKILL they are lost. */
   JITSYM_SPOOL_SHARED = 1, /* They are in a spool, from which jitsym recover completes the files. */
 } jitsym_spool_state;
 

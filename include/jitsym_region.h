@@ -1,8 +1,8 @@
 /*
- * libjitsym: code memory that every profiler names, and inlined functions, which profilers show of code in it.
+ * libjitsym: code memory that every profiler names, and inlined functions, which profilers show for code in it.
  *
- * docs/regions.md says what regions do, and their limits. All functions here may be called by any thread at any time,
- * and none from a signal handler.
+ * docs/regions.md says what regions do, and what their limits are. Any thread may call all functions of this file at
+ * any time. None may be called from a signal handler.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -30,11 +30,11 @@ typedef struct jitsym_region {
 #define JITSYM_REGION \
   { sizeof(jitsym_region), NULL, NULL, 0 }
 
-/* Hands out memory for one piece of code, as malloc does for data. Write it at out->write, register it with
-   out->exec, run it there. It is the caller's until jitsym_free, also after the session is closed. size: in bytes,
-   at most 1 GiB. alignment: a power of two up to 4096; at least 64, also if it is 0. near_addr: an address that is
-   within 32 bits of all of the memory; 0: anywhere. out: its struct_size is set by the caller; the size is rounded
-   up to 64.
+/* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write, register it with
+   out->exec, run it there. The memory is the caller's until jitsym_free, also after the session is closed. size: in
+   bytes, at most 1 GiB. alignment: a power of two up to 4096; at least 64, also if it is 0. near_addr: an address
+   that is within 32 bits of all of the memory; 0: anywhere. out: its struct_size is set by the caller; the size is
+   rounded up to 64.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if nothing is free near the address, or there are 256 regions; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
@@ -44,7 +44,7 @@ JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t a
 /* Takes back the end of memory from jitsym_alloc, for code whose size is known only when it is made. exec: where the
    memory begins, in the executable view. size: bytes that are still needed, rounded up to 64. Call it before the
    code is registered.
-   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if that is more than there is; JITSYM_ERR_REGION if
+   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size is more than there is; JITSYM_ERR_REGION if
    no such memory begins there; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
@@ -56,7 +56,7 @@ JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
-/* Flags of a region. Bits, to be combined. */
+/* Flags of a region. Bits that can be combined. */
 typedef enum jitsym_region_flag {
   JITSYM_REGION_ONE_VIEW = 1,   /* One view of private memory. The runtime changes its protection (mprotect). */
   JITSYM_REGION_HUGE_PAGES = 2, /* Aligned to 2 MiB, and with huge pages where the kernel has them for such memory. */
@@ -66,8 +66,8 @@ typedef enum jitsym_region_flag {
 typedef struct jitsym_region_options {
   size_t struct_size; /* sizeof(jitsym_region_options). */
   uint64_t size;      /* In bytes, rounded up to whole pages; at most 1 GiB. */
-  uint64_t max_size;  /* Bytes that it can grow to by jitsym_region_grow. 0: size. */
-  uint64_t alignment; /* Of the executable view: a power of two, at most 512 MiB. 0: a page. */
+  uint64_t max_size;  /* Size in bytes up to which jitsym_region_grow can enlarge the region. 0: size. */
+  uint64_t alignment; /* Alignment of the executable view: a power of two, at most 512 MiB. 0: a page. */
   uint64_t near_addr; /* All of the executable view is within 32 bits of this address. 0: anywhere. */
   uint32_t flags;     /* JITSYM_REGION_* bits. */
   uint32_t reserved;  /* Must be 0. */
@@ -85,19 +85,19 @@ typedef struct jitsym_region_options {
 JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_region_options *options,
                                               jitsym_region *out);
 
-/* Makes a region with two views larger, at its end, up to jitsym_region_options.max_size. Nothing that is there
-   moves. exec: where the region begins. size: its new size in bytes, rounded up to whole pages; a smaller one than
-   it has changes nothing.
-   Returns JITSYM_OK; JITSYM_ERR_REGION if none begins there, or it has one view; JITSYM_ERR_TOO_LARGE, _NO_MEMORY;
-   JITSYM_ERR_SINK_FAILED if the host has closed its file; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file
-   I/O. */
+/* Makes a region with two views larger, at its end, up to jitsym_region_options.max_size. Its existing memory does
+   not move. exec: where the region begins. size: its new size in bytes, rounded up to whole pages; a size below the
+   current one changes nothing.
+   Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins there, or it has one view; JITSYM_ERR_TOO_LARGE,
+   _NO_MEMORY; JITSYM_ERR_SINK_FAILED if the host has closed its file; JITSYM_ERR_SESSION, _CLOSED, _FORKED,
+   _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Gives pages of a region back, when no code in them is registered or runs any more. They read zero afterwards.
-   addr, size: whole pages of the executable view.
-   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if they do not lie in a region;
-   JITSYM_ERR_NO_MEMORY if the file system cannot do that, or pages are unmapped; JITSYM_ERR_SINK_FAILED if the host
-   has closed the file; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+/* Gives pages of a region back to the system, when no code in them is registered or runs any more. They read as zero
+   afterwards. addr, size: whole pages of the executable view.
+   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
+   JITSYM_ERR_NO_MEMORY if the file system does not support this, or pages are unmapped; JITSYM_ERR_SINK_FAILED if
+   the host has closed the file; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
 /* Ends a region. A created region is unmapped; an adopted one becomes plain memory again, with the same bytes and
@@ -109,8 +109,8 @@ JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 /* ---- Memory of the runtime --------------------------------------------------------------------------------------- */
 
 /* Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
-   protections takes its place. addr, size: whole pages. During the call other threads may execute the memory, but
-   nobody may write to it or change its protection. After a failure the memory is as it was.
+   protections replaces it. addr, size: whole pages. During the call other threads may execute the memory, but nobody
+   may write to it or change its protection. After a failure the memory is as it was.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT, _ADDRESS_RANGE; JITSYM_ERR_TOO_LARGE above 1 GiB;
    JITSYM_ERR_NOT_PLAIN, _LOCKED, _REGION if the memory cannot be adopted; JITSYM_ERR_NO_MEMORY, _NOT_RUNNING,
    _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
@@ -122,12 +122,12 @@ JITSYM_API jitsym_status jitsym_region_adopt(jitsym *session, void *addr, uint64
 typedef struct jitsym_inline {
   uint32_t begin;        /* Bytes from the start of the code to the first byte of the range. */
   uint32_t end;          /* Bytes from the start of the code to the end of the range. */
-  const char *name;      /* The inlined function, UTF-8, cleaned as jitsym_code.name is, and not empty then. */
+  const char *name;      /* The inlined function, UTF-8, cleaned as jitsym_code.name is; not empty after that. */
   size_t name_len;       /* Length of name in bytes. 0: it ends at its NUL. */
   const char *call_file; /* File of the call that was inlined, NUL-terminated; as jitsym_line.file. */
   uint32_t call_line;    /* Line of that call, from 1. */
   uint32_t call_column;  /* Column of that call, from 1; 0 if unknown. */
-  uint32_t parent;       /* Index of an earlier entry that this is inlined into. UINT32_MAX: the function itself. */
+  uint32_t parent;       /* Index of the earlier entry into which this is inlined. UINT32_MAX: the function itself. */
   uint32_t reserved;     /* Must be 0. */
 } jitsym_inline;
 

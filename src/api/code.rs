@@ -1,4 +1,4 @@
-//! What a runtime says of a piece of code: the borrowed input types of the Rust API.
+//! What a runtime says about a piece of code: the borrowed input types of the Rust API.
 
 use crate::api::error::{Error, Result};
 
@@ -13,7 +13,8 @@ pub struct Code<'a> {
     pub bytes: Bytes<'a>,
     /// Name; cleaned as `jitsym_code.name` says.
     pub name: &'a [u8],
-    /// File in which the function begins, to be the end of its name; see `jitsym_code.file` in the C header. Empty: none.
+    /// File in which the function begins, which becomes the end of its name; see `jitsym_code.file` in the C header. Empty: no
+    /// file.
     pub file: &'a [u8],
     /// Line in that file, from 1; 0 if unknown.
     pub line: u32,
@@ -21,7 +22,7 @@ pub struct Code<'a> {
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. They are seen where the code lies in a region.
+    /// Inlined functions. Profilers show them only for code in a region, debuggers for all code.
     pub inlines: &'a [Inline<'a>],
     /// Bytes after the code that hold no other code while this code lives.
     pub free_after: u64,
@@ -29,7 +30,7 @@ pub struct Code<'a> {
     pub stable: bool,
     /// No bytes are free after the code: see `JITSYM_CODE_PACKED` in the C header.
     pub packed: bool,
-    /// Other code is registered before any of it runs: see `JITSYM_CODE_MORE` in the C header.
+    /// More code is registered before any of this code runs: see `JITSYM_CODE_MORE` in the C header.
     pub more: bool,
 }
 
@@ -57,9 +58,9 @@ impl<'a> Code<'a> {
 /// Where the bytes of code can be read.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
-    /// At the address where the code runs, through the kernel, so that unreadable memory is survived.
+    /// At the address where the code runs. The library reads them through the kernel, so that unreadable memory does no harm.
     AtAddress,
-    /// Here. The slice is as long as the code.
+    /// In this slice, which is as long as the code.
     Here(&'a [u8]),
 }
 
@@ -92,7 +93,7 @@ impl<'a> Lines<'a> {
         self.len() == 0
     }
 
-    /// One row; an error if there is none, or if there is something wrong with it.
+    /// One row. An error if there is no such row, or if something is wrong with the row.
     #[inline]
     pub fn row(&self, index: usize) -> Result<Line<'a>> {
         match self {
@@ -110,11 +111,11 @@ pub trait LineTable {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// One row, or what is wrong with it.
+    /// One row, or an error that says what is wrong with the row.
     fn row(&self, index: usize) -> Result<Line<'_>>;
 }
 
-/// One row of a line table: from `offset` on, up to the next row.
+/// One row of a line table. It describes the code from `offset` up to the offset of the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// Bytes from the start of the code.
@@ -132,7 +133,7 @@ pub struct Line<'a> {
 pub struct Inline<'a> {
     /// Bytes from the start of the code to the first byte of the range.
     pub begin: u32,
-    /// Bytes from the start of the code to the end of the range, which is the byte after its last one.
+    /// Bytes from the start of the code to the first byte after the range.
     pub end: u32,
     /// Name of the inlined function; cleaned as [`Code::name`] is.
     pub name: &'a [u8],
@@ -142,12 +143,13 @@ pub struct Inline<'a> {
     pub call_line: u32,
     /// Column of the call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the entry that this is inlined into, which comes earlier. `None`: the function itself.
+    /// Index of the entry into which this function is inlined. That entry comes earlier. `None`: inlined into the registered
+    /// function itself.
     pub parent: Option<u32>,
 }
 
 impl Inline<'_> {
-    /// Whether it is inlined into the entry with this index.
+    /// Whether this function is inlined into the entry with this index.
     pub(crate) fn is_in(&self, index: usize) -> bool {
         self.parent.is_some_and(|parent| parent as usize == index)
     }
@@ -164,12 +166,12 @@ pub enum Unwind<'a> {
     FixedFrame(FixedFrame<'a>),
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
-    /// An `.eh_frame` section that the compiler made. Personality routines and LSDAs in it are for the sink `unwinder` alone: they are
-    /// called when an exception passes the code, and have to be there as long as it is.
+    /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses its personality routines and LSDAs. They
+    /// have to exist as long as the code, because they are used when an exception passes through the code.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
-        /// The address that its pc-relative pointers are counted from.
+        /// The address from which the section's pc-relative pointers are counted.
         addr: u64,
     },
 }
@@ -178,41 +180,41 @@ pub enum Unwind<'a> {
 /// usual prologue of the architecture and no epilogue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FramePointer<'a> {
-    /// After the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
+    /// Offset after the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
     pub pushed: u32,
-    /// After the instruction that sets the frame pointer; 0: the architecture's usual place.
+    /// Offset after the instruction that sets the frame pointer; 0: the architecture's usual place.
     pub set: u32,
-    /// After the instruction that takes the frame down; 0: none.
+    /// Offset after the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
-    /// After the return instruction; 0: the end of the code.
+    /// Offset after the return instruction; 0: the end of the code.
     pub epilogue_end: u32,
     /// CFA = FP + this; 0: the architecture's usual distance.
     pub cfa_offset: i32,
     /// Registers saved beyond the frame pointer and the return address.
     pub saved: &'a [SavedRegister],
-    /// From where on they are saved; 0: `set`.
+    /// Offset from which on these registers are saved; 0: the same as `set`.
     pub saved_from: u32,
 }
 
-/// A frame whose distance from the stack pointer is fixed, and the places in the code where it is not; see `jitsym_unwind` in the C
-/// header.
+/// A frame at a fixed distance from the stack pointer, and the places in the code where the distance is another one; see
+/// `jitsym_unwind` in the C header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedFrame<'a> {
     /// Bytes from the stack pointer to the CFA in the frame.
     pub cfa_offset: i32,
     /// Registers saved in the frame, beyond the frame pointer if `pushed` is not 0.
     pub saved: &'a [SavedRegister],
-    /// After the instruction that stores the caller's frame pointer; 0: none does.
+    /// Offset after the instruction that stores the caller's frame pointer; 0: none does.
     pub pushed: u32,
-    /// After the instruction that takes the frame; 0: it is there from the start.
+    /// Offset after the instruction that takes the frame; 0: the frame is there from the start.
     pub sp_set: u32,
-    /// From where on `saved` are saved; 0: `sp_set`.
+    /// Offset from which on `saved` are saved; 0: the same as `sp_set`.
     pub saved_from: u32,
-    /// After the instruction that gives back all but the stored frame pointer; 0: none does.
+    /// Offset after the instruction that gives back all but the stored frame pointer; 0: none does.
     pub sp_reset: u32,
-    /// After the instruction that takes the frame down; 0: none.
+    /// Offset after the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
-    /// After the return instruction; 0: the end of the code.
+    /// Offset after the return instruction; 0: the end of the code.
     pub epilogue_end: u32,
 }
 
@@ -232,7 +234,7 @@ impl<'a> FixedFrame<'a> {
     }
 }
 
-/// A register that is saved in the frame; `jitsym_saved_register` in C, where it is said what each field means.
+/// A register that is saved in the frame; see `jitsym_saved_register` in C for the meaning of each field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedRegister {
@@ -264,6 +266,6 @@ pub struct MoveTarget<'a> {
     pub bytes: Bytes<'a>,
     /// Bytes after the new place that hold no other code.
     pub free_after: u64,
-    /// As [`Code::stable`], for the new place.
+    /// Like [`Code::stable`], for the new place.
     pub stable: bool,
 }

@@ -71,8 +71,8 @@ errors! {
 }
 
 impl Error {
-    /// This error, with a note of what exactly is wrong, for `jitsym_last_error` and `JITSYM_DEBUG`. In the text `{}` stands for a
-    /// number, and `{x}` for one in hexadecimal digits.
+    /// Returns this error and notes what exactly is wrong, for `jitsym_last_error` and `JITSYM_DEBUG`. In the text, `{}`
+    /// stands for a number, and `{x}` for a number in hexadecimal digits.
     #[cold]
     pub(crate) fn because<const N: usize>(self, text: &'static str, numbers: [u64; N]) -> Error {
         const { assert!(N <= 3) };
@@ -82,7 +82,8 @@ impl Error {
         self
     }
 
-    /// This error, with a note of the name of the code that it is about, if the caller can do something about it.
+    /// Returns this error. If the caller can do something about the error, this notes the name of the code that the error is
+    /// about.
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {
@@ -96,7 +97,7 @@ impl Error {
         self.texts().0.trim_end_matches('\0')
     }
 
-    /// Whether the caller can do something about it, and the library has not said more about it elsewhere.
+    /// Whether the caller can do something about the error, and the library has not said more about the error elsewhere.
     pub(crate) fn is_callers(self) -> bool {
         matches!(self as u32, 1..=17 | 19 | 23 | 27 | 28 | 33 | 38 | 39)
     }

@@ -1,4 +1,4 @@
-//! What a session is asked for, and what a process then writes.
+//! The options of a session, and the resulting configuration of the process.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,15 +38,15 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits of all sinks that there may ever be.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// No sink, but beside them where the running ones are noted: the threads that register code tell the unwinder themselves.
+    /// Not a sink, but a note beside the running ones: the threads that register code tell the unwinder themselves.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
-    /// Likewise: one of them is to know of code before a call returns, and the writer tells it.
+    /// A note like `BY_CALLERS`: a sink has to know of code before a call returns, and the writer tells this sink.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
-    /// Likewise: one of them wants lines and unwind tables.
+    /// A note like `BY_CALLERS`: a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
-    /// Likewise: one of them wants the bytes of the code.
+    /// A note like `BY_CALLERS`: a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 30);
-    /// Likewise: live code is remembered for sinks that are enabled later.
+    /// A note like `BY_CALLERS`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
     /// Both sets together.
@@ -54,7 +54,7 @@ impl Sinks {
         Sinks(self.0 | other.0)
     }
 
-    /// This set without what is in the other one.
+    /// This set without the sinks of the other set.
     pub const fn without(self, other: Sinks) -> Sinks {
         Sinks(self.0 & !other.0)
     }
@@ -65,7 +65,8 @@ impl Sinks {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether records are wanted with these, and a call has nothing else to do.
+    /// Whether records are wanted with lines and unwind tables, and a call neither waits for the writer nor tells the
+    /// unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
         self.want_groups() && self.0 & (Sinks::MUST_WAIT.0 | Sinks::BY_CALLERS.0) == 0
@@ -77,31 +78,32 @@ impl Sinks {
     }
 }
 
-/// What a session wants to be told at present; the bits of `jitsym_want` in C.
+/// What a session wants to know at present; the bits of `jitsym_want` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wanted {
-    /// Code: a sink runs, or live code is remembered for one. Without this a registration returns id 0 and nothing is looked at.
+    /// Code: a sink runs, or live code is remembered for a later one. If this is false, a registration returns id 0 and looks
+    /// at nothing.
     pub code: bool,
     /// Line tables.
     pub lines: bool,
     /// Unwind descriptions.
     pub unwind: bool,
-    /// Unknown memory that code is registered in becomes a region: see [`Options::adopt`].
+    /// When code is registered in unknown memory, this memory becomes a region: see [`Options::adopt`].
     pub adopt: bool,
-    /// Memory that [`Session::create_region`](crate::Session::create_region) and [`Session::alloc`](crate::Session::alloc) hand out
-    /// has a file, unless that cannot be made, as for the last region that was created.
+    /// Memory that [`Session::create_region`](crate::Session::create_region) and [`Session::alloc`](crate::Session::alloc)
+    /// hand out has a file. False if no sink for regions runs, or if the last created region got no file.
     pub region: bool,
 }
 
-/// How a session is to behave; see `jitsym_options` in the C header. `Default` is what a NULL pointer asks for in C.
+/// How a session should behave; see `jitsym_options` in the C header. `Default` is what a NULL pointer asks for in C.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The sinks to start; `None` leaves it to the environment.
     pub sinks: Option<Sinks>,
-    /// The environment decides what the options say too.
+    /// The environment wins over these options.
     pub env_wins: bool,
-    /// No sink unless the environment names one.
+    /// Start no sink unless the environment names one.
     pub off_by_default: bool,
     /// Leave unwinding records out of the jitdump.
     pub no_unwind: bool,
@@ -113,17 +115,19 @@ pub struct Options {
     pub recover: bool,
     /// What a forked child takes over.
     pub fork: Option<Fork>,
-    /// Remove the files in the end.
+    /// Remove the files at the last close or at exit.
     pub remove_files: bool,
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
     /// Adopt the memory that code is registered in, if it is private and executable, as by
-    /// [`Session::adopt_region`](crate::Session::adopt_region). A host that sets this makes the promise of that function for each
-    /// registration: the registering thread alone writes to that mapping or changes its protection meanwhile. The kernel makes one
-    /// mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the process.
+    /// [`Session::adopt_region`](crate::Session::adopt_region). A host that sets this makes the promise of that function for
+    /// each registration: only the registering thread writes to that mapping or changes its protection meanwhile. The kernel
+    /// makes one mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the
+    /// process.
     pub adopt: bool,
-    /// What other libraries in the process tell gdb of, by way of `__jit_debug_descriptor`, is registered too, from the first session
-    /// that says so on until the process ends, and written as that one's options say.
+    /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`. This begins with
+    /// the first session that sets this option and lasts until the process ends. The code is written with the options of that
+    /// session.
     pub bridge: bool,
     /// The most bytes that the perf map may take.
     pub map_max: Option<u64>,
@@ -137,7 +141,7 @@ pub struct Options {
     pub map_dialect: Dialect,
     /// Permission bits of the files.
     pub file_mode: Option<u32>,
-    /// Bound of the memory that holds records on their way to the writer.
+    /// The most bytes of memory that hold records on their way to the writer.
     pub max_memory: Option<u64>,
     /// How long a registration may wait when that memory is full.
     pub max_wait: Option<Duration>,
@@ -148,16 +152,16 @@ pub struct Options {
 /// What a forked child takes over, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fork {
-    /// Sessions and live code, with its first call that uses a session.
+    /// The child takes over sessions and live code, in its first call that uses a session.
     #[default]
     FirstCall,
-    /// Sessions and live code, before `fork` returns in it.
+    /// The child takes over sessions and live code, before `fork` returns in the child.
     AtOnce,
-    /// Nothing.
+    /// The child takes over nothing.
     Alone,
 }
 
-/// Where the jitdump goes.
+/// Where the jitdump is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpDir {
     /// Into this directory.
@@ -189,11 +193,11 @@ pub struct Config {
     pub remember: bool,
     /// Sinks may be enabled later.
     pub late: bool,
-    /// Unknown memory that code is registered in becomes a region.
+    /// When code is registered in unknown memory, this memory becomes a region.
     pub adopt: bool,
-    /// What others tell gdb of is registered too.
+    /// Code that other libraries report to gdb is registered too.
     pub bridge: bool,
-    /// The sink for debuggers may start by itself.
+    /// The sink for debuggers may start without being asked for.
     pub debugger: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
@@ -204,11 +208,11 @@ impl Config {
     pub fn can_join(&self, running: &Config) -> bool {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
-        // Where no region is made none is missed.
+        // The sink for regions need not run: where no region is made, a session misses none.
         running.sinks.has(self.asked_for().without(Sinks::REGION)) && map && dump
     }
 
-    /// The sinks without the one that runs wherever valgrind does.
+    /// The sinks except that for valgrind, which runs wherever valgrind does.
     pub fn asked_for(&self) -> Sinks {
         self.sinks.without(Sinks::VALGRIND)
     }
@@ -218,8 +222,8 @@ impl Config {
         self.sinks != Sinks::NONE || self.remember
     }
 
-    /// As it is once these sinks have been started too, as a session with `other` wants them. What only concerns registering
-    /// threads stays.
+    /// This configuration once `sinks` run too, as a session with `other` wants them. Settings that only concern registering
+    /// threads stay.
     pub fn with_sinks_of(&self, other: &Config, sinks: Sinks) -> Config {
         let mut config = Config { sinks: self.sinks.with(sinks), ..self.clone() };
         if self.sinks == Sinks::NONE {

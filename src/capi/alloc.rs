@@ -8,25 +8,26 @@ use super::status::jitsym_status;
 use super::types::*;
 use crate::session;
 
-/// Hands out memory for one piece of code, as `malloc` does for data. Write it at `out->write`, register it with
-/// `out->exec`, run it there. It is the caller's until `jitsym_free`, also after the session is closed. `size`: in bytes,
-/// at most 1 GiB. `alignment`: a power of two up to 4096; at least 64, also if it is 0. `near_addr`: an address that is
-/// within 32 bits of all of the memory; 0: anywhere. `out`: its `struct_size` is set by the caller; the size is rounded
-/// up to 64.
+/// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`, register it with
+/// `out->exec`, run it there. The memory is the caller's until `jitsym_free`, also after the session is closed. `size`:
+/// in bytes, at most 1 GiB. `alignment`: a power of two up to 4096; at least 64, also if it is 0. `near_addr`: an
+/// address that is within 32 bits of all of the memory; 0: anywhere. `out`: its `struct_size` is set by the caller; the
+/// size is rounded up to 64.
 ///
-/// The memory is a piece of a region that the library makes, grows and gives back (see `jitsym_region_create`). Code in
-/// it has its name and stacks in every profiler that reads ELF files. No memory is ever writable and executable at the
-/// same address, and no protection changes. All of the memory can be reached from `near_addr` by a displacement of 32
-/// bits with sign, and back: for code that calls other pieces directly, pass the address of one of them.
+/// The memory is a piece of a region that the library makes, grows and gives back (see `jitsym_region_create`). Every
+/// profiler that reads ELF files has names and call stacks for the code in it. No memory is ever writable and
+/// executable at the same address, and no protection changes. A signed displacement of 32 bits reaches all of the
+/// memory from `near_addr`, and `near_addr` from all of the memory: for code that calls other pieces directly, pass the
+/// address of one of them.
 ///
-/// The memory may have the bytes of other code. Memory of dead code is used again, as late as little is wasted:
-/// `jitsym_stats.region_generations` counts how often that cost a generation. Code may fill all of it, and needs no room
-/// after it (`jitsym_code.free_after`).
+/// The memory may contain the bytes of earlier code. Memory of dead code is reused as late as possible without much
+/// waste: `jitsym_stats.region_generations` counts how often reuse needed a new generation. Code may fill all of the
+/// memory, and needs no room after it (`jitsym_code.free_after`).
 ///
-/// If there can be no file, the memory is there all the same, as with `jitsym_region_create`. A sink for regions that
-/// starts later names code in memory that is handed out after that. Without a session there is no memory: open one that
-/// writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`), or map memory yourself if `jitsym_init` fails. When `fork` returns, the
-/// child has a copy of all memory; what was handed out in the parent is the child's too.
+/// If there can be no file, the call still returns memory, as with `jitsym_region_create`. A sink for regions that
+/// starts later names code in memory that is allocated after its start. Without a session there is no memory: open one
+/// that writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`), or map memory yourself if `jitsym_init` fails. When `fork`
+/// returns, the child has a copy of all memory, and owns what was allocated in the parent.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions; `JITSYM_ERR_SESSION`,
@@ -35,7 +36,7 @@ use crate::session;
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_alloc(
     session: *mut jitsym,
@@ -51,14 +52,14 @@ pub unsafe extern "C" fn jitsym_alloc(
     })
 }
 
-/// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only when it is made. `exec`: where the
-/// memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call it before the code
-/// is registered.
+/// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only when it is made. `exec`: where
+/// the memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call it before the
+/// code is registered.
 ///
-/// No code may be registered in the part that is taken back, which other code may get at once.
+/// No code may be registered in the part that is taken back: other code may use this part at once.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if that is more than there is; `JITSYM_ERR_REGION`
-/// if no such memory begins there; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` is more than there is;
+/// `JITSYM_ERR_REGION` if no such memory begins there; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -70,8 +71,8 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
 /// unregistered first. `exec`: where the memory begins, in the executable view. Any session will do.
 ///
 /// The code is unregistered as by `jitsym_unregister_range`, so one call is enough for the end of code and its memory.
-/// The session need not be the one that the memory is from. Pages without code go back to the system, and so do regions
-/// without code but one.
+/// The session need not be the one that allocated the memory. Pages without code are given back to the system, and so
+/// are all regions without code except one.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed;
 /// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.

@@ -12,10 +12,11 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     valgrind::without_races(|| boundary_on(|_| body()))
 }
 
-/// As `boundary`, for a body that needs what the library keeps for the calling thread, and touches nothing else that threads share.
+/// As `boundary`, for a body that needs the library's data of the calling thread, and accesses no other data that
+/// threads share.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
-    // Within the guard: what was noted belongs to this call.
+    // The refusal is reported inside the guard, because the noted details belong to this call.
     let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
     match process::guarded_on(tell) {
         Ok(()) => jitsym_status::JITSYM_OK,

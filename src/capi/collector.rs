@@ -1,6 +1,8 @@
-//! The two functions of a collector for Intel's JIT profiling API. A runtime that speaks it loads the library that the variable
-//! `INTEL_JIT_PROFILER64` names, looks both up, and calls them through pointers. (Names, numbers and structs: jitprofiling.h in
-//! Intel's ittapi, version 2026; how they are looked up: its jitprofiling.c.)
+//! The two functions of a collector for Intel's JIT profiling API.
+//!
+//! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up both
+//! functions, and calls them through pointers. Sources: names, numbers and structs are from jitprofiling.h in Intel's
+//! ittapi, version 2026; its jitprofiling.c looks the functions up.
 
 #![allow(non_snake_case, reason = "names of the API")]
 
@@ -20,12 +22,12 @@ const UPDATE_V2: c_uint = 17;
 const LOAD_V2: c_uint = 21;
 const LOAD_V3: c_uint = 22;
 
-/// The answer to both: sampling is on, or the event is taken.
+/// The result of both functions: sampling is on, or the event is accepted.
 const YES: c_uint = 1;
 const NO: c_uint = 0;
 
-/// What all structs of methods begin with. `iJIT_Method_Inline_Load` has the number of the parent between the first two fields,
-/// where the others have a gap.
+/// The first fields of all structs of methods. `iJIT_Method_Inline_Load` has the number of the parent between the first
+/// two fields. The other structs have padding there.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MethodStart {
@@ -38,7 +40,7 @@ struct MethodStart {
     rows: *const Row,
 }
 
-/// `iJIT_Method_Load`. Its field for the source follows a field that nobody uses any more, and the one for the class.
+/// `iJIT_Method_Load`. The field for the source follows a field that is no longer used and the field for the class.
 #[repr(C)]
 struct MethodLoad {
     start: MethodStart,
@@ -47,7 +49,7 @@ struct MethodLoad {
     source: *const c_char,
 }
 
-/// `iJIT_Method_Load_V2`, `_V3` and `iJIT_Method_Inline_Load`, as far as they are the same.
+/// The common fields of `iJIT_Method_Load_V2`, `_V3` and `iJIT_Method_Inline_Load`.
 #[repr(C)]
 struct MethodLoadV2 {
     start: MethodStart,
@@ -62,7 +64,7 @@ struct MethodUpdate {
     size: c_uint,
 }
 
-/// Called once by each runtime in the process, before all else.
+/// Each runtime in the process calls this once, before all else.
 ///
 /// Neither function is in the header, because no program calls them by name. In the static library both are hidden.
 #[cfg_attr(feature = "reserve", no_mangle)]
@@ -72,8 +74,8 @@ pub extern "C" fn Initialize() -> c_uint {
     answer(started)
 }
 
-/// Called for each event. Runtimes number their methods from 1, and several may be in the process. So the one that calls is told
-/// apart by the address that the call returns to.
+/// Called for each event. Each runtime numbers its methods from 1, and a process may have several runtimes. They are
+/// told apart by the return address of the call.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -86,10 +88,10 @@ pub extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_uint {
     std::arch::naked_asm!("mv a2, ra", "tail {}", sym notify);
 }
 
-/// The same where all runtimes are taken for one.
+/// The same for architectures on which runtimes are not told apart.
 ///
 /// # Safety
-/// `data` is what the event says.
+/// `data` points to the struct that belongs to the event.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 pub unsafe extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_uint {
@@ -98,7 +100,7 @@ pub unsafe extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_ui
 }
 
 /// # Safety
-/// `data` is what the event says.
+/// `data` points to the struct that belongs to the event.
 unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> c_uint {
     let done = thread::quietly(|| {
         guarded(|| {
@@ -108,7 +110,7 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
             if data.is_null() {
                 return Ok(false);
             }
-            // SAFETY: the caller's promise, here and below. No more is read of a struct than its event has.
+            // SAFETY: the caller's promise, here and below. Only fields that the event's struct has are read.
             unsafe {
                 match event {
                     LOAD => {
@@ -125,7 +127,7 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
                             collector::inline(parent, method)
                         })
                     }
-                    // Some runtimes hand over nothing but the number.
+                    // Some runtimes pass only the number.
                     UNLOAD => collector::unload(caller, data.cast::<c_uint>().read_unaligned()),
                     UPDATE => {
                         let start = data.cast::<MethodStart>().read_unaligned();
@@ -155,7 +157,7 @@ fn answer(done: crate::api::error::Result<bool>) -> c_uint {
     }
 }
 
-/// Runs `body` with the number of the parent and what the struct says.
+/// Runs `body` with the number of the parent and the contents of the struct.
 ///
 /// # Safety
 /// There is a struct with this start and this field, and all pointers in it are valid for the call.

@@ -1,4 +1,4 @@
-//! The C calls that answer, and change nothing: what a session wants, the texts of statuses, the version.
+//! The C calls that change nothing: what a session wants to know of code, the texts of statuses, the version.
 
 use std::ffi::{c_char, CStr};
 
@@ -8,13 +8,13 @@ use crate::api::options::Wanted;
 use crate::session;
 use crate::sys::valgrind;
 
-/// Tells what the library wants to be told at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration is of
-/// no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
+/// Tells what the library wants to know of code at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration
+/// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
-/// It is for a runtime that would make names and tables only to have them thrown away. The answer is 0 also for a session
-/// that is NULL, closed or was never opened, and in a forked child that cannot continue it. In other forked children the
-/// answer is the parent's at the time of the fork, until the child makes another call; the child takes nothing over for
-/// this one. The call leaves `errno` and `jitsym_last_error` as they were.
+/// This is for a runtime that would otherwise make names and tables that nobody uses. The answer is 0 also for a
+/// session that is NULL, closed or was never opened, and in a forked child that cannot continue the session. In other
+/// forked children the answer is the parent's at the time of the fork, until the child makes another call; this call
+/// does not make the child take anything over. It does not change `errno` and `jitsym_last_error`.
 ///
 /// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
 #[no_mangle]

@@ -1,7 +1,7 @@
 //! The C API: pointers in, statuses out, nothing else.
 //!
-//! Every function is the same three steps: check what C handed over (`input`), call the Rust API, turn the result into a
-//! status; all of it inside the panic boundary.
+//! Every function has the same three steps: it checks what C passed (`input`), calls the Rust API, and turns the result
+//! into a status. All three run inside the panic boundary.
 
 #![allow(non_camel_case_types)]
 
@@ -31,18 +31,18 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session, and with the first one starts the sinks and the background thread that writes them. `options` may be
-/// NULL: the defaults and the environment decide. It succeeds if one sink starts: `jitsym_get_stats` and
-/// `jitsym_last_error` report those that did not.
+/// Opens a session. The first one also starts the sinks, and the background thread that writes their files. `options`
+/// may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
+/// `jitsym_get_stats` and `jitsym_last_error` report the others.
 ///
-/// Sessions of one process share files and writer. A second session joins the first, whose options count: with other
-/// directories, another dialect, or a sink that the first lacks, the call returns `JITSYM_ERR_CONFLICT`. After the last
-/// session was closed, a new one may have new options. If its directories are the same, it continues the same files. If
-/// this is the first call in a forked child, the child continues its parent's sessions too, all of them with these
-/// options.
+/// The sessions of a process share the files and the background thread. A later session uses the options of the first.
+/// If it asks for other directories, another dialect, or a sink that the first lacks, the call returns
+/// `JITSYM_ERR_CONFLICT`. After the last session is closed, a new one may have new options. If its directories are the
+/// same, it continues the same files. If this is the first call in a forked child, the child also continues all
+/// sessions of its parent, with these options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: files cannot be opened because a disk hangs, or another thread's call to open, close or enable
-/// waits for that, or an earlier close does.
+/// `JITSYM_ERR_TIMEOUT`: a disk hangs. So files cannot be opened, or an earlier close or another thread's call to open,
+/// close or enable still waits for the disk.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -50,7 +50,7 @@ use types::*;
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *mut jitsym) -> jitsym_status {
     blocking_boundary(|| {
@@ -67,29 +67,32 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
     })
 }
 
-/// Registers code: from now on samples in [addr, addr + size) belong to `name`. Call it when the bytes are final and
-/// before the code runs. Nothing that `code` points to is needed afterwards. Code that is registered over live code ends
-/// that code. `out_id` may be NULL; it receives 0 if no sink runs and code is not remembered for one.
+/// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call it when the bytes are final and
+/// before the code runs. `code` and what it points to are not needed afterwards. Live code in the same range ends.
+/// `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
 ///
-/// The name holds from the time of the call. With id 0 the call returns `JITSYM_OK` without a look at `code`.
+/// The name is valid from the time of the call. If no sink runs and code is not remembered, the call returns
+/// `JITSYM_OK` and does not look at `code`.
 ///
-/// With the sinks for the unwinder and for valgrind, `JITSYM_ERR_TIMEOUT` says that the library's thread has told no sink
-/// of anything for a second (under valgrind: a minute), and `JITSYM_ERR_SINK_FAILED` that valgrind could not be told of
-/// some code. In both cases the code is registered and `out_id` is written, and `jitsym_flush` waits until the sinks know
-/// of it.
+/// While the sink for the unwinder or for valgrind runs, the call can also fail in two other ways.
+/// `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second (under valgrind: a minute).
+/// `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. In both cases the code is registered,
+/// `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
 ///
-/// Where calls tell the unwinder themselves, `JITSYM_ERR_TIMEOUT` says that another thread has stood still in the midst
-/// of that for 10 seconds. Then nothing is registered. Nothing is registered either with `JITSYM_ERR_SINK_FAILED` in a
-/// forked child whose sinks could not start yet (docs/conventions.md, "Fork").
+/// Where calls tell the unwinder themselves (`JITSYM_SINK_UNWINDER`), `JITSYM_ERR_TIMEOUT` means that another thread
+/// has been in the middle of telling the unwinder for 10 seconds. Then nothing is registered. `JITSYM_ERR_SINK_FAILED`
+/// in a forked child whose sinks could not start yet also means that nothing is registered (docs/conventions.md,
+/// "Fork").
 ///
-/// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there was
-/// no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and `_SINK_FAILED`.
+/// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
+/// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
+/// `_SINK_FAILED`.
 ///
-/// Any thread, concurrently; not from a signal handler. With `code->bytes` set it takes no lock and makes no system call
-/// in the steady state.
+/// Any thread, concurrently; not from a signal handler. With `code->bytes` set the call takes no lock and makes no
+/// system call in the steady state.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 #[link_section = ".text.hot.jitsym"]
 pub unsafe extern "C" fn jitsym_register(
@@ -108,7 +111,8 @@ pub unsafe extern "C" fn jitsym_register(
     unsafe { register(session, code, out_id) }
 }
 
-/// `jitsym_register` for a session that is not off. Apart, so that being off costs not even the saving of registers.
+/// `jitsym_register` for a session that is not off. It is a separate function so that `jitsym_register` does not even
+/// save registers while the session is off.
 ///
 /// # Safety
 /// As `jitsym_register`.
@@ -143,7 +147,7 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
     })
 }
 
-/// A registration whose name is to be put together.
+/// A registration whose name is composed of name, file and line.
 #[inline(never)]
 fn register_with_file(
     thread: &PerThread,
@@ -158,9 +162,9 @@ fn register_with_file(
     }
 }
 
-/// A registration that is not as usual, or whose session is not the one that the thread has used last. `flags`: what is known of
-/// the code's place, if that was asked. The id is told as soon as there is one: it is valid, too, where a sink does not know the code
-/// yet.
+/// A registration that is not as usual, or whose session is not the last one that the thread used. `flags`: what is
+/// known of the code's place, if the session was asked for that. `tell` gets the id as soon as there is one: the id is
+/// valid even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -175,7 +179,7 @@ fn register_otherwise<'a>(
         }
         let code = code()?;
         let registered = code.with_code(|code| session.register(code, flags.take()));
-        // Refused before the session was asked.
+        // The code was refused before the session was called.
         if let Some(flags) = flags {
             session::not_registered(code.addr(), code.size(), flags);
         }
@@ -187,17 +191,18 @@ fn register_otherwise<'a>(
     })
 }
 
-/// Tells that code now runs at another address. It keeps its id, name, lines and unwind description. Call it after the
-/// bytes were copied and before they run there.
+/// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call it
+/// after the bytes were copied and before they run there.
 ///
-/// The old place keeps its name for samples taken before. `target->bytes` has as many readable bytes as the code has.
+/// Samples that were taken before keep the name at the old place. `target->bytes` has as many readable bytes as the
+/// code has.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or as `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_move(
     session: *mut jitsym,
@@ -218,9 +223,9 @@ pub unsafe extern "C" fn jitsym_move(
     })
 }
 
-/// Tells that code is gone. Call it before its memory is given back or written over.
+/// Reports that code has ended. Call it before the code's memory is freed or overwritten.
 ///
-/// The perf map goes on naming the bytes until they are used again, because profiles are read after the fact.
+/// The perf map keeps the name of the bytes until they are used again, because profiles are read after the recording.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; or as `jitsym_register`.
 ///
@@ -233,11 +238,11 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
-/// Tells that all code that starts or ends in, or covers, [addr, addr + size) is gone: one call for a whole code cache. A
-/// range without code is no error.
+/// Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
+/// without code is no error.
 ///
-/// Code of all sessions is meant. The ids of that code are unknown from the next `jitsym_flush` on at the latest. Until
-/// then `jitsym_unregister` may still answer `JITSYM_OK` for them, without effect.
+/// This includes code of all sessions. The ids of this code are unknown after the next `jitsym_flush` at the latest.
+/// Until then `jitsym_unregister` may still return `JITSYM_OK` for them, without effect.
 ///
 /// `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
@@ -255,10 +260,10 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 /// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
 /// `timeout_ms` is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
 ///
-/// `JITSYM_ERR_SINK_FAILED` is also for a sink that could not start, and cannot even now.
+/// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (the others are up to
-/// date); `JITSYM_ERR_NO_MEMORY` if the writer has none; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -272,17 +277,17 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Writes everything that was registered before: for a host's crash handler. `timeout_ms` is in milliseconds; 0: one
 /// second. Needs no session.
 ///
-/// The handler may have interrupted anything: this library, `malloc`, another handler. The call takes no lock, allocates
-/// nothing and leaves `errno` as it was. It asks the background thread and waits for its answer. If that needs something
-/// that the interrupted thread holds, for instance the lock of `malloc`, the time runs out. Without `JITSYM_OK`,
-/// registered code may be in the spool, if there is one, and not in the files: `jitsym recover` completes the files when
-/// the process has ended.
+/// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
+/// nothing and does not change `errno`. It asks the background thread to write, and waits for its answer. If the
+/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`, the time
+/// runs out. Without `JITSYM_OK`, registered code may be in the spool (if there is one) and not in the files: `jitsym
+/// recover` completes the files when the process has ended.
 ///
-/// `JITSYM_ERR_TIMEOUT` comes at once if the process exits by another thread. `JITSYM_ERR_NOT_RUNNING`: no sink is
-/// running. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` comes at once on the
-/// background thread itself, where no descriptor of the host is open.
+/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_NOT_RUNNING`: no sink
+/// is running. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at
+/// once on the background thread itself, where no descriptor of the host is open.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` with nothing to be written;
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
 ///
 /// Any thread, concurrently, and from a signal handler, on an alternate stack too.
@@ -290,33 +295,33 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
     let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
-    // No panic boundary, which keeps something in thread-local storage: there is nothing here that can panic.
+    // There is no panic boundary here, because it uses thread-local storage. Nothing in this call can panic.
     match valgrind::without_races_in_handler(|| session::flush_from_signal(timeout)) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
     }
 }
 
-/// Starts sinks in a running process, for all sessions: they belong to the process. When it has returned `JITSYM_OK`, all
-/// live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: those that this session would have started
-/// when it was opened, or all if there were none.
+/// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
+/// `JITSYM_OK`, all live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this
+/// session would have started when it was opened, or all sinks if it would have started none.
 ///
-/// Everything that is registered from then on is in the files too, each piece once. Code is known if it was registered
-/// while a sink ran or with `JITSYM_INIT_REMEMBER`. Other code that was registered before has to be registered again (its
-/// registration returned id 0). Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`,
-/// comes without lines and unwind tables. The bytes are those that lie at the address of the code now.
+/// Everything that is registered from then on is in the files too, and nothing is in them twice. Code is known if it
+/// was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Other code (its registration returned id 0) has to
+/// be registered again. Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, has no
+/// lines and unwind tables in the files. The code bytes in the files are those that are at the address of the code now.
 ///
-/// A sink that runs already is left as it is. Directories, bounds and so on are those that this session was opened with,
-/// where no running sink has others. A file that was written before and is still there is continued.
+/// A sink that already runs is not changed. Directories, bounds and other options are those with which this session was
+/// opened, unless a running sink uses others. A file that was written before and still exists is continued.
 ///
 /// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK`: none of them
-/// could be started. `JITSYM_ERR_SINK_FAILED`: one could not start, or cannot write at present, and another runs;
-/// `jitsym_get_stats` and `jitsym_last_error` say more. `JITSYM_ERR_TIMEOUT`: the work continues in the background, or
-/// the process exits.
+/// could be started. `JITSYM_ERR_SINK_FAILED`: one of them could not start or cannot write at present, and another one
+/// runs; `jitsym_get_stats` and `jitsym_last_error` say more. `JITSYM_ERR_TIMEOUT`: the work continues in the
+/// background, or the process exits.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`;
-/// `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`, `_SESSION`,
-/// `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
+/// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
+/// `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -327,18 +332,18 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks in a running process, for all sessions, also those that have asked for them. Everything that was
-/// registered before is written first. The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits;
-/// 0: all.
+/// Stops sinks in a running process, for all sessions, also for those that asked for these sinks. Everything that was
+/// registered before is written first. The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*`
+/// bits; 0: all.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Stopping the last sink ends everything that costs the process
-/// anything. The background thread, the memory for records and the spool are given back, and calls return at once as in a
-/// session that has no sink. All ids end (`jitsym_enable` makes later calls answer `JITSYM_ERR_UNKNOWN_ID` for them).
-/// With `JITSYM_INIT_REMEMBER` only the files are closed, and ids live on.
+/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. When the last sink stops, the library no longer costs the
+/// process anything: the background thread ends, the memory for records and the spool are freed, and calls return at
+/// once, as in a session that has no sink. All ids end (after `jitsym_enable`, calls return `JITSYM_ERR_UNKNOWN_ID` for
+/// them). With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files, and ids stay valid.
 ///
-/// Returns `JITSYM_OK`, also if they do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if one could
-/// not write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as `jitsym_enable`;
-/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
+/// sink could not write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
+/// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -352,9 +357,9 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 /// Closes a session: everything registered is written, and with the last session the background thread ends. The files
 /// stay, because they are read after the recording. Code stays registered as long as another session is open.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Calls on other threads that race with this one finish, or
-/// return `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy, and makes no files
-/// for that.
+/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Concurrent calls on other threads either finish or return
+/// `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy of the session, and no
+/// files are made for that.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
 /// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
@@ -365,16 +370,16 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
 }
 
-/// Reads the counters into `out`, at most `out->struct_size` bytes. Call `jitsym_flush` before for exact numbers.
+/// Reads the counters into `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` before.
 ///
-/// Registrations still on their way are not counted yet.
+/// Registrations that the writer has not read yet are not counted.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym_stats) -> jitsym_status {
     blocking_boundary(|| {
@@ -385,12 +390,12 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 }
 
 /// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
-/// arguments. Cut to fit, NUL-terminated; empty if nothing failed. `session` may be NULL, as after a failed
-/// `jitsym_init`.
+/// arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be NULL, as
+/// after a failed `jitsym_init`.
 ///
-/// Of two failures the text is that of the later one. For a sink, or for opening a session, it says what was tried, on
-/// which file, and what the system said. For a refused call it says the status, and the field, index and value that are
-/// wrong.
+/// If there were several of these failures, the text is that of the latest one. For a sink, or for opening a session,
+/// it names the operation, the file, and the system's error. For a refused call it names the status, and the field,
+/// index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.
@@ -398,7 +403,7 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_char, size: usize) -> jitsym_status {
     blocking_boundary(|| {
@@ -413,14 +418,14 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 /// Copies the path of the file that a sink writes to `buf`, NUL-terminated: `JITSYM_DIR_MAX` + 64 bytes are always
 /// enough.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also for a
-/// sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if it does not fit; `JITSYM_ERR_TIMEOUT` if the path of a
-/// region is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also for
+/// a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if the
+/// path of a region is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut c_char, size: usize) -> jitsym_status {
     blocking_boundary(|| {
@@ -431,20 +436,20 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
     })
 }
 
-/// Tells how many bytes after code of `code_size` bytes must be free for perf builds with libunwind to unwind through it.
-/// Leave them free, and declare them in `jitsym_code.free_after`. Needs no session.
+/// Computes how many bytes after code of `code_size` bytes must be free so that perf builds with libunwind can unwind
+/// through this code. Leave these bytes free, and declare them in `jitsym_code.free_after`. Needs no session.
 ///
-/// It is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Ask with the
-/// `code_size` that will be registered, or with 0 for a number that is enough for any size. Of an `.eh_frame` section all
-/// entries are counted, because which ones are for the code depends on its address. For `JITSYM_UNWIND_NONE` and a NULL
-/// description it is 0.
+/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Pass
+/// the `code_size` that will be registered, or 0 for a result that is enough for any size. All entries of an
+/// `.eh_frame` section are counted, because the address of the code decides which entries are for it. For
+/// `JITSYM_UNWIND_NONE` and a NULL description the result is 0.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md has it.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_unwind_size(
     unwind: *const jitsym_unwind,

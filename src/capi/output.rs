@@ -9,7 +9,8 @@ use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::CodeRegion;
 
-/// A region, or a piece of one, that is made when it is certain that the caller can have it.
+/// Writes a region, or a piece of one, to `out`. `make` is called only once it is certain that the caller can receive
+/// the result.
 ///
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
@@ -23,7 +24,7 @@ pub unsafe fn write_region(out: *mut jitsym_region, make: impl FnOnce() -> Resul
     Ok(())
 }
 
-/// Fills in `jitsym_stats`, as much of it as the caller has.
+/// Writes the part of `jitsym_stats` that the caller's struct has room for.
 ///
 /// # Safety
 /// `out` is NULL or points to as many writable bytes as its `struct_size` says.
@@ -52,7 +53,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
         };
     }
     let stats = with_counters!(in_c);
-    // SAFETY: the struct is at least that large; fields of a newer header after it are left alone.
+    // SAFETY: the struct is at least that large; fields of a newer header after it are not changed.
     unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
     Ok(())
 }

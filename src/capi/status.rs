@@ -4,8 +4,8 @@ use crate::api::error::Error;
 
 /// The result of a call. Every function that can fail returns one.
 ///
-/// `JITSYM_OK` is 0, and every failure is positive. The numbers never change their meaning. After `JITSYM_ERR_CLOSED`
-/// from a call that ran while its session was closed, the record may be written or not.
+/// `JITSYM_OK` is 0, and every failure is positive. The numbers never change their meaning. If a session was closed
+/// during a call and the call returns `JITSYM_ERR_CLOSED`, its record may or may not be written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
@@ -19,7 +19,7 @@ pub enum jitsym_status {
     JITSYM_ERR_STRUCT_SIZE = 2,
     /// A struct is larger than the library knows, and its tail is not all zero.
     ///
-    /// Or its size is above 4096, which the library takes for garbage.
+    /// Or its size is above 4096, which the library considers an error.
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
@@ -31,7 +31,7 @@ pub enum jitsym_status {
     ///
     /// The bytes of `jitsym_code.free_after` count too.
     JITSYM_ERR_ADDRESS_RANGE = 7,
-    /// More than `JITSYM_CODE_SIZE_MAX`, or than a record of the format can have.
+    /// Larger than `JITSYM_CODE_SIZE_MAX`, or than the format allows for a record.
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
@@ -41,12 +41,12 @@ pub enum jitsym_status {
     JITSYM_ERR_UNWIND_ORDER = 11,
     /// An unwind description names a register that cannot be used there.
     ///
-    /// The architecture does not have the register, or the CFA is counted from it and it holds no address.
+    /// The architecture does not have the register, or the CFA is computed from a register that holds no address.
     JITSYM_ERR_UNWIND_REGISTER = 12,
     /// An unwind description that cannot be expressed.
     ///
-    /// It has `.eh_frame` bytes that do not parse or say nothing of the code, a stack offset that is not a multiple of 8,
-    /// or two places for one register.
+    /// Its `.eh_frame` bytes cannot be parsed or do not describe the code, a stack offset is not a multiple of 8, or
+    /// one register has two places.
     JITSYM_ERR_UNWIND_FORMAT = 13,
     /// Unwind descriptions are not supported on this architecture.
     JITSYM_ERR_ARCH = 14,
@@ -54,13 +54,13 @@ pub enum jitsym_status {
     JITSYM_ERR_SESSION = 15,
     /// The session is closed, or another thread has ended the process.
     ///
-    /// Also if the session was closed while the call ran.
+    /// Also if the session was closed during the call.
     JITSYM_ERR_CLOSED = 16,
     /// No code with this id is registered, or not any more.
     ///
     /// The id was never given out, or its code was unregistered, or newer code was registered over it.
     JITSYM_ERR_UNKNOWN_ID = 17,
-    /// The time is over; the work goes on in the background.
+    /// The time is over; the work continues in the background.
     ///
     /// A call that makes, changes or ends code memory has changed nothing: another such call has taken more than 10
     /// seconds, because its disk hangs.
@@ -90,20 +90,20 @@ pub enum jitsym_status {
     JITSYM_ERR_PATH = 27,
     /// The buffer is too small for the result.
     JITSYM_ERR_BUFFER = 28,
-    /// The sink that was asked about does not run, or none does.
+    /// The sink in question does not run, or no sink runs.
     JITSYM_ERR_NOT_RUNNING = 29,
     /// Called from a signal handler that interrupted another call of its thread.
     JITSYM_ERR_BUSY = 30,
-    /// A mistake in the library. The process goes on, the session does nothing more.
+    /// A bug in the library. The process continues, the session does nothing more.
     JITSYM_ERR_INTERNAL = 31,
     /// `jitsym_flush_from_signal` was called on the library's own thread.
     ///
-    /// No thread is left that could write. Records that are not in the files are in the spool: `jitsym recover` completes
-    /// the files when the process has ended.
+    /// No other thread can write. Records that are not in the files are in the spool: `jitsym recover` completes the
+    /// files when the process has ended.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids to enable sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
-    /// From `jitsym_dl.h` alone: no shared library, or one with another ABI.
+    /// From `jitsym_dl.h` only: no shared library, or one with another ABI.
     ///
     /// `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 34,
@@ -115,16 +115,16 @@ pub enum jitsym_status {
     ///
     /// A region would not be locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region, or no memory of `jitsym_alloc`, begins there; or one does already.
+    /// No region, or no memory of `jitsym_alloc`, begins there; or one already does.
     ///
-    /// Or regions of this kind cannot do that.
+    /// Or regions of this kind do not support the call.
     JITSYM_ERR_REGION = 37,
-    /// No multiple of the page size, or an alignment that is no power of two.
+    /// Not a multiple of the page size, or an alignment that is not a power of two.
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` cannot be right.
     ///
-    /// Its range is empty, is not within that of its parent (or of the code), or shares bytes with another entry of the
-    /// same parent. Or its parent does not come before it, or it lacks a name, or the file or line of the call.
+    /// Its range is empty, is not within that of its parent (or of the code), or overlaps another entry of the same
+    /// parent. Or its parent does not come before it. Or its name is missing, or the file or line of the call.
     JITSYM_ERR_INLINE = 39,
 }
 

@@ -1,50 +1,51 @@
-//! Which bytes of one region are whose.
+//! The pieces of one region: which memory callers have, and which is free.
 //!
-//! Code in the place of dead code makes a region begin a generation, which frees all memory of code that died before from that
-//! cost. So freed memory rests, and is handed out again many pieces at a time; until then memory is taken that was never used.
+//! A region begins an epoch when code is registered in the place of code that died in the present epoch. After that, all code
+//! that died earlier can be replaced at no cost. So freed memory is kept back at first (it rests), and later made available again
+//! in large amounts. Meanwhile new pieces take memory that was never used.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this: a cache line, and what a region has one mark for, so that code never shares a mark
-/// with dead code of its neighbour.
+/// Pieces begin and end at multiples of this: a cache line, and a multiple of the bytes for which a region has one mark, so that
+/// code never shares a mark with dead code of its neighbour.
 pub const GRANULE: u64 = 64;
 
-/// Memory is given back to the file system in chunks of this size: a multiple of every page size.
+/// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// As many bytes may rest, or a quarter of those in use if that is more.
+/// The number of bytes that may rest, or a quarter of the bytes in use if that is more.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// As many free bytes are kept for the next pieces, or as many as are in use if that is more: pages that are given back cost as much as new ones when they are
-/// used again.
+/// The number of free bytes that are kept for the next pieces, or the number of bytes in use if that is more. Using returned
+/// pages again costs as much as using new ones.
 const KEPT_MIN: u64 = 1 << 20;
 
-/// One region, cut into pieces. Places in it are offsets, in bytes.
+/// One region, divided into pieces. A place is an offset in the region, in bytes.
 #[derive(Debug)]
 pub struct Arena {
     pub exec: u64,
     pub write: u64,
-    /// How much memory there is, and can be.
+    /// The length of the region in bytes, and the length to which it can grow.
     pub len: u64,
     pub max_len: u64,
-    /// The sink for regions ran when it was made. Else it has no file, and never gets one.
+    /// The sink for regions ran when the region was made. A region without this never has a file.
     pub named: bool,
-    /// Memory from here on was never used.
+    /// Memory from this place on was never used.
     top: u64,
-    /// What callers have: the length of each piece by its place.
+    /// The pieces that callers have: the length of each by its place.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
-    /// Freed pieces, in order.
+    /// Freed pieces that rest, the first freed one first: places and lengths.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// Memory to be handed out again, by place and by length. Neighbours are one.
+    /// Memory that can be handed out again, by place and by length. Neighbours are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
-    /// The chunks that were given back: their lengths by their places.
+    /// The parts of size `CHUNK` that were returned to the file system: their lengths by their places.
     given_back: BTreeMap<u64, u64>,
 }
 
@@ -72,14 +73,14 @@ impl Arena {
         self.pieces.is_empty()
     }
 
-    /// The place of an address, if it lies here.
+    /// The place of an address, if the address lies in this region.
     pub fn place(&self, exec: u64) -> Option<u64> {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
-    /// A piece of memory that was used before: the best fit.
+    /// Hands out a piece of memory that was used before, by best fit. Returns its place.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
-        // Long enough wherever it begins.
+        // Long enough for an aligned piece, wherever the free part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
         self.take_free(start, free_len);
@@ -89,7 +90,7 @@ impl Arena {
         Some(place)
     }
 
-    /// A piece of memory that was never used.
+    /// Hands out a piece of memory that was never used. Returns its place.
     pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
         let place = self.top.next_multiple_of(alignment);
         if place + len > self.len {
@@ -101,7 +102,7 @@ impl Arena {
         Some(place)
     }
 
-    /// How long the region has to be for `begin`; `None` if it cannot be.
+    /// The length that the region must have for `begin`; `None` if it cannot become that long.
     pub fn len_for(&self, len: u64, alignment: u64) -> Option<u64> {
         Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
     }
@@ -111,12 +112,12 @@ impl Arena {
         self.in_use += len;
     }
 
-    /// The length of the piece that begins there.
+    /// The length of the piece at a place.
     pub fn len_of(&self, place: u64) -> Option<u64> {
         self.pieces.get(&place).copied()
     }
 
-    /// Takes a piece back.
+    /// Takes a piece back. The piece rests.
     pub fn end(&mut self, place: u64) {
         let Some(len) = self.pieces.remove(&place) else { return };
         self.in_use -= len;
@@ -128,7 +129,7 @@ impl Arena {
         }
     }
 
-    /// Has pieces handed out again that were freed first, until no more than `most` bytes rest.
+    /// Makes the pieces that were freed first available again, until no more than `most` bytes rest.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };
@@ -137,7 +138,7 @@ impl Arena {
         }
     }
 
-    /// Takes the end of a piece back, in which there was no code.
+    /// Shortens a piece to `len` bytes. The end need not rest, because no code was ever registered there.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -148,7 +149,7 @@ impl Arena {
         }
     }
 
-    /// Takes a piece back that nobody has seen.
+    /// Takes a piece back that was never returned to a caller.
     pub fn undo(&mut self, place: u64) {
         if let Some(len) = self.pieces.remove(&place) {
             self.in_use -= len;
@@ -181,7 +182,7 @@ impl Arena {
         self.free_len -= len;
     }
 
-    /// Chunks that hold nothing and are still there, if that is much.
+    /// The ranges of whole `CHUNK`s to be returned to the file system. Empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
         if self.free_len - self.given_back.len() as u64 * CHUNK <= KEPT_MIN.max(self.in_use) {
@@ -200,22 +201,22 @@ impl Arena {
         found
     }
 
-    /// Notes that chunks were given back.
+    /// Notes that a range of whole `CHUNK`s was returned to the file system.
     pub fn give_back(&mut self, range: Range<u64>) {
         self.given_back.extend(range.step_by(CHUNK as usize).map(|chunk| (chunk, CHUNK)));
     }
 
-    /// Chunks of a piece that were given back.
+    /// The `CHUNK`s of a piece that were returned to the file system.
     pub fn missing(&self, place: u64, len: u64) -> Vec<u64> {
         self.given_back.range(place / CHUNK * CHUNK..place + len).map(|(&chunk, _)| chunk).collect()
     }
 
-    /// Notes that a chunk is there again.
+    /// Notes that a returned `CHUNK` has memory again.
     pub fn restored(&mut self, chunk: u64) {
         self.given_back.remove(&chunk);
     }
 
-    /// That all memory is accounted for once.
+    /// Asserts that every byte is accounted for exactly once.
     #[cfg(test)]
     pub fn check(&self) {
         let resting = self.resting.iter().copied();

@@ -1,7 +1,7 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
-//! A piece has the same offset in both views. The allocator's notes lie outside of the memory, so no write of the host's can
-//! damage them. One lock is held over each call, on a thread that no signal can stop; `fork` waits for it as for regions.
+//! A piece has the same offset in both views. The allocator's data lie outside of the code memory, so no write of the host can
+//! damage them. Each call holds one lock, on a thread that blocks signals. `fork` waits for the end of the call.
 
 mod arena;
 #[cfg(test)]
@@ -13,23 +13,23 @@ use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{fork_lock, reserve};
 use arena::{Arena, CHUNK, GRANULE};
 
-/// The largest alignment: no page is smaller.
+/// The largest alignment, in bytes. Regions begin at a page, and no page is smaller.
 const ALIGNMENT_MAX: u64 = 4096;
 
-/// How large a region is at first, and by how much it grows at most if less is needed.
+/// The first size of a region in bytes, and the most by which a region grows if a piece needs less.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
-/// How large a region can become; less where there is no address space for that.
+/// The sizes in bytes to which a region may grow. The first one for which there is address space is used.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
-/// The regions of this allocator, cut into pieces.
+/// The regions of this allocator, divided into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
     arenas: TimedLock<Vec<Arena>>,
 }
 
-/// What a caller asks for. Sizes are whole granules.
+/// A caller's request. Sizes are multiples of `GRANULE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     len: u64,
@@ -39,12 +39,12 @@ pub struct Wanted {
     named: bool,
 }
 
-/// Where memory comes from: the regions of the process.
+/// The source of memory: the regions of the process.
 pub trait Source {
     fn create(&self, wanted: &RegionOptions) -> Result<CodeRegion>;
     fn grow(&self, exec: u64, size: u64) -> Result<()>;
     fn discard(&self, exec: u64, size: u64) -> Result<()>;
-    /// After `discard`.
+    /// Provides memory again for a range that was discarded.
     fn provide(&self, exec: u64, size: u64) -> Result<()>;
     /// Ends the registrations in a range.
     fn unregister(&self, exec: u64, size: u64);
@@ -64,7 +64,7 @@ impl Wanted {
         Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
     }
 
-    /// Whether all of a region can be reached, and profilers see it if they see any.
+    /// Whether all of a region can be reached from `near`, and the region has a file if the sink for regions runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
         let (start, end) = (arena.exec, arena.exec + arena.max_len);
         let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);
@@ -73,25 +73,25 @@ impl Wanted {
 }
 
 impl Allocator {
-    /// In a child that takes over: the parent's pieces.
+    /// Moves the parent's pieces to this allocator, in a forked child that takes over its parent's state.
     pub fn inherit(&self, parent: &Allocator) {
         if let Some(mut arenas) = parent.arenas.try_lock() {
-            // Nobody else has this one yet.
+            // No other thread knows this allocator yet, so locking it succeeds.
             self.arenas.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *arenas));
         }
     }
 
-    /// In a child that has one thread: whether the fork was not made in the middle of another thread's call.
+    /// In a forked child with one thread: whether no other thread was in a call at the time of the fork.
     pub fn is_whole(&self) -> bool {
         self.arenas.try_lock().is_some()
     }
 
-    /// Another call may wait for a disk.
+    /// Waits for a limited time, because another call may hold the lock while it waits for a disk.
     fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
         self.arenas.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// Whether a region is this allocator's, which nobody else changes.
+    /// Whether a region belongs to this allocator. Only the allocator may change such a region.
     pub fn has(&self, exec: u64) -> Result<bool> {
         let _inside = fork_lock::enter();
         Ok(self.lock()?.iter().any(|arena| arena.exec == exec))
@@ -124,7 +124,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a piece back. Returns the beginning of a region that is to be released, and no longer the allocator's.
+    /// Takes a piece back. Returns the address of its region if the allocator has given the region up. The caller must release
+    /// the region.
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
@@ -133,7 +134,7 @@ impl Allocator {
         let arena = &mut arenas[number];
         arena.end(place);
         if arena.is_empty() {
-            // One is kept for the next code.
+            // One empty region is kept for the next code.
             let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
             if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
                 return Ok(Some(arenas.remove(number).exec));
@@ -149,7 +150,7 @@ impl Allocator {
     }
 }
 
-/// The piece that begins at an address: the number of its region, its place there, and its length.
+/// The piece that begins at an address: the index of its region, its place there, and its length.
 fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     let of = |(number, arena): (usize, &Arena)| {
         let place = arena.place(exec)?;
@@ -158,14 +159,14 @@ fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     arenas.iter().enumerate().find_map(of).ok_or(Error::Region)
 }
 
-/// A piece of the regions that there are.
+/// Takes a piece from an existing region.
 fn found(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
     let attempts = [Arena::reuse, Arena::begin];
     let found = attempts.into_iter().find_map(|attempt| take(source, arenas, wanted, attempt));
     found.or_else(|| grown(source, arenas, wanted))
 }
 
-/// A piece of the first region that has one.
+/// Takes a piece from the first region for which `attempt` succeeds.
 fn take(
     source: &impl Source,
     arenas: &mut [Arena],
@@ -185,7 +186,7 @@ fn take(
     })
 }
 
-/// A piece of a region that becomes larger for that.
+/// Makes a region larger, and takes a piece from it.
 fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
     take(source, arenas, wanted, |arena, len, alignment| {
         let needed = arena.len_for(len, alignment)?.next_multiple_of(CHUNK).min(arena.max_len);
@@ -196,7 +197,7 @@ fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<C
     })
 }
 
-/// A piece of a new region.
+/// Makes a region, and takes a piece from it.
 fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Result<CodeRegion> {
     let mut made = Err(Error::NoMemory);
     for max_len in MAX_LENS {

@@ -5,12 +5,12 @@ use super::arena::RESTING_MIN;
 use super::*;
 use crate::sys::sync::Mutex;
 
-/// Regions that are nowhere.
+/// A source whose regions have addresses, but no memory.
 #[derive(Default)]
 struct Nowhere {
     regions: Mutex<BTreeMap<u64, Known>>,
     next: Mutex<u64>,
-    /// Everything is refused.
+    /// All requests are refused.
     fails: AtomicBool,
 }
 
@@ -20,7 +20,7 @@ struct Known {
     discarded: Vec<bool>,
 }
 
-/// Between the views.
+/// The distance between the two views of a region.
 const APART: u64 = 1 << 40;
 
 impl Nowhere {
@@ -40,7 +40,7 @@ impl Nowhere {
         }
     }
 
-    /// How much memory there is.
+    /// How many bytes of memory all regions have.
     fn len(&self) -> u64 {
         let regions = self.regions.lock().unwrap();
         let gone = |known: &Known| known.discarded.iter().filter(|gone| **gone).count() as u64 * CHUNK;
@@ -51,7 +51,7 @@ impl Nowhere {
         self.regions.lock().unwrap().len()
     }
 
-    /// That a piece is memory.
+    /// Asserts that all of a piece has memory.
     fn check(&self, piece: CodeRegion) {
         let regions = self.regions.lock().unwrap();
         let (start, known) = regions.range(..=piece.exec).next_back().expect("a region");
@@ -124,7 +124,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
     }
 
-    /// Most are small, few are very large.
+    /// A random size. Most are small, few are very large.
     fn size(&mut self) -> u64 {
         let bits = [8, 8, 10, 10, 12, 14, 16, 18, 21][self.below(9) as usize];
         if self.below(20_000) == 0 {
@@ -135,7 +135,7 @@ impl Random {
     }
 }
 
-/// Names the seed if the test fails.
+/// The seed of a test, which is printed if the test fails.
 struct Seed(u64);
 
 impl Seed {
@@ -154,7 +154,8 @@ impl Drop for Seed {
     }
 }
 
-/// Pieces come and go, and memory fails at random. Each is where nobody else's is, as was asked for; in the end all is given back.
+/// Pieces are allocated and freed, and the source fails at random. Each piece is as requested and overlaps no other. In the end
+/// all memory is returned.
 #[test]
 fn pieces_at_random() {
     const NEAR: u64 = 1 << 44;
@@ -164,7 +165,7 @@ fn pieces_at_random() {
     let mut pieces: BTreeMap<u64, u64> = BTreeMap::new();
     for step in 0..10_000_u64 {
         nowhere.fails.store(random.below(100) == 0, Ordering::Relaxed);
-        // Many, then few, and so on.
+        // In turn, mostly allocates and mostly frees.
         let many = if step / 1000 % 2 == 0 { 60 } else { 40 };
         let number = random.below(pieces.len().max(1) as u64) as usize;
         let old = pieces.iter().nth(number).map(|(&exec, &len)| (exec, len));
@@ -210,7 +211,7 @@ fn pieces_at_random() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// However much comes and goes, memory stays within what lives and what may rest.
+/// However often pieces are replaced, the memory stays limited to what is in use and what may rest.
 #[test]
 fn freed_memory_comes_back() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -223,12 +224,12 @@ fn freed_memory_comes_back() {
     assert!(nowhere.len() <= 3 << 20, "{} bytes for 256,000", nowhere.len());
 }
 
-/// The memory of dead code is used again late, and then much of it at once: each such time costs a generation.
+/// The memory of dead code is reused late, and then much of it at once: each time costs an epoch.
 #[test]
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
     let mut freed_at: BTreeMap<u64, u32> = BTreeMap::new();
-    // As a region marks code that has died in its generation.
+    // As in a region: the epoch in which the code at an address has died.
     let mut marks: BTreeMap<u64, u32> = BTreeMap::new();
     let mut generation = 0;
     let mut pieces: Vec<u64> = (0..1000).map(|_| alloc(&allocator, &nowhere, 64).exec).collect();
@@ -258,15 +259,15 @@ fn what_is_empty_goes() {
     free(&allocator, &nowhere, larger);
     assert_eq!(nowhere.count(), 4);
     large.iter().for_each(|&exec| free(&allocator, &nowhere, exec));
-    // One is kept, without its memory.
+    // One region is kept, mostly without memory.
     assert_eq!(nowhere.count(), 1);
     assert!(nowhere.len() <= 2 << 20, "{} bytes for nothing", nowhere.len());
-    // And used.
+    // The kept region is used for the next piece.
     alloc(&allocator, &nowhere, 60 << 20);
     assert_eq!(nowhere.count(), 1);
 }
 
-/// What shrinks before it is used is as if it had never been larger.
+/// A piece that shrinks before it is used leaves its end to the next pieces.
 #[test]
 fn shrunk() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -277,7 +278,7 @@ fn shrunk() {
     assert_eq!(allocator.shrink(first.exec + 64, 64), Err(Error::Region));
     allocator.shrink(first.exec, 65).unwrap();
     assert_eq!(allocator.shrink(first.exec, 129), Err(Error::TooLarge));
-    // As large as the first was: a guess costs no memory.
+    // The second piece takes the end of the first.
     let second = alloc(&allocator, &nowhere, 4096);
     assert_eq!(second.exec, first.exec + 128);
     allocator.shrink(first.exec, 1).unwrap();
@@ -300,7 +301,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(allocator.free(&nowhere, piece.exec + (1 << 30)), Err(Error::Region));
 }
 
-/// While memory runs out, what rests is used before anything is refused.
+/// When memory runs out, resting memory is used before a request is refused.
 #[test]
 fn without_memory() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -312,7 +313,7 @@ fn without_memory() {
     assert_eq!(allocator.alloc(&nowhere, wanted).unwrap(), piece);
 }
 
-/// Code gets memory that profilers see as soon as there is a sink for that.
+/// Once the sink for regions runs, code gets memory that profilers see.
 #[test]
 fn a_sink_that_comes_late() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -321,7 +322,7 @@ fn a_sink_that_comes_late() {
     let named = get(true);
     assert_eq!(nowhere.count(), 2);
     assert_eq!(get(true).exec, named.exec + 64);
-    // And what there is, if it goes.
+    // If the sink ends, any region may be used.
     assert_eq!(get(false).exec, unnamed.exec + 64);
 }
 

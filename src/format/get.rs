@@ -1,4 +1,4 @@
-//! Numbers in bytes, in native byte order, where they may be missing.
+//! Reads numbers in native byte order from bytes that may be too short.
 
 #[inline(always)]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -1,16 +1,17 @@
-//! What is known of code beside its place, its name and its bytes: inlined functions, lines and unwind tables.
+//! What is known of code besides its place, name and bytes: inlined functions, lines and unwind tables.
 //!
-//! The bytes are those records that a jitdump has before the LOAD of the code, and before them one of inlined functions
-//! (`jitdump::inlines`). Only this file and the jitdump know that.
+//! The information is stored as the records that precede the LOAD of the code in a jitdump, with a record of inlined functions
+//! (`jitdump::inlines`) before them. Only this file and the jitdump module know this.
 
-use super::jitdump::raw::{RawRecord, RawRecords};
+use super::get::u32_at;
+use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
 use super::jitdump::{frame_load, id, LOAD_FIXED_SIZE};
 
-/// See the module's description.
+/// The records of one piece of code; may be empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info<'a>(&'a [u8]);
 
-/// The parts, as far as there are any.
+/// The records of an `Info`, as far as they are there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parts<'a> {
     pub inlines: Option<RawRecord<'a>>,
@@ -25,7 +26,7 @@ impl<'a> Info<'a> {
         Info(bytes)
     }
 
-    /// That of code with this name. `group`: what the jitdump has of the code, up to its bytes.
+    /// The information of the code with this name. `group`: the code's jitdump group without its code bytes.
     pub fn of_group(group: &'a [u8], name: &[u8]) -> Info<'a> {
         Info(&group[..group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1)])
     }
@@ -38,7 +39,17 @@ impl<'a> Info<'a> {
         self.0.is_empty()
     }
 
-    /// A frame load is none of the parts.
+    /// The lines alone. Most code has none, and this finds that out sooner than `parts`: there is one record, of another kind.
+    #[inline]
+    pub fn lines(self) -> Option<RawDebug<'a>> {
+        let (first, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);
+        if first != id::DEBUG_INFO && size as usize == self.0.len() {
+            return None;
+        }
+        self.parts().lines?.debug_info()
+    }
+
+    /// Splits the information into its records. A frame load is skipped.
     pub fn parts(self) -> Parts<'a> {
         let mut parts = Parts::default();
         for record in RawRecords::from(self.0, frame_load::len(self.0)) {
@@ -54,14 +65,14 @@ impl<'a> Info<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// `None` if there are no unwind tables, or if they make no sense.
+    /// The `.eh_frame` section. `None` if there are no unwind tables, or if the record is invalid.
     pub fn eh_frame(&self) -> Option<&'a [u8]> {
         Some(self.tables?.unwinding_info()?.tables()?.0)
     }
 }
 
-/// Takes the frame load out of the bytes of an `Info`, for code that goes on at another place. Returns the size of the unwind tables
-/// then, 0 if they made no sense; `None` if there is no frame load.
+/// Removes the frame load from the bytes of an `Info`, because the code moves to another address. Returns the size that the
+/// unwind tables then have; `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
 pub fn remove_frame_load(info: &mut Vec<u8>) -> Option<u32> {
     if frame_load::len(info) == 0 {
         return None;

@@ -1,22 +1,23 @@
-//! Names that every reader accepts.
+//! Cleans names, so that every reader accepts them.
 //!
-//! One byte that is not UTF-8 makes samply and blazesym give up a whole perf map. A newline in a name splits its line, and
-//! blazesym also splits at a carriage return. Other readers show control characters on a terminal. So names are cleaned, never
-//! refused.
+//! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name splits its line, and
+//! blazesym also splits at a carriage return. Other readers print control characters on a terminal. So this module cleans
+//! names, and never refuses one.
 
 use std::borrow::Cow;
 use std::str::Utf8Chunk;
 
-/// The longest name kept, in bytes: readers have line buffers of 4096 bytes (parca) and less.
+/// The longest name that is kept, in bytes. Readers have line buffers of 4096 bytes (parca) and less.
 pub const MAX: usize = crate::api::limits::NAME_MAX;
 
-/// `~` and eight hexadecimal digits.
+/// Length of the mark at the end of a cut name: `~` and eight hexadecimal digits.
 const TAIL: usize = 9;
 
-/// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters `_`, outer white space goes, what is too long is
-/// cut and marked with a hash of the whole. A clean name is returned as it is. The result may be empty.
+/// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
+/// removed. A name that is too long is cut, and ends with a hash of the whole. The result may be empty.
 ///
-/// A name of any length takes no more memory than the longest one that is kept: a failed allocation of a `String` ends the process.
+/// A name of any length needs no more memory than the longest one that is kept, because a failed allocation of a `String` ends
+/// the process.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
     if let (true, Ok(text)) = (name.len() <= MAX, std::str::from_utf8(name)) {
@@ -27,7 +28,7 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let invalid = |chunk: &Utf8Chunk<'_>| (!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER);
     let chars = name.utf8_chunks().flat_map(|chunk| chunk.valid().chars().chain(invalid(&chunk)));
     let mut text = String::with_capacity(MAX);
-    // Up to the last character that is no white space.
+    // `len` is the length up to the last character that is not white space.
     let (mut len, mut is_full, mut is_long) = (0, false, false);
     for c in chars.skip_while(|c| c.is_whitespace()) {
         let cleaned = if is_clean(c) { c } else { '_' };
@@ -56,11 +57,11 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(format!("{text}~{hash:08x}").into_bytes())
 }
 
-/// Readers drop shorter names of the perf map (perf: linux tools/perf/util/symbol.c, `dso__load_perf_map`), and perf from 6.12
-/// on takes those of one letter in a jitdump for mangled types: `f` becomes `float`, `a` `signed char`.
+/// The shortest name. Readers drop shorter names of a perf map (perf: linux tools/perf/util/symbol.c, `dso__load_perf_map`). In
+/// a jitdump, perf from 6.12 on demangles a name of one letter as a type: `f` becomes `float`, and `a` becomes `signed char`.
 pub const MIN: usize = 3;
 
-/// Makes a name that is not empty long enough, by appending `()`.
+/// Appends `()` to a name that is too short. The name must not be empty.
 pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if name.len() < MIN {
         Cow::Owned([&name[..], b"()"].concat())
@@ -69,21 +70,21 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators, which some readers end a line at though they are no control characters.
+/// The Unicode line and paragraph separators: not control characters, but some readers end a line there.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// The name of code at `addr` that is given none.
+/// The name for code at `addr` that has no name.
 pub fn nameless(addr: u64) -> String {
     format!("jit_{addr:x}")
 }
 
-/// Copies a name to `to` if it is plain: printable ASCII without outer spaces, and neither too short nor too long. Nothing is to be
-/// done then, and nearly every name is so. Else anything may be there.
+/// Copies a name to `to` if it is plain: printable ASCII without spaces at the ends, neither too short nor too long. Nearly all
+/// names are plain. If the result is `false`, the bytes at `to` are undefined.
 ///
 /// # Safety
-/// As many bytes are writable at `to`.
+/// `name.len()` bytes are writable at `to`.
 #[inline(always)]
 pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
     let (len, from) = (name.len(), name.as_ptr());
@@ -99,8 +100,8 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
         return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
-    // The last block overlaps the one before, so that no byte is left for a loop by bytes. No loop at all: compilers make a call
-    // of one that copies, and another loop of the rest.
+    // The last block overlaps the block before, so that no single bytes are left. No loops, because compilers make a copying
+    // loop a function call, and a second loop for the checks.
     // SAFETY: there are `len` bytes in both places, and so each block lies in both, and each has a first and a last byte.
     unsafe {
         if len > 16 {
@@ -117,33 +118,33 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
     }
 }
 
-/// The same for a name of at least a block.
+/// Does the same as `copy_plain` for a name with more than 64 bytes.
 ///
 /// # Safety
-/// As `copy_plain`.
+/// As for `copy_plain`.
 #[inline(never)]
 unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
-    // SAFETY: both have as many bytes, and so 16 from there on.
+    // SAFETY: both have the same length, and 16 bytes follow each start.
     starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), to.add(at)) });
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
 
-/// The same for a name that has less than a block.
+/// Does the same as `copy_plain` for a name with less than 16 bytes.
 ///
 /// # Safety
-/// As `copy_plain`.
+/// As for `copy_plain`.
 #[inline(never)]
 unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
-    // SAFETY: the caller's promise; a name that is written to cannot be borrowed.
+    // SAFETY: the caller's promise; memory that is written to cannot be borrowed by `name`.
     unsafe { to.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
     let is_printable = |byte: &u8| (0x20..0x7f).contains(byte);
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
 }
 
-/// Copies 16 bytes at once, and remembers whether all are printable ASCII: with the instructions that every x86-64 processor has,
-/// because compilers only make them of a loop when they do not care for size.
+/// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses instructions of every x86-64 processor,
+/// because compilers that optimize for size do not make them from a loop.
 #[cfg(target_arch = "x86_64")]
 struct Blocks(std::arch::x86_64::__m128i);
 
@@ -151,12 +152,12 @@ struct Blocks(std::arch::x86_64::__m128i);
 impl Blocks {
     #[inline(always)]
     fn new() -> Blocks {
-        // SAFETY: all instructions are SSE2, a part of x86-64, here and below.
+        // SAFETY: here and below, all instructions are SSE2, which is a part of x86-64.
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// A byte sixteen times, from a number among the instructions. A compiler's constant lies among the library's data, and the
-    /// first call after a sleep would wait for that page.
+    /// A vector of 16 times `BYTE`, from a constant in the instruction. A compiler would load it from the library's data, and
+    /// the first call after a sleep would wait for that page.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;
@@ -180,7 +181,7 @@ impl Blocks {
         unsafe {
             let bytes = _mm_loadu_si128(from.cast());
             _mm_storeu_si128(to.cast(), bytes);
-            // What comes before the space wraps around.
+            // Bytes below the space wrap around to large values.
             self.0 = _mm_max_epu8(self.0, _mm_sub_epi8(bytes, Blocks::all::<0x20>()));
         }
     }
@@ -196,7 +197,7 @@ impl Blocks {
     }
 }
 
-/// Copies 16 bytes at once, and remembers whether all are printable ASCII.
+/// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII.
 #[cfg(not(target_arch = "x86_64"))]
 struct Blocks(u128);
 
@@ -216,8 +217,8 @@ impl Blocks {
         let word = unsafe { from.cast::<u128>().read_unaligned() };
         // SAFETY: as above.
         unsafe { to.cast::<u128>().write_unaligned(word) };
-        // In ASCII, adding 1 sets the highest bit of 0x7f alone, and adding 0x60 that of everything from 0x20 on; nothing is
-        // carried into the next byte then.
+        // In ASCII, adding 1 sets the highest bit only of 0x7f, and adding 0x60 that of all bytes from 0x20 on. No carry
+        // reaches the next byte.
         self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
     }
 
@@ -244,10 +245,10 @@ mod tests {
         String::from_utf8(clean(name).into_owned()).unwrap()
     }
 
-    /// Whether it is copied because it is plain.
+    /// Whether `copy_plain` copies the name.
     fn is_copied(name: &[u8]) -> bool {
         let mut out = vec![0; name.len()];
-        // SAFETY: it is as long.
+        // SAFETY: `out` has the length of the name.
         let copied = unsafe { copy_plain(name, out.as_mut_ptr()) };
         assert!(!copied || out == name, "{name:?}");
         copied
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(cleaned(&[b'x'; MAX + 1]).len(), MAX);
     }
 
-    /// The same as if all of the name were cleaned at first, and cut then.
+    /// The result is the same as cleaning the whole name first and cutting it afterwards.
     #[test]
     fn names_at_random() {
         let seed = Seed::new();
@@ -323,7 +324,7 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // Much of one kind, so that some lie at the place where names are cut.
+                // Some names repeat few kinds of parts, so that parts of each kind lie at the place where names are cut.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -1,4 +1,4 @@
-//! Names that the library puts together, `NAME FILE:LINE`, and the parts of these that a debugger wants.
+//! Composes names of the form `NAME FILE:LINE`, and finds the parts of such a name that a debugger needs.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::slice;
 use super::info::Info;
 use super::name::{self, MAX};
 
-/// Two parts of the longest kind, a space, a colon and a line.
+/// Room for a name and a file of the greatest length, a space, a colon and a line.
 const ROOM: usize = 2 * MAX + " :4294967295".len();
 
-/// A name of several parts, each of which is cleaned by itself. The whole may be longer than [`MAX`]. Of plain parts nothing is
-/// allocated.
+/// A name that is composed of several parts. Each part is cleaned by itself, and the whole may be longer than [`MAX`]. Plain
+/// parts need no allocation.
 pub struct Composed {
     bytes: [MaybeUninit<u8>; ROOM],
-    /// How many of them are written.
+    /// The number of bytes that are written.
     len: usize,
     file: Range<usize>,
     is_changed: bool,
@@ -28,8 +28,8 @@ impl Default for Composed {
 }
 
 impl Composed {
-    /// Makes the name of code at `addr`, without the line if that is 0, and without both if nothing is left of the file. In place,
-    /// because a result would be copied.
+    /// Composes the name of code at `addr`. Leaves out the line if it is 0. Leaves out file and line if cleaning leaves nothing
+    /// of the file. Writes to `self`, because a returned value would be copied.
     pub fn compose(&mut self, name: &[u8], addr: u64, file: &[u8], line: u32) {
         if !self.put(name) {
             self.append(name::nameless(addr).as_bytes());
@@ -47,26 +47,25 @@ impl Composed {
         }
     }
 
-    /// The name as it is so far.
     pub fn get(&self) -> &[u8] {
-        // SAFETY: this number of bytes is written.
+        // SAFETY: `len` bytes are written.
         unsafe { slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
     }
 
-    /// The file in it; empty if nothing is left of that.
+    /// The file in the name. Empty if the name has no file.
     pub fn file(&self) -> &[u8] {
         &self.get()[self.file.clone()]
     }
 
-    /// Whether cleaning has changed a part.
+    /// Whether cleaning has changed a part of the name.
     pub fn is_changed(&self) -> bool {
         self.is_changed
     }
 
-    /// Appends a part, and tells whether anything is left of it.
+    /// Appends a cleaned part. Returns whether anything is left of the part.
     fn put(&mut self, part: &[u8]) -> bool {
         let room = &mut self.bytes[self.len..];
-        // SAFETY: there is room for it.
+        // SAFETY: `room` is at least as long as `part`.
         if part.len() <= room.len() && unsafe { name::copy_plain(part, room.as_mut_ptr().cast()) } {
             self.len += part.len();
             return true;
@@ -97,9 +96,10 @@ impl Composed {
     }
 }
 
-/// A name without the file and the line at its end, if the lines of its code are in that file: `NAME FILE:LINE` or `NAME FILE`.
+/// The name without the file and the line at its end: `NAME FILE:LINE` or `NAME FILE`. The file is only removed if a line of
+/// the code's line table is in this file.
 pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
-    let Some(lines) = info.parts().lines.and_then(|record| record.debug_info()) else { return name };
+    let Some(lines) = info.lines() else { return name };
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let without_line = match &name[..name.len() - digits] {
         [before @ .., b':'] if digits > 0 => before,
@@ -112,7 +112,7 @@ pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
     lines.entries().find_map(|entry| before_file(entry.file)).map_or(name, |len| &name[..len])
 }
 
-/// A name without the tier at its end: `NAME [TIER]`.
+/// The name without the tier at its end: `NAME [TIER]`.
 pub fn without_tier(name: &[u8]) -> &[u8] {
     let Some(inner) = name.strip_suffix(b"]") else { return name };
     match inner.iter().rposition(|byte| matches!(byte, b'[' | b']')) {

@@ -1,18 +1,18 @@
-//! The perf map: one line `START SIZE NAME` a function (linux tools/perf/Documentation/jit-interface.txt).
+//! The perf map: one line `START SIZE NAME` for each function (linux tools/perf/Documentation/jit-interface.txt).
 //!
-//! As read by perf (tools/perf/util/symbol.c, `dso__load_perf_map`): two hexadecimal numbers, one separator, the rest is the
-//! name. A prefix `0x` is refused by blazesym and ddprof. Android's simpleperf reads the numbers with `strtoull(.., 0)` and so
-//! needs it (simpleperf read_symbol_map.cpp).
+//! perf reads a line as two hexadecimal numbers and one separator; the rest is the name (tools/perf/util/symbol.c,
+//! `dso__load_perf_map`). blazesym and ddprof refuse numbers with a prefix `0x`. Android's simpleperf needs this prefix,
+//! because it reads the numbers with `strtoull(.., 0)` (simpleperf read_symbol_map.cpp).
 
 use crate::api::options::Dialect;
 
-/// Appends one line for code at `start`, `size` bytes long. `name` has been cleaned and has at least `name::MIN` bytes.
+/// Appends one line for code at `start` with `size` bytes. `name` is cleaned, and has at least `name::MIN` bytes.
 pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, name: &[u8]) {
     let mut numbers = [0; 2 * NUMBER_MAX];
     let len = put_number(&mut numbers, 0, dialect, start);
     let len = put_number(&mut numbers, len, dialect, size);
     out.reserve(line_len(name));
-    // All of it at once, and then the end of the numbers: a length that is known costs less than half a call to copy.
+    // Copies the whole array, and then cuts it: a copy of constant length costs less than half of a `memcpy` call.
     let start = out.len();
     out.extend_from_slice(&numbers);
     out.truncate(start + len);
@@ -20,17 +20,17 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     out.push(b'\n');
 }
 
-/// The most bytes that a line with this name takes.
+/// An upper bound for the length of a line with this name.
 pub fn line_len(name: &[u8]) -> usize {
     2 * NUMBER_MAX + name.len() + b"()\n".len()
 }
 
-/// The most bytes that a number takes.
+/// The greatest length of a number with its prefix and separator.
 const NUMBER_MAX: usize = b"0x".len() + HEX_MAX + b" ".len();
-/// Digits of the largest number.
+/// The number of digits of the largest number.
 const HEX_MAX: usize = 16;
 
-/// A number at a place, with what comes before and after it. Returns the place after that.
+/// Writes a number with its prefix and separator at the offset `at`. Returns the offset after the separator.
 #[inline(always)]
 fn put_number(to: &mut [u8; 2 * NUMBER_MAX], mut at: usize, dialect: Dialect, value: u64) -> usize {
     if dialect == Dialect::Simpleperf {
@@ -42,8 +42,8 @@ fn put_number(to: &mut [u8; 2 * NUMBER_MAX], mut at: usize, dialect: Dialect, va
     at + 1
 }
 
-/// Lower-case digits without leading zeros, followed by any bytes. Returns how many digits there are. All are made at once: one
-/// after the other took half as long as the rest of a line.
+/// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits. All
+/// digits are made at once, because a loop over the digits took half as long as the rest of a line.
 #[inline(always)]
 fn put_hex(to: &mut [u8; 2 * NUMBER_MAX], at: usize, value: u64) -> usize {
     let count = (u64::BITS - (value | 1).leading_zeros()).div_ceil(4) as usize;
@@ -55,7 +55,7 @@ fn put_hex(to: &mut [u8; 2 * NUMBER_MAX], at: usize, value: u64) -> usize {
     count
 }
 
-/// The eight digits of a number.
+/// The eight hexadecimal digits of a number.
 #[inline(always)]
 fn digits(value: u32) -> [u8; 8] {
     const EACH: u64 = u64::from_ne_bytes([1; 8]);
@@ -67,7 +67,7 @@ fn digits(value: u32) -> [u8; 8] {
     (digits + u64::from(b'0') * EACH + are_letters * letter).to_be_bytes()
 }
 
-/// Start, size and name of all whole lines in either dialect. Lines that make no sense are passed over.
+/// Start, size and name of each complete line, in either dialect. Invalid lines are skipped.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = (u64, u64, &[u8])> {
     let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     text[..whole].split(|&byte| byte == b'\n').filter_map(|line| {
@@ -84,16 +84,15 @@ fn parse_hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// A line of a map of any origin, without its newline.
+/// A line of a perf map from any program, without its newline.
 #[derive(Clone, Copy, Debug)]
 pub struct RawLine<'a> {
-    /// The line.
     pub bytes: &'a [u8],
-    /// A newline follows it.
+    /// Whether a newline follows the line.
     pub ended: bool,
 }
 
-/// All lines; the last one may not be ended.
+/// All lines. The last line may lack its newline.
 pub fn raw_lines(text: &[u8]) -> impl Iterator<Item = RawLine<'_>> {
     text.split_inclusive(|&byte| byte == b'\n').map(|line| match line.strip_suffix(b"\n") {
         Some(bytes) => RawLine { bytes, ended: true },
@@ -101,29 +100,28 @@ pub fn raw_lines(text: &[u8]) -> impl Iterator<Item = RawLine<'_>> {
     })
 }
 
-/// What a line says, and how it says it.
+/// The fields of a line, and how they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawFields<'a> {
     /// Where the code starts.
     pub start: u64,
-    /// Its size.
     pub size: u64,
     /// The rest.
     pub name: &'a [u8],
-    /// Characters of the first number.
+    /// Number of characters of the first number.
     pub start_len: usize,
-    /// Characters of the second number.
+    /// Number of characters of the second number.
     pub size_len: usize,
-    /// One of them begins with `0x`.
+    /// Whether one of the numbers begins with `0x`.
     pub prefixed: bool,
-    /// One of them has digits above 9 in upper case.
+    /// Whether one of the numbers has upper-case digits above 9.
     pub upper_case: bool,
-    /// There is one space between the fields, and nothing before the first one.
+    /// Whether there is exactly one space between the fields, and nothing before the first field.
     pub plain_separators: bool,
 }
 
 impl<'a> RawLine<'a> {
-    /// The fields as perf finds them; `None` if it finds no two numbers.
+    /// The fields as perf finds them; `None` if perf does not find two numbers.
     pub fn fields(&self) -> Option<RawFields<'a>> {
         let blanks = |bytes: &[u8]| bytes.iter().take_while(|byte| b" \t".contains(byte)).count();
         let number = |bytes: &'a [u8]| {
@@ -160,7 +158,7 @@ fn has_prefix(digits: &[u8]) -> bool {
     digits.starts_with(b"0x") || digits.starts_with(b"0X")
 }
 
-/// A number as `strtoull` takes it, except for signs.
+/// Parses a number as `strtoull` does, but without signs.
 fn parse_hex_any(digits: &[u8]) -> Option<u64> {
     let digits = if has_prefix(digits) { &digits[2..] } else { digits };
     if !digits.iter().all(u8::is_ascii_hexdigit) {

@@ -1,14 +1,15 @@
-//! Chunks: the memory in which a thread lays down its records, in the final bytes of the file.
+//! Chunks: the memory into which a thread writes its records, in the final bytes of the file.
 //!
-//! A chunk belongs to one registering thread until it is full. Bodies (the bytes for the file) grow from the bottom, one fixed-size
-//! event for each grows from the top. So bodies of consecutive records are adjacent and go out in one piece. The writer finds the
-//! records by the events alone:
+//! A chunk belongs to one registering thread until the chunk is full. Bodies (the bytes for the file) are added from the
+//! bottom. For each body, an event of fixed size is added from the top. So the bodies of consecutive records are adjacent, and
+//! are written to the file in one piece. The writer finds the records by the events alone:
 //!
 //! ```text
 //! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
 //! ```
 //!
-//! The thread publishes a record with one release store of the number of events; the writer reads it with acquire.
+//! The thread publishes a record with one release store of the number of events. The writer reads that number with acquire
+//! order.
 
 use std::ptr::NonNull;
 use std::slice;
@@ -19,13 +20,13 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a chunk of the pool that has grown to its full size, and the unit of larger ones. In a model one record fills it.
+/// Size of a fully grown chunk of the pool; larger chunks are multiples of it. In a loom model, one record fills a chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. It begins a unit, the rest of which has no memory.
+/// Size of a thread's first chunk. It begins a unit of `CHUNK_SIZE` bytes, the rest of which has no memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
-/// Two cache lines: one for the thread that fills the chunk, one for the writer.
+/// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
 pub const HEAD: usize = size_of::<Head>();
 
 /// The longest body that fits a chunk of the pool.
@@ -36,17 +37,17 @@ pub const BODY_MAX: usize = CHUNK_SIZE - HEAD - size_of::<Event>();
 struct Head {
     /// Number of events published.
     committed: AtomicU32,
-    /// Bytes, the head included.
+    /// Size of the chunk in bytes, including the head.
     size: AtomicU32,
-    /// In which order chunks were begun.
+    /// Increases with each chunk that is begun.
     serial: AtomicU64,
     consumed: ConsumedCells,
-    /// The records.
+    /// Tells loom when records are written and read.
     contents: Witness,
 }
 
-/// How many events are consumed, as of the last round of the writer that touched the chunk and as of the one before. Which of
-/// them is valid depends on which round was committed last (see `spool::layout`).
+/// Two counts of consumed events: after the last round that touched the chunk, and after the round that touched it before. The
+/// number of the last committed round decides which count is valid (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -61,7 +62,7 @@ struct ConsumedCell {
 const _: () = assert!(FIRST_SIZE <= CHUNK_SIZE && CHUNK_SIZE.is_power_of_two() && FIRST_SIZE.is_power_of_two());
 const _: () = assert!((HEAD == 128 || cfg!(jitsym_loom)) && size_of::<Event>() == 64);
 
-/// A cell that is being written.
+/// The `round` of a cell that is being written.
 const NO_ROUND: u64 = u64::MAX;
 
 #[cfg(jitsym_loom)]
@@ -78,14 +79,14 @@ impl Head {
     }
 }
 
-/// Size of the chunk that one record with `body` bytes needs for itself.
+/// Size of a chunk for one record with this body. `None` if the record is too large for any chunk.
 pub fn size_for(body: usize) -> Option<usize> {
     let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
-    // Places in a chunk are 32 bits wide.
+    // Offsets in a chunk have 32 bits.
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the chunk for a thread that has none, and has a record with at least this much of a body.
+/// Size of the first chunk of a thread whose record has at least this much of a body.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -94,17 +95,17 @@ pub fn first_size_for(body: usize) -> usize {
     }
 }
 
-/// Whether a chunk of this size may begin a range of `room` bytes, which are whole units.
+/// Whether a chunk of `size` bytes is possible in a range of whole units with `room` bytes.
 pub fn is_size_in(size: usize, room: usize) -> bool {
     size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
 
-/// A chunk. Copies are names of the same memory; who may use it is said at each method.
+/// A chunk. Copies refer to the same memory; methods say who may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: the memory of a chunk outlives every user (it is never unmapped, and the writer, its last user, gives it back), and
-// its parts are handed from thread to thread by `committed`.
+// SAFETY: the memory of a chunk outlives every user: it is never unmapped, and the writer, its last user, gives it back.
+// Stores to `committed` hand its parts from thread to thread.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
@@ -112,7 +113,7 @@ impl Chunk {
     /// `start` is 64-byte aligned, and `size` bytes from it, at most 4 GiB, are writable and belong to the chunk.
     pub unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
         let chunk = Chunk(start);
-        // In a model atomics have to be made.
+        // loom's atomics have to be constructed.
         #[cfg(jitsym_loom)]
         // SAFETY: the caller's promise.
         unsafe {
@@ -123,39 +124,37 @@ impl Chunk {
         chunk
     }
 
-    /// The address as a number, for publishing it in an atomic.
+    /// The address, to be stored in an atomic.
     pub fn as_ptr(self) -> *mut u8 {
         self.0.as_ptr()
     }
 
     /// # Safety
-    /// A chunk starts there.
+    /// A chunk starts at `start`.
     pub unsafe fn at(start: NonNull<u8>) -> Chunk {
         Chunk(start)
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: a chunk begins with a head; any bytes are a valid one, because all its fields are atomics.
+        // SAFETY: a chunk begins with a head. Any bytes are a valid head, because all its fields are atomics.
         unsafe { self.0.cast::<Head>().as_ref() }
     }
 
-    /// Bytes, the head included.
     pub fn size(self) -> usize {
         self.head().size.load(Ordering::Relaxed) as usize
     }
 
-    /// Writes to it.
+    /// Tells loom that the chunk's first record is written.
     #[cfg(jitsym_loom)]
     pub fn touch(self) {
         self.head().contents.written(0);
     }
 
-    /// In which order chunks were begun.
     pub fn serial(self) -> u64 {
         self.head().serial.load(Ordering::Relaxed)
     }
 
-    /// The longest body that it has room for when it is empty.
+    /// The longest body for which the empty chunk has room.
     pub fn body_max(self) -> usize {
         self.size() - HEAD - size_of::<Event>()
     }
@@ -165,7 +164,7 @@ impl Chunk {
         self.head().committed.load(Ordering::Acquire)
     }
 
-    /// Number of events that the writer is done with, as of the last round up to this one.
+    /// Number of events that the writer has consumed in rounds up to this one.
     pub fn consumed_up_to(self, round: u64) -> u32 {
         let cells = self.head().consumed.0.iter();
         let read = |cell: &ConsumedCell| (cell.round.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
@@ -173,29 +172,30 @@ impl Chunk {
         latest.map_or(0, |(_, count)| count as u32)
     }
 
-    /// Number of events that the writer is done with.
+    /// Number of events that the writer has consumed.
     pub fn consumed(self) -> u32 {
         self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Notes in a round how many events the writer is done with. Only the writer calls it.
+    /// Notes in a round how many events the writer has consumed so far. Only for the writer.
     pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
         let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));
-        // What belongs to the last round that was committed stays until this one is.
+        // The count of the last committed round stays until this round is committed.
         let cell = if a_round == round || (b_round != round && a_round <= b_round) { a } else { b };
         cell.round.store(NO_ROUND, Ordering::Release);
         cell.count.store(count.into(), Ordering::Release);
         cell.round.store(round, Ordering::Release);
     }
 
-    /// Makes a copy of a foreign chunk one that can be read from an event on: it ends before the first event that makes no
-    /// sense. Nobody else may use it.
+    /// Shortens a copy of another process's chunk so that its events from number `from` on are valid: the copy then ends
+    /// before the first invalid event. Nobody else may use the copy.
     pub fn make_sound(self, from: u32, is_sound: impl Fn(&Event, &[u8]) -> bool) {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
         let mut end = from.min(committed);
-        // Bodies follow each other, and end before the events begin: reading one changes no other.
+        // Bodies have to follow each other and end before the events begin, so that a change of one body (`body_mut`) changes
+        // nothing else.
         let mut next_body = HEAD;
         let bodies_end = self.size() - committed as usize * size_of::<Event>();
         while end < committed && self.is_event(end) {
@@ -212,7 +212,7 @@ impl Chunk {
         self.set_consumed(NO_ROUND - 1, from.min(end));
     }
 
-    /// Whether an event has a kind that exists, without which it is no value of its type.
+    /// Whether the kind of an event exists. Otherwise the bytes must not be read as an `Event`.
     fn is_event(self, number: u32) -> bool {
         let event = self.event_place(number).cast::<u8>();
         // SAFETY: the event lies in the chunk.
@@ -220,9 +220,9 @@ impl Chunk {
         kind <= EventKind::UnregisterRange as u8
     }
 
-    /// Makes it empty again. Nobody else may use it.
+    /// Makes the chunk empty again. Nobody else may use the chunk.
     pub fn reset(self) {
-        // In this order: a process that is killed in between leaves nothing to be read a second time.
+        // `committed` is reset first: if the process is killed in between, recovery reads no event a second time.
         self.head().committed.store(0, Ordering::Release);
         for cell in &self.head().consumed.0 {
             cell.count.store(0, Ordering::Release);
@@ -230,13 +230,13 @@ impl Chunk {
         }
     }
 
-    /// Where an event lies, if the chunk has so many. Chunk sizes are multiples of an event's, so it is aligned.
+    /// The address of an event that exists or is to be written. It is aligned: the size of a chunk is a multiple of an
+    /// event's.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
     }
 
-    /// An event that is committed.
     pub fn event(self, number: u32) -> Event {
         debug_assert!(number < self.committed());
         self.head().contents.read(number);
@@ -253,38 +253,38 @@ impl Chunk {
         unsafe { self.bodies(event.body_at as usize, event.body_len as usize) }
     }
 
-    /// The bodies of committed events, or a part of them: `len` bytes from `at` on.
+    /// `len` bytes from offset `at` on, which are bodies of committed events or parts of them.
     ///
     /// # Safety
-    /// As `body`, and the bytes lie in such bodies.
+    /// As for `body`, and the bytes lie in bodies of committed events.
     pub unsafe fn bodies<'a>(self, at: usize, len: usize) -> &'a [u8] {
         // SAFETY: bodies are written before their events are committed, and lie inside the chunk.
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(at), len) }
     }
 
-    /// The body of a committed event, to be corrected before it is written.
+    /// The body of a committed event, for a correction before it is written to the file.
     ///
     /// # Safety
-    /// As `body`, and no other reference to it exists.
+    /// As for `body`, and no other reference to the body exists.
     pub unsafe fn body_mut<'a>(self, event: &Event) -> &'a mut [u8] {
-        // SAFETY: as `body`; after the commit the thread that wrote it does not touch it again.
+        // SAFETY: as for `body`. After the commit, the thread that wrote the body does not touch it again.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
     }
 }
 
-/// Where a thread goes on writing in its chunk.
+/// The place in its chunk where a thread writes next.
 #[derive(Debug)]
 pub struct Cursor {
     chunk: Chunk,
-    /// Where the next body goes.
+    /// Where the next body will be written.
     body: *mut u8,
-    /// Where the next event goes; below `body` if there is no room for another one.
+    /// Where the next event will be written. Below `body` if the chunk has no room for another event.
     event: *mut Event,
     events: u32,
 }
 
 impl Cursor {
-    /// Starts to write in an empty chunk that nobody else uses; `serial` is higher than that of every chunk begun before.
+    /// Starts to write in an empty chunk that nobody else uses. `serial` has to be higher than that of every earlier chunk.
     pub fn new(chunk: Chunk, serial: u64) -> Cursor {
         chunk.head().serial.store(serial, Ordering::Relaxed);
         // SAFETY: the head is a part of the chunk.
@@ -296,7 +296,7 @@ impl Cursor {
         self.chunk
     }
 
-    /// Whether nothing is published in it yet.
+    /// Whether no record is published in the chunk yet.
     pub fn is_empty(&self) -> bool {
         self.events == 0
     }
@@ -316,7 +316,7 @@ impl Cursor {
         Some(unsafe { slice::from_raw_parts_mut(self.body, len) })
     }
 
-    /// Asks for the memory that is written to next, after a time in which other processors and programs may have had the caches.
+    /// Prefetches the memory of the next record, which other processors and programs may have displaced from the caches.
     #[inline(always)]
     pub fn ask_ahead(&self) {
         let Cursor { chunk, body, event, .. } = *self;
@@ -325,8 +325,8 @@ impl Cursor {
         prefetch::to_write::<0>(body);
     }
 
-    /// Writes the event of the record whose body, `event.body_len` bytes, is written to the start of `room`, before or after this.
-    /// There is room for one.
+    /// Writes the event of a record, for which there is room. The caller writes the body, `event.body_len` bytes, to the start
+    /// of `room`, before or after this call.
     #[inline(always)]
     pub fn write_event(&mut self, event: Event) {
         let body_at = (self.body as usize - self.chunk.0.as_ptr() as usize) as u32;
@@ -342,8 +342,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // The writer has read what lay there before. The lines of the next record come back while the caller does something else,
-        // those of a long one by themselves once the first ones are asked for.
+        // The writer has read the records that lay here before, so this memory is in another processor's cache. Prefetching
+        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by itself
+        // after the first ones.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);
@@ -402,7 +403,7 @@ pub mod tests {
             // SAFETY: the chunk is not recycled yet.
             assert!(unsafe { chunk.body(&event) }.iter().all(|&byte| byte == number as u8));
         }
-        // The rest of the chunk holds records without a body, to the last event.
+        // Fills the rest of the chunk, up to the last event, with records without a body.
         while cursor.room().is_some() {
             cursor.commit(event(EventKind::Unregister, 1, 0));
         }

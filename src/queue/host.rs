@@ -1,4 +1,4 @@
-//! What the writer knows of the process that it works for.
+//! What the library knows of the process that it works for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -7,12 +7,10 @@ use super::status::LastError;
 use crate::api::error::{Error, Result};
 use crate::sys::mapping::ForkPage;
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Host {
-    /// What a forked child finds out from it.
+    /// Tells a forked child that it is a child, and what its parent does.
     pub page: ForkPage,
-    /// Text of the last failure.
     pub last_error: Arc<LastError>,
     broken: AtomicBool,
 }
@@ -23,12 +21,11 @@ impl Host {
         Ok(Host { page, last_error: Arc::default(), broken: AtomicBool::new(false) })
     }
 
-    /// A panic was caught: from now on every call answers `Error::Internal`.
+    /// Notes that a panic was caught. From now on every call returns `Error::Internal`.
     pub fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a panic was caught.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! What registering threads and the writer share: memory for records, and what they tell each other.
+//! What registering threads and the writer share: memory for records, and messages in both directions.
 
 pub mod chunk;
 pub mod host;

@@ -1,5 +1,6 @@
-//! A oneshot channel: hands one value from one thread to another. A channel of `std` would allocate a handle for the thread that
-//! waits, and end the process if there is no memory for it.
+//! A oneshot channel: hands one value from one thread to another.
+//!
+//! A channel of `std` would allocate a handle for the waiting thread. Without memory, that allocation ends the process.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +21,7 @@ struct Place<T> {
 enum Value<T> {
     Waiting,
     Given(T),
-    /// The sender is gone, or the value is taken.
+    /// The sender is gone, the receiver has given up, or the value is taken.
     Over,
 }
 
@@ -30,7 +31,6 @@ impl<T> fmt::Debug for Give<T> {
     }
 }
 
-/// Why there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The value may still come.
@@ -39,7 +39,6 @@ pub enum Missing {
     Never,
 }
 
-/// Both sides.
 pub fn oneshot<T>() -> (Give<T>, Take<T>) {
     let place = Arc::new(Place { state: Mutex::new(Value::Waiting), changed: Condvar::new() });
     (Give(place.clone()), Take(place))
@@ -57,7 +56,7 @@ impl<T> Place<T> {
 }
 
 impl<T> Give<T> {
-    /// False if nobody will take it.
+    /// Hands the value over. False if the receiver has given up.
     pub fn give(self, value: T) -> bool {
         let mut state = self.0.state();
         let is_awaited = matches!(*state, Value::Waiting);
@@ -79,7 +78,7 @@ impl<T> Drop for Give<T> {
 }
 
 impl<T> Take<T> {
-    /// Waits for the value without a limit; none if it will never come.
+    /// Waits for the value without a limit. `None` if the value will never come.
     pub fn wait(&self) -> Option<T> {
         loop {
             match self.take(Duration::from_secs(60)) {
@@ -90,7 +89,7 @@ impl<T> Take<T> {
         }
     }
 
-    /// The value, if it has been given. If not, it is not taken any more, and who gives it is told so.
+    /// The value, if it has been given. If not, the receiver gives up, and the sender's `give` returns false.
     pub fn give_up(self) -> Option<T> {
         match std::mem::replace(&mut *self.0.state(), Value::Over) {
             Value::Given(value) => Some(value),
@@ -98,7 +97,7 @@ impl<T> Take<T> {
         }
     }
 
-    /// The value, as soon as it is there.
+    /// Waits for the value, at most for `timeout`.
     pub fn take(&self, timeout: Duration) -> Result<T, Missing> {
         let is_waiting = |state: &mut Value<T>| matches!(state, Value::Waiting);
         let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);

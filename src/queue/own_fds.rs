@@ -1,5 +1,7 @@
-//! Work on files during a call of the host. It runs on a thread with its own descriptor table. So no other thread of the host can
-//! close a file that is being written to, or find that file under the number of one of the host's descriptors.
+//! Work on files during a call of the host, on a thread with a separate descriptor table.
+//!
+//! So no other thread of the host can close a file that is being written to, or reach this file by a descriptor number that it
+//! takes for one of its own.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use crate::sys::descriptors::{self, DescriptorTable};
 use crate::sys::thread::{self, Thread};
 use crate::sys::{debug, panic_guard};
 
-/// Runs `body` there and waits for it.
+/// Runs `body` on such a thread and waits for the result.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     if !DescriptorTable::current().is_host() {
         return body();
@@ -19,13 +21,13 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
             end(thread);
             result
         }
-        // No memory for a thread, perhaps.
+        // No thread could be started, perhaps for lack of memory.
         Err(body) => thread::quietly(body),
     }
 }
 
-/// As `run`, for work on a disk that may hang: after this time the work goes on by itself, and `None` is returned. On a thread of
-/// ours too.
+/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues in its thread. A
+/// thread is started even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {
@@ -37,7 +39,7 @@ pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Sen
     }
 }
 
-/// Has a thread begin the work, or returns it.
+/// Starts a thread for the work, or returns the work if that fails.
 fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Result<(Thread, Take<T>), F> {
     let (hand, take) = oneshot();
     let (give, result) = oneshot();

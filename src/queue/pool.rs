@@ -1,12 +1,11 @@
-//! The pool: where chunks come from and go back to.
+//! The pool of chunks: threads take chunks from it, and the writer gives them back.
 //!
-//! Free chunks lie on a stack, so that the ones that were used last, and lie in the processor's caches, are used first. A channel
-//! would hand them out in turn, and so walk through all of the pool's memory. That took 31 instead of 20 ns for a 512-byte record,
-//! measured with 1 MiB and 256 KiB in turn.
+//! Free chunks lie on a stack, so that those which were used last, and lie in the processor's caches, are used first. A
+//! channel would hand out all chunks in turn. A 512-byte record took 31 ns with 1 MiB used in turn, and 20 ns with 256 KiB.
 //!
-//! Each page of memory costs its maker a fault, so the pool makes little before it is needed. A chunk is as small as its thread has
-//! use for, and grows while it is empty. The writer makes chunks ahead while threads ask for more, and gives all of them back when
-//! the process is idle.
+//! Each new page of memory costs a fault, so the pool makes little memory before it is needed. A thread's first chunk is
+//! small, and a chunk can be enlarged while it is empty. While threads ask for more, the writer makes chunks ahead. When the
+//! process is idle, the writer gives up all free chunks but one.
 
 #[cfg(test)]
 mod tests;
@@ -23,50 +22,49 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Or
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
 
-/// What the pool grows to while the writer keeps up, unless its bound is lower.
+/// Number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is lower.
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
-/// With fewer chunks free than this the writer should hurry.
+/// With fewer free chunks than this, the writer should hurry.
 const LOW: usize = 4;
 
-/// So many threads have a small chunk each before one has to wait for another's, unless the pool's bound is lower than usual. A unit
-/// takes address space, but memory only for the chunk in it.
+/// Number of threads that can each have a small chunk, unless `max_memory` is below the usual. A unit takes address space, but
+/// memory only for the chunk in it.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Pool {
     memory: Memory,
-    /// Free chunks of `CHUNK_SIZE`, and smaller ones.
+    /// Free chunks: `whole` has those of `CHUNK_SIZE` bytes, `small` the smaller ones.
     whole: Stack,
     small: Stack,
-    /// Units that nothing is in, in order and with gaps between them; none while the pool is shut. Only who makes
-    /// or gives up chunks asks.
+    /// Sorted ranges of units without a chunk, with gaps between them; none while the pool is shut. Taking a free chunk does
+    /// not lock this.
     unused: Mutex<Vec<Range<usize>>>,
-    /// Units that have memory.
+    /// Number of units that have memory.
     held: AtomicUsize,
-    /// Bytes of chunks that were made, and of those that somebody has; and how many there may be.
+    /// Bytes of all chunks, bytes of the chunks in use, and the most that there may be.
     bytes_held: Counter,
     bytes_used: Counter,
     max_bytes: usize,
     ample: usize,
-    /// The size of the largest chunk that a thread has needed because it had filled another one; 0 for none since the process was
+    /// The largest chunk size that a thread has needed after it had filled a chunk. 0: no thread has since the process was
     /// idle.
     asked: Counter,
-    /// A record found no room beside chunks that are free or idle: the writer is to give them up for it.
+    /// A record found no room beside free or idle chunks. The writer has to give these up.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
 
 impl Pool {
-    /// A pool that is going to hold at most `max_memory` bytes, and holds nothing before it is opened.
+    /// Makes a pool for at most `max_memory` bytes. The pool has no memory until it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
-        // helgrind takes a second for the address space of some 300 units, and valgrind runs 500 threads at most.
+        // helgrind needs a second to map the address space of some 300 units, and valgrind runs 500 threads at most.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // Where address space is short there are as many as can be full.
+        // If address space is short, there are only as many units as can be full.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -85,34 +83,34 @@ impl Pool {
         })
     }
 
-    /// Whether it has been opened.
     pub fn is_open(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool, in a spool in `dir` if possible. The returned text is the reason why there is no spool. Nobody else opens or
-    /// shuts the pool.
+    /// Opens the pool, in a spool in `dir` if possible. Returns the reason if no spool could be made. Nobody else may open or
+    /// shut the pool meanwhile.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
         }
         let why = dir.and_then(|dir| self.memory.attach(dir).err());
         self.unused().push(0..self.memory.units());
-        // For the thread that registers at once.
+        // For the first thread that registers code.
         self.grow(FIRST_SIZE);
         why.map(|why| format!("cannot make a spool: {why}"))
     }
 
-    /// Gives all memory back, and the spool, if no chunk is in use. Nobody else opens or shuts it.
+    /// Gives all memory back and removes the spool. If a chunk is in use, this changes nothing and returns false. Nobody else
+    /// may open or shut the pool meanwhile.
     pub fn shut(&self) -> bool {
         let mut unused = self.unused();
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
-        // The owner of a chunk in use has taken it, or is about to give it back.
+        // Some chunks are in use, or about to be given back.
         if free.len() < self.held.load(Ordering::Relaxed) {
             free.into_iter().rev().for_each(|chunk| self.push(chunk));
             return false;
         }
-        // From here on there is none to be had.
+        // From here on no thread gets a chunk.
         unused.clear();
         self.held.store(0, Ordering::Relaxed);
         self.bytes_held.store(0, Ordering::Relaxed);
@@ -125,17 +123,15 @@ impl Pool {
         &self.memory
     }
 
-    /// Bytes in use.
     pub fn bytes_used(&self) -> u64 {
         self.bytes_used.load(Ordering::Relaxed) as u64
     }
 
-    /// Bytes in use or free.
     pub fn bytes_held(&self) -> u64 {
         self.bytes_held.load(Ordering::Relaxed) as u64
     }
 
-    /// The most chunks that there can be at a time.
+    /// The most chunks that can exist at a time.
     pub fn most_chunks(&self) -> usize {
         self.memory.units()
     }
@@ -146,8 +142,8 @@ impl Pool {
         self.count_free() < LOW
     }
 
-    /// Whether so few threads more find a chunk that those which are not in use should come back. Each of them takes a whole unit of
-    /// the address space, however small it is.
+    /// Whether there are chunks for so few more threads that the writer should take idle ones back. Even a small chunk takes a
+    /// whole unit of the address space.
     pub fn is_scarce(&self) -> bool {
         let units = self.memory.units();
         let unused = units.saturating_sub(self.held.load(Ordering::Relaxed));
@@ -157,15 +153,15 @@ impl Pool {
     /// About how many chunks are free.
     #[inline]
     fn count_free(&self) -> usize {
-        // In this order: a chunk that is made larger meanwhile is counted twice, and not left out.
+        // Small chunks are counted first, so that a chunk which is enlarged meanwhile is counted twice rather than missed.
         let small = self.small.len();
         small + self.whole.len()
     }
 
     fn pop(&self) -> Option<Chunk> {
-        // A small one that was made larger meanwhile is found by the third.
+        // The third `pop` finds a small chunk that was enlarged after the first `pop`.
         let unit = self.whole.pop().or_else(|| self.small.pop()).or_else(|| self.whole.pop())?;
-        // SAFETY: only units that begin a chunk are on the stacks.
+        // SAFETY: only first units of chunks are on the stacks.
         Some(unsafe { self.memory.chunk_of(unit) })
     }
 
@@ -174,24 +170,25 @@ impl Pool {
         stack.push(self.memory.units_of(chunk).start);
     }
 
-    /// Whether the pool may grow without reason to wait for the writer.
+    /// Whether the pool has its ample size. A thread that has filled a chunk then waits for the writer before the pool grows
+    /// further.
     pub fn is_ample(&self) -> bool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }
 
-    /// A chunk of at least this size, if one is free.
+    /// Takes a chunk of at least this size, if a free chunk is large enough or can be enlarged.
     pub fn take(&self, size: usize) -> Option<Cursor> {
         let chunk = self.pop()?;
         if chunk.size() < size && !self.enlarge(chunk, size) {
             self.push(chunk);
-            // Small ones may have all the memory that is allowed.
+            // Small chunks may have taken all the memory that is allowed.
             self.cramped.store(true, Ordering::Relaxed);
             return None;
         }
         Some(self.begin(chunk))
     }
 
-    /// A chunk with room for a body of this length, if the next free one is such.
+    /// Takes the next free chunk, if it has room for a body of this length.
     pub fn take_as_it_is(&self, body: usize) -> Option<Cursor> {
         let chunk = self.pop()?;
         if chunk.body_max() < body {
@@ -201,17 +198,17 @@ impl Pool {
         Some(self.begin(chunk))
     }
 
-    /// No thread asks for more: chunks that come back from now on stay as small as they are.
+    /// Notes that no thread asks for larger chunks: chunks that are given back are no longer enlarged.
     pub fn forget_asked(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }
 
-    /// A thread that has filled a chunk needs one of this size.
+    /// Notes that a thread which has filled a chunk needs a chunk of this size.
     pub fn ask_for(&self, size: usize) {
         self.asked.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// Gives a chunk that nobody uses more memory. False if there is none, and nothing has changed.
+    /// Enlarges a chunk that nobody uses. If there is no memory, this changes nothing and returns false.
     #[cold]
     fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
         let (units, more) = (self.memory.units_of(chunk), size - chunk.size());
@@ -225,7 +222,7 @@ impl Pool {
         is_made
     }
 
-    /// Counts bytes that are about to be made, if there may be so many more.
+    /// Counts bytes as held before they are made. False if they would exceed the bound.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
         self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -236,16 +233,16 @@ impl Pool {
         Cursor::new(chunk, self.serial.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether a record with `body` bytes can ever be held.
+    /// Whether a record with this body can ever be held.
     pub fn can_hold(&self, body: usize) -> bool {
         size_for(body).is_some_and(|size| size <= self.max_bytes - self.ample * CHUNK_SIZE)
     }
 
-    /// A chunk for one record with a body that no chunk of the pool holds, if there is room.
+    /// Takes a new chunk for one record that fits no chunk of the pool, if there is room.
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
-            // From the end, which the pool itself comes to last.
+            // From the end of a range, because `make_one` takes units from the start.
             let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
             Some(range.end..range.end + count)
@@ -256,7 +253,7 @@ impl Pool {
         made.map(|chunk| self.begin(chunk))
     }
 
-    /// One chunk more, if the bound allows it.
+    /// Makes one more chunk, if the bound allows it.
     fn make_one(&self, size: usize) -> Option<Chunk> {
         self.make(1, size, |unused| {
             let range = unused.iter_mut().find(|range| range.start < range.end)?;
@@ -265,13 +262,13 @@ impl Pool {
         })
     }
 
-    /// One free chunk more, if the bound allows it.
+    /// Makes one more free chunk, if the bound allows it.
     fn grow(&self, size: usize) -> bool {
         self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
 
-    /// A chunk for a thread that finds none free: because the pool has not grown yet, or the writer is held up by a slow disk. That
-    /// costs the thread as much as writing a chunk does, once a chunk.
+    /// Makes a chunk for a thread that finds none free, because the pool has not grown yet or a slow disk holds the writer up.
+    /// This costs the thread as much as writing a chunk does, but only once per chunk.
     #[cold]
     pub fn take_new(&self, size: usize) -> Option<Cursor> {
         self.make_one(size).map(|chunk| self.begin(chunk))
@@ -290,7 +287,7 @@ impl Pool {
         let made = cut(&mut unused).and_then(|units| {
             let made = self.memory.make_chunk(&units, size).ok();
             if made.is_none() {
-                // The address space may have no room for private memory either.
+                // There may be no address space for private memory either.
                 put_back(&mut unused, units);
             }
             made
@@ -306,9 +303,12 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes memory ahead, up to an ample amount: a small chunk for the next thread; while threads ask for more, for each of them one
-    /// of the size that they will ask for next; and all of it once they ask for whole ones. For the writer, which does it bit by
-    /// bit, round by round. More than that is made by who needs it (`take_new`): the writer is held up in writing then.
+    /// Makes free chunks ahead, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
+    /// threads ask for larger chunks, about one for each thread is kept free, of the size that the threads will ask for next.
+    /// Once they ask for full-size chunks, the whole ample amount is made.
+    ///
+    /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
+    /// (`take_new`), because the writer is then held up in writing.
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -327,11 +327,11 @@ impl Pool {
         }
     }
 
-    /// Enlarges some of the free chunks. One by one: threads find the others.
+    /// Enlarges some of the free chunks, one by one, so that threads find the others.
     fn grow_free_ones(&self) {
         for _ in 0..LOW {
             let Some(unit) = self.small.pop() else { return };
-            // SAFETY: only units that begin a chunk are on the stacks.
+            // SAFETY: only first units of chunks are on the stacks.
             let chunk = unsafe { self.memory.chunk_of(unit) };
             let is_whole = self.enlarge(chunk, CHUNK_SIZE);
             self.push(chunk);
@@ -341,7 +341,7 @@ impl Pool {
         }
     }
 
-    /// Gives a chunk back that is written out, or was never published, and that nobody else uses any more.
+    /// Gives back a chunk that is written out or was never published, and that nobody else uses any more.
     pub fn recycle(&self, chunk: Chunk) {
         chunk.reset();
         let (units, size) = (self.memory.units_of(chunk), chunk.size());
@@ -357,18 +357,18 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether a record has found no room beside other chunks since this was asked last. For the writer.
+    /// Whether a record has found no room beside other chunks since the last call. Only for the writer.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
 
-    /// Gives free chunks up that an ample pool does not need, for a record that waits for room. For the writer.
+    /// Gives up the free chunks beyond the ample size, for a record that waits for room. Only for the writer.
     pub fn make_way(&self) {
-        // Those that stay lie together, so that the others leave room together.
+        // The chunks in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
     }
 
-    /// Gives all free chunks up but one, for the next thread. For the writer, when nobody has registered anything for a while.
+    /// Gives up all free chunks but one. Only for the writer, when nobody has registered code for a while.
     pub fn rest(&self) {
         let kept = self.pop();
         self.shrink();
@@ -378,8 +378,8 @@ impl Pool {
         }
     }
 
-    /// Moves the free chunks out of the spool, whose use ends when no other chunk is in it either. For the writer, which has moved the
-    /// chunks that it knows.
+    /// Moves the free chunks out of the spool. The use of the spool ends if no other chunk is in it. Only for the writer,
+    /// which has moved all other chunks that it knows.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {
@@ -390,12 +390,12 @@ impl Pool {
         self.memory.leave_spool();
     }
 
-    /// Gives all free chunks up. For the writer.
+    /// Gives up all free chunks. Only for the writer.
     pub fn shrink(&self) {
         self.shrink_to(0);
     }
 
-    /// Gives the free chunks up that do not lie in the first units.
+    /// Gives up the free chunks that do not lie in the first `units` units.
     fn shrink_to(&self, units: usize) {
         let mut free: Vec<(usize, Chunk)> =
             std::iter::from_fn(|| self.pop()).map(|chunk| (self.memory.units_of(chunk).start, chunk)).collect();
@@ -408,14 +408,14 @@ impl Pool {
         });
         sort(&mut free);
         let is_whole = |(unit, chunk): &(usize, Chunk)| chunk.size() == CHUNK_SIZE && !self.memory.is_private(*unit);
-        // Neighbours go in one system call.
+        // Adjacent full-size chunks are given up in one system call.
         for row in free.chunk_by(|one, next| one.0 + 1 == next.0 && is_whole(one) && is_whole(next)) {
             let ((first, _), (last, chunk)) = (row[0], row[row.len() - 1]);
             self.give_up(first..last + 1, (last - first) * CHUNK_SIZE + chunk.size());
         }
     }
 
-    /// Makes units unused that nobody uses, the first `size` bytes of which have memory.
+    /// Takes the memory, the first `size` bytes, from units that nobody uses, and marks them unused.
     fn give_up(&self, units: Range<usize>, size: usize) {
         let mut unused = self.unused();
         self.memory.unmake_chunks(&units, size);
@@ -425,7 +425,6 @@ impl Pool {
     }
 }
 
-/// Adds units to those that nothing is in.
 fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
     let at = unused.partition_point(|range| range.start < units.start);
     unused.insert(at, units);
@@ -438,10 +437,11 @@ fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
     });
 }
 
-/// A stack of units, without locks (R. K. Treiber's): each unit on it names the one below.
+/// A lock-free stack of units (R. K. Treiber's): each unit on the stack refers to the unit below.
 #[derive(Debug)]
 struct Stack {
-    /// `changes:32 | unit + 1`, 0 for none. Each change counts, so that a unit which went and came back is noticed.
+    /// `changes:32 | unit + 1`. For an empty stack, the lower half is 0. Every change is counted, so that a compare-exchange
+    /// notices a unit which was popped and pushed again.
     top: AtomicU64,
     below: Box<[AtomicU32]>,
     len: AtomicUsize,
@@ -456,9 +456,9 @@ impl Stack {
         }
     }
 
-    /// About how many there are.
+    /// About how many units are on the stack.
     fn len(&self) -> usize {
-        // A thread that pops may be faster than the one that has just pushed and counts.
+        // The count is below zero for a moment if a thread pops a unit before another thread has counted its push.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0
@@ -481,7 +481,7 @@ impl Stack {
         Some(top as usize - 1)
     }
 
-    /// Changes the top and returns the one before; `None` if there is no change to make.
+    /// Replaces the top of the stack and returns the old top. `None`, and no change, if `new` returns `None`.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         let next = |old: u64| Some(((old >> 32) + 1) << 32 | u64::from(new(old as u32)?));
         self.top.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(|old| old as u32)

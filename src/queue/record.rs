@@ -1,7 +1,7 @@
-//! Records: what a registering thread lays down in a chunk, and the writer reads there. Nobody else knows how a body is laid out.
+//! Records: what a registering thread writes into a chunk and the writer reads. Only this file knows the layout of a body.
 //!
-//! The body of a registration is the group of its code as the jitdump has it, with two differences. A record of inlined functions
-//! may come first. In the place of the code bytes there may be the address where they lie, or nothing.
+//! The body of a registration is the code's group of jitdump records, with two differences. A record of inlined functions may
+//! come first. In place of the code bytes there may be their address, or nothing.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
@@ -12,7 +12,6 @@
 use crate::format::info::Info;
 use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 
-/// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
@@ -36,10 +35,10 @@ pub struct Event {
     pub index: u64,
     pub addr: u64,
     pub size: u64,
-    /// Where the body lies in the chunk.
+    /// Offset of the body in the chunk.
     pub body_at: u32,
     pub body_len: u32,
-    /// Load: where in the body the UNWINDING_INFO record (or LOAD, if there is none) starts.
+    /// Load: offset in the body at which the UNWINDING_INFO record starts, or the LOAD record if there is no UNWINDING_INFO.
     /// Move: how many bytes after the new place are free.
     pub unwinding_at: u32,
     pub tid: u32,
@@ -50,7 +49,6 @@ pub struct Event {
     pub tables_len: u32,
 }
 
-/// Event flags.
 pub mod flag {
     /// Some code bytes could not be read.
     pub const UNREADABLE: u8 = 1;
@@ -66,7 +64,7 @@ pub mod flag {
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
-    /// The caller has seen live code of a region there, and has told perf that other code takes its place.
+    /// Live code of a region lay at this place. The caller has seen that, and has told perf that other code takes the place.
     pub const REPLACES: u8 = 128;
 }
 
@@ -89,15 +87,15 @@ impl Event {
 /// The code bytes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeBytes<'a> {
-    /// They are in the record.
+    /// The bytes are in the record.
     Here(&'a [u8]),
-    /// They stay where they are until the writer has read them, at this address.
+    /// The bytes stay unchanged at this address until the writer has read them.
     At(u64),
-    /// They are read at the address of the code.
+    /// The bytes are read at the address of the code.
     InPlace,
 }
 
-/// A registration, with its parts.
+/// A registration, split into its parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     body: &'a [u8],
@@ -108,7 +106,7 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// `None` if the parts do not fit into the body: in the spool of a dead process.
+    /// `None` if the parts do not fit into the body, which is possible in the spool of a dead process.
     #[inline]
     pub fn new(event: &Event, body: &'a [u8]) -> Option<Load<'a>> {
         let inlines_len = if event.has(flag::INLINES) { inlines::len(body) } else { 0 };
@@ -147,7 +145,7 @@ impl<'a> Load<'a> {
         Info::new(&self.body[..self.name_at - LOAD_FIXED_SIZE])
     }
 
-    /// Where in the body the head begins.
+    /// Length of the record of inlined functions, which is the offset of the head in the body.
     pub fn inlines_len(&self) -> usize {
         self.inlines_len
     }

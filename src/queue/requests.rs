@@ -1,64 +1,63 @@
-//! The requests of callers to the writer. They do not use the channel of messages, which may be full while the writer hangs in a
-//! slow disk.
+//! The requests of callers to the writer.
+//!
+//! Requests do not use the channel of messages, because that may be full while the writer hangs in a slow disk.
 
 use super::oneshot::Give;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::sys::thread;
 
-/// See the module's description.
+/// The requests that wait for the writer, and its answers.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// A writer is running.
     pub open: bool,
     /// Number of the last request.
     pub asked: u64,
-    /// Number of the last one to write everything. The others are from calls that wait for sinks without such files.
+    /// Number of the last request to write everything. The other requests come from calls that only wait until certain sinks
+    /// know of their code (`Shared::wait_until_told`).
     pub asked_to_write: u64,
-    /// When the latest of these requests was made, by the clock of the thread that made it.
+    /// When the latest request was made, by the clock of the thread that made it.
     pub asked_at: u64,
-    /// Number of the last request of which the sinks know that calls wait for, and why they do not know of everything.
+    /// Number of the last request that was answered for these sinks (`told`), and the error if they could not be told of
+    /// everything (`not_told`).
     pub told: u64,
     pub not_told: Option<Error>,
-    /// Number of the last request that is answered: everything is written.
+    /// Number of the last answered request: everything published before it is written.
     pub answered: u64,
-    /// The last answer, or the error of a writer that has ended with records unwritten.
+    /// The last answer, or the error of a writer that has ended without writing all records.
     pub result: Option<Error>,
-    /// The writer is to end.
     pub stop: Option<Stop>,
-    /// Sinks are to be started or stopped.
     pub change: Option<Change>,
-    /// The thread by which the process exits. That may end the writer at any moment, so that it writes only what this thread
-    /// asks it for and waits for.
+    /// The thread by which the process exits. The exit may end the writer at any moment, so the writer writes only while this
+    /// thread waits.
     pub exiting: Option<u32>,
 }
 
 impl Requests {
-    /// Whether the process exits by another thread than the calling one. Then there is no time left for what this one wants: the
-    /// exit does not wait for it.
+    /// Whether the process exits by another thread than the calling one. The exit then does not wait for requests of the
+    /// calling thread.
     pub fn exit_is_elsewhere(&self) -> bool {
         self.exiting.is_some_and(|exiting| exiting != thread::id())
     }
 }
 
-/// The writer is to end.
+/// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// All sinks have been disabled while sessions are open: everything is given back.
+    /// All sinks have been disabled while sessions are open: the writer gives all memory back.
     pub off: bool,
-    /// Gets the answer.
     pub ack: Give<Result<()>>,
 }
 
-/// A change of the sinks that is asked for.
+/// A request to start or stop sinks.
 #[derive(Debug)]
 pub struct Change {
-    /// Sinks that are to run from now on.
+    /// Sinks to start.
     pub on: Sinks,
-    /// Sinks that are not.
+    /// Sinks to stop.
     pub off: Sinks,
-    /// How it is to be afterwards.
+    /// The configuration after the change.
     pub config: Config,
-    /// Gets the answer.
     pub ack: Give<Result<()>>,
 }

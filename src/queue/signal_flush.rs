@@ -1,8 +1,8 @@
 //! The flush that a signal handler asks the writer for, before the process ends.
 //!
-//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses words and a
-//! futex, and no lock, no allocation, no thread-local storage. The writer may need a lock that the interrupted thread holds, the
-//! allocator's for instance. Then the handler's time runs out, and the unwritten records stay in the spool.
+//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses only atomic
+//! words and a futex: no lock, no allocation, no thread-local storage. The writer may need a lock that the interrupted thread
+//! holds. Then the handler's timeout ends the wait, and the unwritten records stay in the spool.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +11,6 @@ use crate::api::error::{Error, Result};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::{futex, thread};
 
-/// See the module's description.
 #[derive(Debug, Default)]
 pub struct SignalFlush {
     /// The writer's thread; 0 if there is none, `STARTING` until it runs.
@@ -32,53 +31,53 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// A writer is about to run, if none runs yet. The calling thread has nothing left to do before that.
+    /// Notes that a writer is about to run, unless one runs already. The caller has nothing left to do before the writer runs.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// The calling thread is the writer.
+    /// Notes that the calling thread is the writer.
     pub fn run(&self) {
         self.writer.store(thread::id(), Ordering::SeqCst);
     }
 
-    /// The writer has ended, with everything written if there is no error.
+    /// Notes that the writer has ended. Without an error, everything is written.
     pub fn end(&self, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.writer.store(0, Ordering::SeqCst);
         self.tell();
     }
 
-    /// The process exits by the calling thread. False if it does so by another one already.
+    /// Notes that the process exits by the calling thread. False if it already exits by another thread.
     pub fn exit(&self) -> bool {
         let own = thread::id();
         let before = self.exiting.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
         before.unwrap_or_else(|exiting| exiting ^ own) == 0
     }
 
-    /// Whether a thread by which the process exits has come here.
+    /// Whether `exit` was called.
     pub fn has_exit_begun(&self) -> bool {
         self.exiting.load(Ordering::SeqCst) != 0
     }
 
-    /// Pending records were written at the exit, or cannot be.
+    /// Notes that the exiting thread has written pending records, or cannot write them.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);
     }
 
-    /// Whether another thread than this one is about to write what is pending at the exit.
+    /// Whether the process exits by another thread than `tid`, and that thread has not finished writing pending records.
     pub fn is_exit_under_way(&self, tid: u32) -> bool {
         self.exits_elsewhere(tid) && !self.exit_over.load(Ordering::SeqCst)
     }
 
-    /// Whether the process exits by another thread than this one.
+    /// Whether the process exits by another thread than `tid`.
     pub fn exits_elsewhere(&self, tid: u32) -> bool {
         let exiting = self.exiting.load(Ordering::SeqCst);
         exiting != 0 && exiting != tid
     }
 
-    /// For the writer: the number of the request that it has to answer. While the process exits, only data for which the exiting
-    /// thread waits is written.
+    /// For the writer: the number of the request to answer. While the process exits, only data for which the exiting thread
+    /// waits is written, so another thread's request is answered with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {
@@ -91,12 +90,12 @@ impl SignalFlush {
         Some(asked)
     }
 
-    /// Whether there is such a request.
+    /// Whether a request is unanswered.
     pub fn is_pending(&self) -> bool {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
     }
 
-    /// For the writer: everything that was published before the request was made is written, unless there is an error.
+    /// For the writer: answers a request. Without an error, everything published before the request is written.
     pub fn answer(&self, number: u32, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);
@@ -108,7 +107,7 @@ impl SignalFlush {
         futex::wake(&self.news, futex::ALL);
     }
 
-    /// Asks and waits, in a signal handler. `wake` wakes the writer.
+    /// Makes a request and waits for the answer, in a signal handler. `wake` has to wake the writer.
     pub fn flush(&self, timeout: Duration, wake: impl FnOnce()) -> Result<()> {
         let (writer, own) = (self.writer.load(Ordering::SeqCst), thread::id());
         if writer == 0 {

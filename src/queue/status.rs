@@ -10,10 +10,10 @@ use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 use crate::sys::{debug, refusal};
 
-/// The values that the sinks are given, and those that they report.
+/// Values that the sinks are given, and values that the sinks report.
 #[derive(Debug)]
 pub struct Status {
-    /// The process whose code it is.
+    /// The process whose code is registered.
     pub pid: u32,
     /// The clock of time stamps.
     pub clock: Clock,
@@ -27,19 +27,19 @@ pub struct Status {
     sinks: SinkBits,
 }
 
-/// It has a separate cache line: every registration reads it, while the writer counts.
+/// In a separate cache line, because every registration reads it while the writer changes the counters beside it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// What threads lay records down for: the sinks that are running, what these want, and `Sinks::REMEMBER`. None makes every call
-    /// return at once.
+    /// What threads write records for: the running sinks, what these want, and `Sinks::REMEMBER`. If it is 0, every call
+    /// returns at once.
     wanted: AtomicU32,
-    /// The same as the writer has it. While all sinks end, they still get what was laid down before.
+    /// The same set for the writer. While all sinks end, `wanted` is 0, and the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
-    /// Those that run and cannot write at present.
+    /// Sinks that run and cannot write at present.
     stalled: AtomicU32,
-    /// Those that run beside others although nobody has asked for them.
+    /// Sinks that run beside others although nobody has asked for them.
     by_default: AtomicU32,
 }
 
@@ -58,56 +58,52 @@ impl Status {
         }
     }
 
-    /// Where a sink writes to.
     pub fn path(&self, sink: Sinks) -> Option<PathBuf> {
         let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
         paths.iter().find(|(found, _)| *found == sink).map(|(_, path)| path.clone())
     }
 
-    /// Sets the files that the sinks write to.
     pub fn set_paths(&self, paths: Vec<(Sinks, PathBuf)>) {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// The sinks for which registering threads have to lay down records: the running ones, and `Sinks::REMEMBER`. A thread that
-    /// sees none also sees that the last session was closed before, or that the sinks were disabled.
+    /// What registering threads have to write records for. A thread that sees an empty set also sees that the last session was
+    /// closed, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
     }
 
-    /// The sinks that are running.
     #[inline]
     pub fn sinks(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
     }
 
-    /// The sinks that are running, with what is noted beside them.
+    /// The running sinks, with the notes in the bits beside them (see [`Sinks`]).
     pub fn sinks_with_notes(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
 
-    /// Whether nothing is written or remembered, and nothing that was laid down before is left.
+    /// Whether no sink runs, no code is remembered, and no earlier record is left to be written.
     pub fn has_ended(&self) -> bool {
         self.sinks.running.load(Ordering::Acquire) == 0
     }
 
-    /// Those of the running sinks that nobody has asked for.
+    /// The running sinks that nobody has asked for.
     pub fn sinks_by_default(&self) -> Sinks {
         Sinks(self.sinks().0 & self.sinks.by_default.load(Ordering::Relaxed))
     }
 
-    /// Notes which sinks nobody has asked for.
     pub fn set_by_default(&self, sinks: Sinks) {
         self.sinks.by_default.store(sinks.0, Ordering::Relaxed);
     }
 
-    /// Those of the running sinks that can write.
+    /// The running sinks that can write.
     pub fn sinks_ok(&self) -> Sinks {
         Sinks(self.sinks().0 & !self.sinks.stalled.load(Ordering::Relaxed))
     }
 
-    /// Those of the running sinks that cannot.
+    /// The running sinks that cannot write at present.
     pub fn sinks_failed_now(&self) -> Sinks {
         self.sinks().without(self.sinks_ok())
     }
@@ -118,21 +114,21 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Sets the wanted sinks, and those that should run but do not.
+    /// Sets the sinks that run, and those that should run but do not.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
         self.sinks.change(|_| Some(running.0));
     }
 
-    /// Of the sinks that were asked for later, these have started.
+    /// Notes which of the sinks that were asked for later have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
         self.sinks.change(|running| Some(running | started.0));
     }
 
-    /// These sinks are no longer wanted. `with_wants`: what the others want.
+    /// Notes that these sinks no longer run. `with_wants` adds what the remaining sinks want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let marks = Sinks::REMEMBER.with(Sinks::MUST_WAIT).with(Sinks::BY_CALLERS);
@@ -146,7 +142,7 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Whether calls wait until a debugger knows of the code, as long as the sink for it runs.
+    /// Sets whether calls wait until a debugger knows of the code. This counts only while the sink for debuggers runs.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -158,7 +154,7 @@ impl Status {
         self.sinks.change(change);
     }
 
-    /// A sink cannot write, and tries again; the others continue.
+    /// A sink cannot write, and will try again. The others continue.
     pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
@@ -168,17 +164,17 @@ impl Status {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
 
-    /// Runs what writes to a file and changes nothing else: a fork need not wait for it.
+    /// Runs `write`, which writes to a file and changes nothing else: a fork need not wait for it.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.quiesce.aside(write)
     }
 
-    /// Threads lay nothing down after this. The sinks run on, for what was laid down before.
+    /// From now on, threads write no records. The sinks continue to run for the earlier records.
     pub fn end_wants(&self) {
         self.sinks.wanted.store(0, Ordering::Release);
     }
 
-    /// Nothing is written after this.
+    /// From now on, nothing is written, not even earlier records.
     pub fn stop_sinks(&self) {
         self.end_wants();
         self.sinks.running.store(0, Ordering::Release);
@@ -186,7 +182,7 @@ impl Status {
 }
 
 impl SinkBits {
-    /// Changes what runs and what is wanted in the same way, unless there is no change to make.
+    /// Changes `running` and `wanted` in the same way. Nothing is changed where `new` returns `None`.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) {
         for word in [&self.running, &self.wanted] {
             let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, &new);
@@ -199,13 +195,13 @@ impl SinkBits {
 pub struct LastError(Mutex<(u64, String)>);
 
 impl LastError {
-    /// The text, and the number of the failure in the order of all.
+    /// The number of the failure, and its text. A later failure has a higher number.
     pub fn get(&self) -> (u64, String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As `get`, without a copy of the text, and not while another thread has it: a signal handler may have interrupted that one,
-    /// and wait for this.
+    /// As `get`, without a copy of the text. Does nothing while another thread has the lock: a signal handler may have
+    /// interrupted that thread, and wait for the calling one.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -218,7 +214,7 @@ impl LastError {
     }
 }
 
-/// The one list of counters that are in `jitsym_stats`, in [`Stats`] and in `Counters` by the same name.
+/// The list of the counters that `jitsym_stats`, [`Stats`] and `Counters` have under the same names.
 macro_rules! with_counters {
     ($what:ident) => {
         $what! {
@@ -234,7 +230,7 @@ pub(crate) use with_counters;
 
 macro_rules! counters {
     ($($name:ident)*) => {
-        /// One atomic per counter of `jitsym_stats`; the meanings are there.
+        /// One atomic for each counter of `jitsym_stats`, which describes their meanings.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(pub $name: Counter,)*
@@ -259,9 +255,9 @@ macro_rules! counters {
             pub memory_held: u64,
             /// Whether records on their way to the writer outlive the process.
             pub spool: SpoolState,
-            /// Number of codes that this process, being a forked child, has taken over from its parent.
+            /// Number of pieces of code that this process has taken over from its parent, if it is a forked child.
             pub inherited: u64,
-            /// Regions with a file that there are now.
+            /// Number of regions that have a file now.
             pub regions: u64,
             $(
                 #[doc = concat!("[`", stringify!($name), "`](crate::capi::types::jitsym_stats::", stringify!($name), ")")]
@@ -274,12 +270,12 @@ macro_rules! counters {
             pub(crate) const NAMES: &[&str] = &[
                 "sinks_running", "sinks_failed", "memory", "memory_held", "inherited", "regions", $(stringify!($name)),*
             ];
-            /// The same, with a space after each.
+            /// The same names in one text, with a space after each.
             pub(crate) const NAMES_IN_ONE: &str = concat!(
                 "sinks_running sinks_failed memory memory_held inherited regions ", $(stringify!($name), " "),*
             );
 
-            /// All but the state of the spool.
+            /// All values except the state of the spool.
             pub(crate) fn values(&self) -> impl Iterator<Item = u64> {
                 let Stats { sinks_running, sinks_failed, memory, memory_held, inherited, regions, .. } = *self;
                 let first = [sinks_running.0.into(), sinks_failed.0.into(), memory, memory_held, inherited, regions];
@@ -292,7 +288,7 @@ macro_rules! counters {
             pub fn stats(&self) -> Stats {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());
-                // The sink for regions is not there as long as there is none.
+                // The sink for regions is not reported while there is no region.
                 let sinks_running = match self.sinks_ok() {
                     sinks if regions == 0 => sinks.without(Sinks::REGION),
                     sinks => sinks,
@@ -316,10 +312,10 @@ with_counters!(counters);
 /// Whether records on their way to the writer outlive the process; `jitsym_spool_state` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpoolState {
-    /// They are in private memory, all of them or those that the spool had no room for, and go with a process that is killed.
+    /// Records, or those for which the spool had no room, are in private memory. They are lost if the process is killed.
     #[default]
     None = 0,
-    /// They are in a spool, from which [`recover`](crate::recover) completes the files.
+    /// All records are in a spool, from which [`recover`](crate::recover) completes the files.
     Shared = 1,
 }
 

@@ -1,4 +1,4 @@
-//! A thread's queue to the writer: finds room for a record in the thread's chunk, changes chunks, and hands full ones over.
+//! A thread's queue to the writer: writes records into the thread's chunk, changes chunks, and hands full chunks over.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use crate::queue::record::Event;
 use crate::queue::shared::{Message, Shared};
 use crate::queue::thread_slot::ThreadSlot;
 
-/// See the module's description.
 #[repr(C)]
 pub struct ThreadQueue {
     pub shared: &'static Shared,
@@ -17,16 +16,15 @@ pub struct ThreadQueue {
     cursor: Option<Cursor>,
 }
 
-/// The code that lays down one record.
+/// Writes one record.
 pub trait Fill {
-    /// The record is about other code than its own, which somebody else may have registered, or moves or ends code.
+    /// Whether the record ends or moves code, or is about code that another thread may have registered.
     const REFERS: bool;
-    /// The least length of the body.
+    /// A lower bound of the body's length.
     fn least_len(&self) -> usize;
-    /// The length of the body.
     fn exact_len(&self) -> Result<usize>;
-    /// Writes the body to the start of `room` and returns the record's event, its length included. `None` if `room` is too small:
-    /// then it is called again with more room.
+    /// Writes the body to the start of `room` and returns the record's event, which includes the body's length. `None` if
+    /// `room` is too small: the caller then calls `fill` again with more room.
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
 }
 
@@ -35,12 +33,13 @@ impl ThreadQueue {
         Ok(ThreadQueue { shared, slot: shared.attach()?, cursor: None })
     }
 
-    /// Begins the record of a registration, whose time is to be taken after this. `None` if the thread has no chunk. To be followed
-    /// by `end_at_once` in any case.
+    /// Begins the record of a registration. The caller takes the record's time after this call, and calls `end_at_once` in any
+    /// case. `None` if the thread has no chunk that it may use now.
     ///
-    /// For the usual registration only, as its other half; all other records go through [`ThreadQueue::append`]. It has two halves
-    /// and no [`Fill`], so that the event is written to its place from registers. An event that is built in memory and copied costs
-    /// a quarter of the call, because the processor cannot forward pieces of what was just stored in other pieces.
+    /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`]. With
+    /// two functions in place of a [`Fill`], the compiler writes the event to its place from registers. Building the event in
+    /// memory and copying it would cost a quarter of the call: the copy loads the bytes in other pieces than they were stored
+    /// in, and the processor cannot forward such stores.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -51,7 +50,7 @@ impl ThreadQueue {
         }
     }
 
-    /// Asks for the memory that the next record is written to.
+    /// Prefetches the memory of the next record.
     #[inline(always)]
     pub fn ask_ahead(&self) {
         if let Some(cursor) = &self.cursor {
@@ -59,18 +58,18 @@ impl ThreadQueue {
         }
     }
 
-    /// Ends what `begin_at_once` has begun, whether anything was published or not. What is read after this is read after it.
+    /// Ends what `begin_at_once` has begun, whether or not a record was published. Later reads of the caller are not reordered
+    /// before this end.
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
         self.shared.wake_if_asleep();
     }
 
-    /// Lays down one record. An error leaves no trace; `NotRunning` is that of a call that was overtaken by the end of all
-    /// sinks.
+    /// Writes one record. After an error, nothing of the record is published. `NotRunning`: all sinks ended during the call.
     ///
-    /// The time is taken when there is room. A call that had to wait for it is stamped later than it began, which is as
-    /// true: the code does not run before the call returns.
+    /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
+    /// of the call. The later time is just as correct: the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
@@ -79,7 +78,7 @@ impl ThreadQueue {
         loop {
             if self.cursor.is_some() {
                 self.enter()?;
-                // While there was no record the writer may have taken the chunk.
+                // `enter` sets `cursor` to `None` if the writer has taken the chunk since the last record.
                 let filled = self.cursor.as_mut().map(|cursor| fill_and_commit(cursor, self.shared, record));
                 let full = self.cursor.as_ref().map(|cursor| (cursor.chunk().size(), cursor.is_empty()));
                 self.slot.end();
@@ -89,7 +88,7 @@ impl ThreadQueue {
                 }
                 size = match full {
                     Some((CHUNK_SIZE.., true)) => return self.append_large(record),
-                    // The record alone fills it.
+                    // The chunk is empty and still too small for the record.
                     Some((_, true)) => CHUNK_SIZE,
                     Some((size, false)) => (2 * size).min(CHUNK_SIZE),
                     None => size,
@@ -99,7 +98,7 @@ impl ThreadQueue {
         }
     }
 
-    /// A record that is too large for a chunk of the pool gets a separate chunk, in which it is laid down as any other.
+    /// A record that is too large for a chunk of the pool gets a separate chunk, and is written like any other.
     #[cold]
     fn append_large(&mut self, record: &impl Fill) -> Result<()> {
         let len = record.exact_len()?;
@@ -121,7 +120,7 @@ impl ThreadQueue {
             .enter()
             .and_then(|()| fill_and_commit(&mut cursor, self.shared, record))
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
-            // This thread's earlier records have to be written before.
+            // The writer has to get this thread's earlier records first.
             .and_then(|()| self.hand_over())
             .and_then(|()| self.shared.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();
@@ -132,7 +131,7 @@ impl ThreadQueue {
         sent
     }
 
-    /// Announces a record, and sees to it that the writer does not take the chunk before `ThreadSlot::end`.
+    /// Announces a record to the writer. From here until `ThreadSlot::end`, the writer does not take the chunk.
     fn enter(&mut self) -> Result<()> {
         loop {
             self.slot.begin();
@@ -152,16 +151,17 @@ impl ThreadQueue {
         }
     }
 
-    /// Whether a body of this length fits the thread's chunk.
+    /// Whether the thread's chunk has room for a body of this length.
     pub fn has_room(&self, body: usize) -> bool {
         self.cursor.as_ref().is_some_and(|cursor| cursor.room_len() >= Some(body))
     }
 
-    /// Hands over a chunk that is full and takes the next one, with room for a body of this length, as far as nothing has to be
-    /// waited for, and no memory made. Most changes are of this kind, and each is in the middle of a call.
+    /// Hands the full chunk over and takes another one with room for a body of this length, if that needs no waiting and no
+    /// new memory. False if the chunk was not changed. Most changes of chunks succeed here, each in the middle of a
+    /// registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // Before anything is read of the chunk: the writer may have taken it, and its memory may be gone.
+        // Before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
         if self.enter().is_err() {
             return false;
         }
@@ -170,13 +170,13 @@ impl ThreadQueue {
         is_changed
     }
 
-    /// See `change_at_once`. To be called between `enter` and `ThreadSlot::end`.
+    /// To be called between `enter` and `ThreadSlot::end`.
     fn exchange(&mut self, body: usize) -> bool {
         let Some(full) = self.cursor.as_ref().filter(|cursor| !cursor.is_empty()).map(Cursor::chunk) else {
             return false;
         };
         let Some(next) = self.shared.next_chunk(full.size(), body) else { return false };
-        // The full one is sent before it is taken out of the slot, as in `hand_over`.
+        // The chunk is sent before it is taken out of the slot, as in `hand_over`.
         if !self.shared.send_now(Message::Full { slot: self.slot.number, chunk: full }) {
             self.shared.pool.recycle(next.chunk());
             return false;
@@ -186,14 +186,14 @@ impl ThreadQueue {
         true
     }
 
-    /// Hands over the current chunk, if there is one, and takes another one: of at least this size, or a smaller one with room for a
-    /// body of this length.
+    /// Hands over the current chunk, if the thread has one, and takes another: one of at least `size` bytes, or a smaller one
+    /// with room for a body of `body` bytes.
     #[cold]
     fn change_chunk(&mut self, size: usize, body: usize) -> Result<()> {
         if self.cursor.is_some() && self.change_at_once(body) {
             return Ok(());
         }
-        // The full one goes first, also if there is no other yet: writing it out is what makes one free.
+        // The full chunk is handed over even if no other chunk is free: the writer frees chunks by writing them out.
         self.enter()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();
@@ -219,15 +219,17 @@ impl ThreadQueue {
     /// Gives the current chunk to the writer. To be called between `enter` and `ThreadSlot::end`.
     fn hand_over(&mut self) -> Result<()> {
         let Some(cursor) = &self.cursor else { return Ok(()) };
-        // Sent first, and only then taken out of the slot: so the writer, which looks at the slot first and then empties the
-        // channel, finds the chunk in one place at least. It recycles none that it still sees in the slot.
+        // The chunk is sent first, and then taken out of the slot. The writer looks at the slot first and then empties the
+        // channel, so it finds the chunk in at least one of the two places. The writer recycles no chunk that it still sees in
+        // the slot.
         self.shared.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
         self.cursor = None;
         Ok(())
     }
 
-    /// The thread ends. Its chunk stays in the slot, where the writer finds it: a thread that ends cannot wait for anything.
+    /// Called when the thread ends. Its chunk stays in the slot for the writer: an ending thread cannot wait for room in the
+    /// channel.
     pub fn finish(&mut self) {
         self.cursor = None;
         self.slot.detach();

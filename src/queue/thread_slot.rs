@@ -1,11 +1,11 @@
-//! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is laying down a record.
+//! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
-//! A thread with nothing to register still holds a chunk. When chunks run short the writer takes such chunks back. For that
-//! both sides announce first and look afterwards: the thread that it lays down a record, the writer that it wants the chunk.
-//! A barrier between the two (`Shared::order` on the thread's side, `barrier::all_threads` on the writer's) makes sure that
-//! at least one of them sees the other.
+//! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side announces first and looks
+//! afterwards: the thread announces that it writes a record, the writer that it wants the chunk. A barrier in between
+//! (`Shared::order` in the thread, `barrier::all_threads` in the writer) makes sure that at least one side sees the other's
+//! announcement.
 //!
-//! In the same way threads are kept from laying down anything while the process forks (`quiesce`).
+//! In the same way, threads are kept from writing records while the process forks (`quiesce`).
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -15,32 +15,30 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use crate::sys::sync::{yield_now, Instant};
 use crate::sys::thread;
 
-/// The thread's place.
+/// What one registering thread shares with the writer.
 #[derive(Debug)]
 pub struct ThreadSlot {
-    /// Unique number.
     pub number: u64,
-    /// The thread.
     pub tid: u32,
     /// The chunk that the thread fills; null if it has none.
     current: AtomicPtr<u8>,
-    /// The thread is gone.
+    /// The thread has ended or has given up its slot.
     detached: AtomicBool,
-    /// The thread lays down a record, or changes chunks.
+    /// The thread is writing a record or changing chunks.
     busy: AtomicBool,
-    /// The owner of the chunk: `KEPT`, `WANTED` or `TAKEN`, and whether the thread is `HALTED` or `SHUT`.
+    /// Who owns the chunk: `KEPT`, `WANTED` or `TAKEN`. Two bits beside these values: `HALTED` and `SHUT`.
     claim: AtomicU8,
 }
 
-/// The chunk is the thread's.
+/// The chunk belongs to the thread.
 const KEPT: u8 = 0;
-/// The writer decides whether it takes the chunk; the thread keeps off until it has.
+/// The writer decides whether it takes the chunk; until then the thread does not use it.
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
-/// A bit beside the others: the thread lays down nothing until it is taken away.
+/// A bit beside these values: the thread writes no records.
 const HALTED: u8 = 4;
-/// Another bit: the thread lays down no more records, because the process exits.
+/// Another bit: the thread writes no more records, because the process exits.
 const SHUT: u8 = 8;
 
 impl ThreadSlot {
@@ -55,48 +53,46 @@ impl ThreadSlot {
         }
     }
 
-    /// The chunk that the thread fills.
     pub fn current(&self) -> Option<Chunk> {
         let start = NonNull::new(self.current.load(Ordering::Acquire))?;
-        // SAFETY: only the writer recycles chunks, and none that is in a slot, so what is found there exists.
+        // SAFETY: a chunk that was in a slot is recycled by the writer alone, and only once it has left the slot, so the chunk
+        // exists.
         Some(unsafe { Chunk::at(start) })
     }
 
-    /// Sets the chunk that the thread fills.
     pub fn set_current(&self, chunk: Option<Chunk>) {
         self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
     }
 
-    /// The thread is gone, and leaves its last chunk in the slot to the writer.
+    /// Notes that the thread has ended. It leaves its last chunk in the slot to the writer.
     pub fn detach(&self) {
         self.detached.store(true, Ordering::Release);
     }
 
-    /// Whether the thread is gone.
     pub fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// The thread begins a record, or to hand over its chunk. `Shared::order` has to follow, then `is_kept`.
+    /// Announces a record or a change of chunks. The thread then has to call `Shared::order`, and then `is_kept`.
     #[inline]
     pub fn begin(&self) {
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// The thread has published the record, or given it up. Whoever sees the end sees the record.
+    /// Announces that the record is published or given up. A thread that sees this announcement also sees the record.
     #[inline]
     pub fn end(&self) {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Whether the thread, having begun, may use its chunk.
+    /// Whether the thread may use its chunk, after `begin`.
     #[inline]
     pub fn is_kept(&self) -> bool {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits, not having begun, until the writer has decided and nobody halts the thread. True if the chunk is gone; `None` if
-    /// the thread is still halted after this time.
+    /// Waits until the writer has decided about the chunk and nobody halts the thread. To be called while the thread is not
+    /// busy. True if the writer has taken the chunk. `None` if the thread is still halted after `patience`.
     #[cold]
     pub fn settle(&self, patience: Duration) -> Option<bool> {
         let begin = Instant::now();
@@ -104,14 +100,14 @@ impl ThreadSlot {
             match self.claim.load(Ordering::Acquire) {
                 KEPT => break,
                 TAKEN => {
-                    // Fails if it is halted just now.
+                    // Fails if the thread is halted at this moment.
                     if self.claim.compare_exchange(TAKEN, KEPT, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                         return Some(true);
                     }
                 }
                 claim if claim & SHUT != 0 => break,
                 claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
-                // Yielding alone gives a writer of lower priority no processor.
+                // Yielding alone would never let a writer of lower priority run.
                 _ if turn < 100 => yield_now(),
                 _ => thread::sleep_micros(50),
             }
@@ -119,35 +115,36 @@ impl ThreadSlot {
         Some(false)
     }
 
-    /// Halts the thread: `barrier::all_threads` has to follow. Once it is no longer busy, it lays down nothing until `resume`.
+    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. The caller then has to call
+    /// `barrier::all_threads`.
     pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Ends the thread's records permanently: `barrier::all_threads` has to follow. Records that it has begun may still come as
-    /// long as it is busy.
+    /// Permanently keeps the thread from beginning records. It may still finish a record while it is busy. The caller then has
+    /// to call `barrier::all_threads`.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);
     }
 
-    /// Whether the thread lays down no more records.
+    /// Whether the thread may write no more records.
     #[cold]
     pub fn is_shut(&self) -> bool {
         self.claim.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Whether the thread lays down a record that it has begun before. If not, all that it has published is seen from now on.
+    /// Whether the thread is in the middle of a record. If not, the caller sees everything that the thread has published so
+    /// far.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Lets the thread continue.
     pub fn resume(&self) {
         self.claim.fetch_and(!HALTED, Ordering::Release);
     }
 
-    /// The writer wants the chunk. `barrier::all_threads` has to follow, then `take`. False if an earlier taking is not even
-    /// noticed yet.
+    /// Announces that the writer wants the chunk. The writer then has to call `barrier::all_threads`, and then `take`. False
+    /// if the chunk cannot be taken now: for instance, the thread may not have noticed yet that an earlier chunk was taken.
     pub fn want(&self) -> bool {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -158,12 +155,12 @@ impl ThreadSlot {
         self.current().filter(|_| idle)
     }
 
-    /// The thread keeps the chunk that the writer has wanted.
+    /// After `want`: the writer leaves the chunk to the thread.
     pub fn keep(&self) {
         self.claim.store(KEPT, Ordering::Release);
     }
 
-    /// The chunk, if the thread is not using it and the writer has read all of it.
+    /// Takes the chunk if the thread is not using it and the writer has read all of it. Otherwise the thread keeps it.
     pub fn take(&self) -> Option<Chunk> {
         let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {

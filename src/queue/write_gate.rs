@@ -1,11 +1,12 @@
-//! The gate that all writes to the files pass. It is shut when the process ends before everything is written. Otherwise the end of
-//! the process could cut a write short, and readers discard everything after half a record.
+//! The gate that all writes to the files pass.
+//!
+//! The gate is shut when the process ends before everything is written. Otherwise the end of the process could cut a write
+//! short, and readers discard everything after an incomplete record.
 
 use std::time::Duration;
 
 use crate::sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// See the module's description.
 #[derive(Debug, Default)]
 pub struct WriteGate {
     state: Mutex<State>,
@@ -19,7 +20,7 @@ struct State {
 }
 
 impl WriteGate {
-    /// Runs `change`, which changes a file. If the gate is shut it waits for the end of the process.
+    /// Runs `change`, which changes a file. If the gate is shut, this does not return: it waits for the end of the process.
     pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
         self.enter();
         let result = change();
@@ -65,7 +66,7 @@ mod tests {
         let changes = Arc::new(AtomicU32::new(0));
         let (begun, begins) = mpsc::channel();
         let (go_on, may_go_on) = mpsc::channel();
-        // It waits at the gate until the tests end.
+        // The thread waits at the gate until the tests end.
         let (for_thread, counted) = (write_gate.clone(), changes.clone());
         std::thread::spawn(move || loop {
             for_thread.pass(|| {

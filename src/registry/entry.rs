@@ -1,6 +1,6 @@
-//! Entries of live registrations: the place of a group in the jitdump, or of its info records in memory.
+//! Entries of live registrations, with the place of the group in the jitdump, or of the info records in memory.
 
-/// A place in the jitdump: that of a group, without the code bytes at its end.
+/// The place of a group in the jitdump, without the code bytes at the group's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Never 0: the file begins with its header.
@@ -12,20 +12,20 @@ pub struct Stored {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,
-    /// Where the jitdump has its group, or the registry its info records (`IN_MEMORY`); 0 for neither.
+    /// The offset of the group in the jitdump, or the place of the info records in memory (`IN_MEMORY`). 0 for neither.
     pub stored_offset: u64,
     pub stored_len: u32,
     pub tables_len: u32,
-    /// How far it reaches beyond its end.
+    /// Number of free bytes that the code claims after its end (`Live::reach`).
     pub beyond: u32,
     pub piece: u32,
-    /// That of its id; 0, which no id has, if there is no registration with this slot.
+    /// The generation of the id. 0, which no id has, if there is no registration with this slot.
     pub generation: u32,
 }
 
 const _: () = assert!(size_of::<Entry>() == 40);
 
-/// If this bit of `stored_offset` is set, the bits below it are a place among the info records. No file is that long.
+/// If this bit of `stored_offset` is set, the lower bits are a place in the memory of info records. No file is that long.
 pub(super) const IN_MEMORY: u64 = 1 << 63;
 
 impl Entry {
@@ -34,7 +34,7 @@ impl Entry {
         is_in_file.then_some(Stored { offset: self.stored_offset, len: self.stored_len as usize })
     }
 
-    /// The place and length of its info records, if they are kept here.
+    /// The place and length of the info records, if they are in memory.
     pub fn info(&self) -> Option<(usize, usize)> {
         let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
         (self.stored_offset & IN_MEMORY != 0).then_some(place)

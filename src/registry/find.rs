@@ -8,7 +8,6 @@ impl Registry {
         self.entries.get(id as u32 as usize).filter(|entry| generation != 0 && entry.generation == generation)
     }
 
-    /// A live registration.
     pub fn get(&self, id: u64) -> Option<Live> {
         let entry = self.entry(id)?;
         let piece = &self.pieces[entry.piece];
@@ -22,17 +21,14 @@ impl Registry {
         })
     }
 
-    /// The size of live code.
     pub fn size_of(&self, id: u64) -> Option<u64> {
         self.entry(id).map(|entry| self.pieces[entry.piece].size.into())
     }
 
-    /// Whether this id is live.
     pub fn is_live(&self, id: u64) -> bool {
         self.entry(id).is_some()
     }
 
-    /// The name of live code.
     pub fn name_of(&self, id: u64) -> Option<&[u8]> {
         self.entry(id).map(|entry| self.names.get(self.pieces[entry.piece].name))
     }
@@ -44,7 +40,7 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code that has a byte in `[start, end)`; fewer, but some, if memory is short.
+    /// Ids of the live code that has a byte in `[start, end)`. If memory is short, some of the ids are missing, but never all.
     pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
         if self.live == 0 || !self.is_known_in(start, end) {
             return Vec::new();
@@ -62,17 +58,17 @@ impl Registry {
         ids
     }
 
-    /// Whether code lives in `[start, end)`.
+    /// Whether live code has a byte in `[start, end)`.
     pub fn has_live_in(&self, start: u64, end: u64) -> bool {
         !self.live_in(start, end).is_empty()
     }
 
-    /// Whether anything is known in `[start, end)`, of live code or dead.
+    /// Whether live or dead code has a byte in `[start, end)`.
     fn is_known_in(&self, start: u64, end: u64) -> bool {
         self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
     }
 
-    /// The pieces that begin in `[start, end)`.
+    /// The numbers of the pieces that begin in `[start, end)`.
     pub(super) fn numbers_in(&self, start: u64, end: u64) -> impl Iterator<Item = u32> + '_ {
         self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
     }

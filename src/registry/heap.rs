@@ -1,12 +1,13 @@
-//! Many short pieces of bytes, one after the other in one piece of memory: an allocation for each would cost as much as all else
-//! about a record.
+//! Many short pieces of bytes, one after the other in one table.
+//!
+//! An allocation for each piece would cost as much as everything else about a record.
 
 use crate::sys::mapping::Table;
 
 /// Less garbage than this is not worth a compaction.
 const GARBAGE_MIN: usize = 64 * 1024;
 
-/// See the module's description. Each piece has one owner, who drops it.
+/// The bytes of all pieces. Each piece has one owner, who drops it.
 #[derive(Debug, Default)]
 pub struct Heap {
     bytes: Table<u8>,
@@ -15,7 +16,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Adds a piece and returns where it lies; `None` without memory.
+    /// Adds a piece and returns its place; `None` without memory.
     pub fn add(&mut self, piece: &[u8]) -> Option<usize> {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(piece);
@@ -36,13 +37,14 @@ impl Heap {
         self.garbage += len;
     }
 
-    /// Whether more than half is garbage, so that a compaction costs no more than adding has cost since the last one.
+    /// Whether more than half of the bytes are garbage. Then a compaction costs no more than the additions since the last one.
     #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }
 
-    /// Drops the garbage. Gets each piece that has an owner, and tells the owner where it lies now.
+    /// Drops the garbage. `owned` has the place, the length and the owner of each piece that was not dropped. `tell` tells the
+    /// owner the new place.
     pub fn compact<T>(&mut self, owned: impl Iterator<Item = (usize, usize, T)>, tell: impl Fn(T, usize)) {
         let mut bytes = Table::default();
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
@@ -55,7 +57,7 @@ impl Heap {
         }
     }
 
-    /// Bytes in use, and those that are dropped.
+    /// Number of all bytes, and how many of them are garbage.
     #[cfg(test)]
     pub fn usage(&self) -> (usize, usize) {
         (self.bytes.len(), self.garbage)

@@ -1,30 +1,31 @@
 //! Which code lies where: the live registrations, and for every address the code that lived there last.
 //!
-//! The second is what a perf map can say. The format has no time and is read after the fact, so freed code keeps its name
-//! until its bytes are used again. No two entries overlap: readers answer overlaps with the entry that they find first.
+//! A perf map can only say which code lived at an address last: the format has no time and is read after the fact. So freed
+//! code keeps its name until its bytes are used again. No two entries overlap: readers answer overlaps with the entry that
+//! they find first.
 //!
-//! A large program has hundreds of thousands of live registrations, and every one that comes or goes passes through here. So
-//! nothing is hashed and nothing allocated for itself: ids lead to their entries and entries to their pieces by number, and
-//! only addresses are searched for, in a tree of numbers.
+//! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
+//! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
+//! its piece. Only addresses are searched for (`ordered`).
 
+mod address_pieces;
 mod entry;
 mod find;
 mod heap;
 pub mod ids;
-mod map_contents;
+mod map_spans;
 mod names;
 pub mod ordered;
-mod pieces;
 mod stored;
 #[cfg(test)]
 mod tests;
 
+use address_pieces::Pieces;
 pub use entry::Stored;
 use entry::{Entry, IN_MEMORY};
 use heap::Heap;
 use names::Names;
 use ordered::Ordered;
-use pieces::Pieces;
 
 use crate::api::limits::NAME_MAX;
 use crate::sys::mapping::Table;
@@ -38,59 +39,58 @@ pub struct Live {
     /// The end of the bytes after the code that the caller declared free. Unwind tables are mapped there.
     pub reach: u64,
     pub index: u64,
-    /// Where the jitdump has its group, for a move.
+    /// Where the code's group lies in the jitdump. A move of the code needs it.
     pub stored: Option<Stored>,
-    /// Size of the unwind tables in it.
+    /// Size of the unwind tables in the group.
     pub tables_len: u32,
 }
 
 /// What registering did to the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
-    /// Nothing: the same line is there already.
+    /// Nothing: the map already has the same line.
     None,
-    /// One line more.
+    /// One more line.
     Append,
-    /// Older lines had to change or go.
+    /// Older lines had to change or to be removed.
     Rewrite,
 }
 
-/// What registering found out.
+/// The result of `Registry::insert`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inserted {
     pub change: MapChange,
-    /// The live code before was declared to have free bytes that reach into the new code.
+    /// The live code before the new code was declared to have free bytes that reach into the new code.
     pub was_claimed: bool,
 }
 
-/// See the module's description.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// By the slot of the id, its lower half. Slots are few: those of ids that have ended are used again.
+    /// The index is the slot of the id, which is the id's lower half. Slots are few, because those of ended ids are used
+    /// again.
     entries: Table<Entry>,
     live: usize,
     pieces: Pieces,
-    /// The pieces by their start. They do not overlap.
+    /// The pieces, sorted by start address. They do not overlap.
     starts: Ordered,
     names: Names,
     info: Heap,
-    /// For how many registrations there is room in the pieces, their starts and names.
+    /// Number of registrations for which `pieces`, `starts` and `names` have room.
     room: u32,
 }
 
-/// For how many registrations room is made at once.
+/// Number of registrations for which room is made at once.
 const ROOM: u32 = 16;
 
 impl Registry {
-    /// Number of live registrations.
     pub fn live_count(&self) -> usize {
         self.live
     }
 
-    /// Adds a registration, for which there is room; the newest wins. Live code that it overlaps is retired and its ids are pushed to
-    /// `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, the live code ends, and
+    /// its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
-        // No effect for ids from `Ids`: their slot is free.
+        // This has no effect for ids from `Ids`, because their slot is free.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
@@ -100,11 +100,11 @@ impl Registry {
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let before = if overlapped.is_none() { highest } else { self.last_before(start) };
-        // Code that reaches into the new code itself made no claim there: it is overwritten.
+        // Code that itself overlaps the new code does not count: it is overwritten.
         inserted.was_claimed =
             before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(number) > start);
         let number = match overlapped {
-            // Code caches use the same places again.
+            // A frequent case: code caches use the same places again.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
                 self.vacate(number, overwritten);
                 let old = self.pieces[number].name;
@@ -136,7 +136,7 @@ impl Registry {
         inserted
     }
 
-    /// Reserves the large pieces of memory that a registration with this id may need, with a name and info records of these lengths.
+    /// Reserves what the tables may need for a registration with this id, and with a name and info records of these lengths.
     /// False if there is no memory.
     #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
@@ -148,8 +148,8 @@ impl Registry {
         (more == 0 || self.entries.try_reserve(more).is_ok()) && (info_len == 0 || self.info.make_room(info_len))
     }
 
-    /// A registration may split a piece in two: it adds two pieces and two names at most. No name is longer than `NAME_MAX`, unless it comes
-    /// from the spool of another process.
+    /// A registration may split a piece in two, so it adds at most two pieces and two names. No name is longer than
+    /// `NAME_MAX`, unless it comes from the spool of another process.
     #[cold]
     #[inline(never)]
     fn make_more_room(&mut self, name_len: usize) -> bool {
@@ -187,13 +187,13 @@ impl Registry {
         self.starts.last_below(addr).map(|(_, number)| number)
     }
 
-    /// Where the bytes end that a piece claims; 0 if it is dead.
+    /// The end of a piece with the free bytes that its code claims after it; 0 if the piece is dead.
     fn reach(&self, number: u32) -> u64 {
         let piece = &self.pieces[number];
         piece.owner().map_or(0, |slot| piece.end() + u64::from(self.entries[slot as usize].beyond))
     }
 
-    /// Takes all pieces out of `[start, end)`. Their parts outside of it stay, as those of dead code.
+    /// Removes the range `[start, end)` from all pieces. The parts of these pieces outside of the range stay, as dead code.
     fn clear(&mut self, start: u64, end: u64, overwritten: &mut Vec<u64>) {
         while let Some(number) = self.last_before(end).filter(|&number| self.pieces[number].end() > start) {
             self.vacate(number, overwritten);
@@ -213,7 +213,7 @@ impl Registry {
         }
     }
 
-    /// Takes a piece from its owner, or out of the list of the dead.
+    /// Ends the registration that owns a piece, or takes a dead piece out of its list.
     fn vacate(&mut self, number: u32, overwritten: &mut Vec<u64>) {
         match self.pieces[number].owner() {
             None => self.pieces.unlink(number),
@@ -226,7 +226,6 @@ impl Registry {
         }
     }
 
-    /// Ends the registration of a slot.
     fn end(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
         entry.generation = 0;
@@ -237,7 +236,7 @@ impl Registry {
         }
     }
 
-    /// Drops a piece that is vacated.
+    /// Drops a vacated piece.
     fn forget(&mut self, number: u32) {
         let piece = self.pieces[number];
         self.starts.remove(piece.start);
@@ -245,7 +244,7 @@ impl Registry {
         self.pieces.release(number);
     }
 
-    /// The id of the registration with a slot; 0, which is none, if there is none.
+    /// The id of the live registration with this slot. 0, which is no id, if there is none.
     pub fn id_in(&self, slot: u32) -> u64 {
         let generation = self.entries.get(slot as usize).map_or(0, |entry| entry.generation);
         if generation == 0 {
@@ -255,7 +254,7 @@ impl Registry {
         }
     }
 
-    /// Ends a registration. Its span keeps the name.
+    /// Ends a registration. Its piece keeps the name.
     pub fn remove(&mut self, id: u64) -> Option<Live> {
         let live = self.get(id)?;
         let piece = self.entries[id as u32 as usize].piece;
@@ -290,7 +289,7 @@ impl Registry {
         self.room = 0;
     }
 
-    /// Ends all registrations, and hands out their ids.
+    /// Ends all registrations, and passes their ids to `ended`.
     pub fn remove_all(&mut self, mut ended: impl FnMut(u64)) {
         for slot in 0..self.entries.len() {
             let Entry { generation, piece, .. } = self.entries[slot];

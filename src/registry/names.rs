@@ -2,7 +2,7 @@
 
 use super::heap::Heap;
 
-/// Where a name lies: the offset above 16 bits of length.
+/// The place of a name: the offset, and below it 16 bits of length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name(u64);
 
@@ -25,13 +25,13 @@ impl Name {
 pub struct Names(pub Heap);
 
 impl Names {
-    /// Adds a name, for which there is room. The records have 16 bits for the length.
+    /// Adds a name, for which `make_room` has made room. Records have 16 bits for the length of a name.
     pub fn add(&mut self, name: &[u8]) -> Name {
         let name = &name[..name.len().min(0xffff)];
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
     }
 
-    /// Makes room for names of this length in all. False if there is no memory.
+    /// Makes room for names with this total length. False if there is no memory.
     pub fn make_room(&mut self, len: usize) -> bool {
         self.0.make_room(len)
     }
@@ -50,13 +50,13 @@ impl Names {
         self.0.get(name.at(), name.len())
     }
 
-    /// Whether it is worth it to drop the garbage.
+    /// Whether dropping the garbage is worth its cost.
     #[inline]
     pub fn are_wasteful(&self) -> bool {
         self.0.is_wasteful()
     }
 
-    /// Drops the garbage. Is given all names that have an owner, and changes them.
+    /// Drops the garbage. `owned` has all names that have an owner, and this changes them to their new places.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
         let owned = owned.map(|name| (name.at(), name.len(), name));
         self.0.compact(owned, |name, at| *name = Name::new(at, name.len()));

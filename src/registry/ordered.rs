@@ -1,19 +1,18 @@
-//! A sorted map from addresses to numbers: blocks of entries in order, and the order of the blocks.
+//! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
-//! Compilers fill their memory upwards, so a new entry mostly lies right after the one before it. The search begins there. A tree
-//! would be searched from its root for each entry, which took two fifths of the writer's instructions.
+//! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. A search
+//! begins there. A tree is searched from its root, which took two fifths of the writer's instructions.
 
-/// Entries of a block.
+/// The largest number of entries in a block.
 const MOST: usize = 128;
 
-/// See the module's description.
 #[derive(Debug, Default)]
 pub struct Ordered {
-    /// In order of address. No block is empty.
+    /// One for each block, in order of address. No block is empty.
     heads: Vec<Head>,
     blocks: Vec<Block>,
     len: usize,
-    /// Which of `heads` was added to last.
+    /// The index in `heads` of the block to which the last entry was added.
     recent: usize,
 }
 
@@ -34,9 +33,9 @@ struct Block {
 /// A place between two entries of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Which of `heads` it is.
+    /// The index of the block in `heads`.
     head: usize,
-    /// How many entries of the block are before it. With none, no block before has one.
+    /// Number of the block's entries before the place. If 0, no earlier block has an entry before it either.
     at: usize,
 }
 
@@ -64,7 +63,6 @@ impl Ordered {
         Place { head, at: if is_last { keys.len() } else { keys.partition_point(|&key| key < addr) } }
     }
 
-    /// The entry before a place.
     #[inline]
     pub fn before(&self, place: Place) -> Option<(u64, u32)> {
         let at = place.at.checked_sub(1)?;
@@ -72,7 +70,6 @@ impl Ordered {
         Some((keys[at], values[at]))
     }
 
-    /// The last entry below an address.
     pub fn last_below(&self, addr: u64) -> Option<(u64, u32)> {
         self.before(self.place(addr))
     }
@@ -88,12 +85,11 @@ impl Ordered {
         entries.skip(at)
     }
 
-    /// The values of all entries.
     pub fn values(&self) -> impl Iterator<Item = u32> + '_ {
         self.from(0).map(|(_, value)| value)
     }
 
-    /// Adds an entry at its place, for which there is room. None is in the way.
+    /// Adds an entry at its place. There has to be room, and no entry with this key.
     #[inline]
     pub fn insert(&mut self, place: Place, key: u64, value: u32) {
         let is_full = self.heads.get(place.head).is_none_or(|head| head.len as usize == MOST);
@@ -111,7 +107,8 @@ impl Ordered {
         self.recent = head;
     }
 
-    /// Adds a block for a place in one that is full. Entries that come in order fill their blocks.
+    /// Splits a full block, or makes the first block. At the end of a full block nothing is moved, so that entries which come
+    /// in order fill their blocks.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {
@@ -149,7 +146,7 @@ impl Ordered {
         self.unite(head.wrapping_sub(1));
     }
 
-    /// Makes one of two neighbours if both have few entries, and drops one that has none.
+    /// Merges a block with the next one if both have few entries. Drops the block if it has none.
     fn unite(&mut self, head: usize) {
         let Some(&low) = self.heads.get(head) else { return };
         let gone = match self.heads.get(head + 1) {
@@ -197,7 +194,7 @@ mod tests {
             let key = match round / 10_000 {
                 0 => round * 8,
                 1 => (1 << 40) + (20_000 - round) * 8,
-                // Few are left in the end, and few blocks.
+                // In the end, few entries and few blocks are left.
                 _ => (random >> 40) % 20_000 * 8,
             };
             if truth.remove(&key).is_some() {

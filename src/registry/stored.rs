@@ -1,4 +1,4 @@
-//! Where the groups of live code are in the jitdump, and the info of code that is in no jitdump.
+//! Where the groups of live code are in the jitdump, and the info records of code that is in no jitdump.
 
 use super::entry::{Entry, Stored, IN_MEMORY};
 use super::Registry;
@@ -15,8 +15,8 @@ impl Registry {
         self.entries.iter().enumerate().filter_map(known)
     }
 
-    /// The ids of all live registrations, in the order in which the jitdump has them or they came. `None` if there is no
-    /// memory.
+    /// The ids of all live registrations, sorted by the place of the group in the jitdump, or of the info records in memory.
+    /// `None` if there is no memory.
     pub fn live_by_place(&self) -> Option<impl Iterator<Item = u64>> {
         let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
         let mut ids: Vec<(u64, u64)> = Vec::new();
@@ -40,7 +40,8 @@ impl Registry {
         }
     }
 
-    /// Keeps the info of live code, instead of its place in the jitdump. It is not kept if there is no memory for it.
+    /// Keeps the info records of live code, and forgets its place in the jitdump. Without memory the info records are not
+    /// kept.
     pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
         let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
         self.set_stored(id, None, tables_len);
@@ -53,7 +54,7 @@ impl Registry {
         }
     }
 
-    /// The info of live code, if it is kept.
+    /// The info records of live code, if they are kept.
     pub fn info_of(&self, id: u64) -> Info<'_> {
         let place = self.entry(id).and_then(Entry::info);
         place.map_or(Info::NOTHING, |(at, len)| Info::new(self.info.get(at, len)))

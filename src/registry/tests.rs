@@ -1,4 +1,4 @@
-use super::map_contents::DEAD_MAX;
+use super::map_spans::DEAD_MAX;
 use super::*;
 use crate::format::info::Info;
 
@@ -6,7 +6,7 @@ fn code(addr: u64, size: u64) -> Live {
     Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }
 }
 
-/// An id with this slot, as it is given out first.
+/// The first id that is given out with this slot.
 fn id(slot: u64) -> u64 {
     1 << 32 | slot
 }
@@ -20,12 +20,12 @@ fn insert(registry: &mut Registry, id: u64, live: &Live, name: &[u8], gone: &mut
     registry.insert(id, live, name, gone)
 }
 
-/// Adds code, and returns what became of the map.
+/// Adds code, and returns how the map changed.
 fn add(registry: &mut Registry, id: u64, live: Live, name: &str, gone: &mut Vec<u64>) -> MapChange {
     insert(registry, id, &live, name.as_bytes(), gone).change
 }
 
-/// Ends all, and returns the ids.
+/// Ends all registrations, and returns their ids.
 fn end_all(registry: &mut Registry) -> Vec<u64> {
     let mut all = Vec::new();
     registry.remove_all(|id| all.push(id));
@@ -138,10 +138,10 @@ fn spans_never_overlap_whatever_happens() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % bound
     };
-    // The truth, byte by byte: whose name it has, and whether that lives.
+    // For each byte: the id of the code that lived there last, and whether this code still lives.
     let mut bytes = vec![(0u64, false); 600];
     for n in 1..20_000u64 {
-        // Few slots, each with another generation every time.
+        // Few slots, each with a new generation every time.
         let free = (0..40).map(|slot| n << 33 | 1 << 32 | slot).find(|&id| registry.id_in(id as u32) == 0);
         let action = next(100);
         let victim = registry.id_in(next(40) as u32);
@@ -213,7 +213,7 @@ fn names_survive_what_becomes_of_others() {
     }
     let needed: usize = registry.spans().map(|(_, _, name)| name.len()).sum();
     let (capacity, garbage) = registry.names.0.usage();
-    // Half of it garbage, and what a growing vector takes at once.
+    // Half of the bytes may be garbage, and a growing vector takes more than it needs.
     assert!(needed < 70_000 && garbage <= 2 * 64 * 1024 && capacity <= 512 * 1024, "{needed} {garbage} {capacity}");
 }
 
@@ -222,7 +222,7 @@ fn a_split_gives_each_piece_a_name_of_its_own() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
     add(&mut registry, id(1), code(100, 50), "whole", &mut gone);
     add(&mut registry, id(2), code(120, 10), "middle", &mut gone);
-    // The first part goes with its name; the other one keeps its own, also when the memory is sorted out.
+    // The first part of "whole" is removed with its name. The last part has a separate copy, also after a compaction.
     add(&mut registry, id(3), code(100, 20), "first", &mut gone);
     registry.names.compact(registry.pieces.names_mut());
     assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");
@@ -238,7 +238,7 @@ fn moved_code_keeps_everything_but_its_place() {
     let name = registry.name_of(id(1)).unwrap().to_vec();
     assert_eq!(registry.remove(id(1)), Some(live));
     assert!(registry.name_of(id(1)).is_none() && registry.id_at(100).is_none());
-    // Onto a part of itself.
+    // The code moves to a place that overlaps its old one.
     let moved = Live { addr: 120, reach: 170, ..live };
     assert_eq!(insert(&mut registry, id(1), &moved, &name, &mut gone).change, MapChange::Rewrite);
     assert_eq!((lines(&registry).as_str(), registry.id_at(120)), ("100+20 a, 120+50 a", Some(id(1))));
@@ -257,7 +257,7 @@ fn a_slot_that_is_used_again_is_another_registration() {
     assert!(registry.remove(old).is_none() && registry.size_of(old).is_none());
     assert_eq!((registry.size_of(new), registry.id_at(200), registry.live_count()), (Some(60), Some(new), 1));
     assert_eq!(registry.live_in(0, 1000), [new]);
-    // Overwritten, its slot is free too.
+    // The slot of overwritten code is free too.
     add(&mut registry, id(6), code(200, 60), "c", &mut gone);
     assert_eq!((gone, registry.is_live(new), registry.live_count()), (vec![new], false, 1));
 }
@@ -272,7 +272,7 @@ fn what_ends_together_dies_like_the_others() {
     assert_eq!(end_all(&mut registry), ids((0..7).chain(8..DEAD_MAX as u64 + 10)));
     assert_eq!((registry.live_count(), registry.pieces.dead()), (0, DEAD_MAX + 10));
     assert!(end_all(&mut registry).is_empty() && !registry.is_live(id(8)));
-    // The one that died before goes first.
+    // The code that ended before the others is forgotten first.
     let forgotten = registry.forget_oldest();
     assert!(
         registry.starts.from(16 * 7).next().is_none_or(|(at, _)| at > 16 * 7)
@@ -315,7 +315,7 @@ fn info_records_go_with_their_code() {
     registry.keep_info(id(5000), Info::new(b"of nobody"));
     assert!(registry.get(id(7)).unwrap().stored.is_none() && registry.stored().next().is_none());
     assert_eq!(registry.info_of(id(7)).bytes(), info(7));
-    // Unregistered, overwritten, written to a file, and kept again.
+    // Info records are dropped in each way: unregistered, overwritten, written to a file, and kept again.
     assert!((1..=300).all(|number| registry.remove(id(number)).is_some()));
     add(&mut registry, id(2000), code(301 * 100, 300 * 100), "g", &mut gone);
     assert_eq!(gone.len(), 300);

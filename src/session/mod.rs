@@ -3,7 +3,7 @@
 mod alloc;
 mod autoload;
 pub mod bridge;
-mod call;
+mod calls;
 mod check;
 pub mod collector;
 mod config;
@@ -22,7 +22,7 @@ mod signal;
 mod tests;
 mod wanted;
 
-pub(crate) use call::{close, find, not_registered};
+pub(crate) use calls::{close, find, not_registered};
 pub use config::{clean_dirs, spool_dir};
 pub use explain::{doubt, last_error, refused, sink_words, turns_off};
 pub(crate) use handle::is_off;

@@ -8,7 +8,7 @@ use crate::api::error::Result;
 use crate::api::options::{Options, Sinks, Wanted};
 use crate::api::Id;
 use crate::queue::status::Stats;
-use crate::session::call::{close, find};
+use crate::session::calls::{close, find};
 use crate::session::explain::refused;
 use crate::session::wanted::wanted;
 use crate::session::{bridge, opening};

@@ -1,4 +1,4 @@
-//! A sink that counts, as an example of how one is made: this file, its line in `KINDS`, and a number for its bit.
+//! A sink that counts, as an example of a new sink: this file, its line in `KINDS`, and a number for its bit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ pub struct Seen {
     pub ended: u32,
     pub turns: u32,
     pub closed: Vec<Close>,
-    /// Address and name of what lives, by id.
+    /// Address and name of all live code, by id.
     pub live: BTreeMap<u64, (u64, String)>,
 }
 

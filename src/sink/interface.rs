@@ -1,4 +1,4 @@
-//! The interface of a sink: what it is told, when it writes, and how it ends.
+//! The interface of a sink: which events are reported to it, when it writes, and how it is closed.
 
 use std::io;
 use std::path::Path;
@@ -13,20 +13,22 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
 
-/// A sink: one form in which code is reported. All its methods run on the background thread, in the order of time.
+/// A sink: one form in which code is reported. The writer's thread calls its methods, in the order of time. Only `close` with
+/// `Close::Remove` or `Close::LetGo` may run on another thread.
 pub trait Sink: Send {
-    /// Opens the sink's output: at the start, when it is enabled late, and in a forked child. Code that lives already is loaded
-    /// after that. Returns a text for `jitsym_last_error` if it cannot be opened.
+    /// Opens the sink's output: at the start, when the sink is enabled late, and in a forked child. Code that lives at this time
+    /// is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for `jitsym_last_error`.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
-    /// Code begins to live, or lives at another place now. The registry has it already.
+    /// Code begins to live, or has moved to another place. The registry already contains this change.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
-    /// Code begins to live in a region. The region's file names it, so that most sinks have nothing to do.
+    /// Code begins to live in a region. The region's file names this code, and most sinks have nothing to do.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
-    /// All code that lives when it is enabled late, or in a forked child. For a sink that does not ask the registry itself.
-    /// `time` is after that of all records before. `group_of` reads what the jitdump has. False if there is no memory for that.
+    /// Reports all code that lives when the sink is enabled late, or in a forked child. A sink that reads the registry itself
+    /// need not implement this. `time` is later than the times of all records so far. `group_of` reads a group from the jitdump.
+    /// Returns false if there is no memory.
     fn load_live(&mut self, _registry: &mut Registry, _time: u64, _group_of: GroupOf<'_>) -> bool {
         true
     }
@@ -34,53 +36,55 @@ pub trait Sink: Send {
     /// Code with this id has ended, or other code has taken its place.
     fn gone(&mut self, _id: u64) {}
 
-    /// Code goes on where `enter` or `load` says next.
+    /// Code leaves its place and continues to live. The next `enter` or `load` with this id tells its new place.
     fn leaves(&mut self, id: u64) {
         self.gone(id);
     }
 
-    /// The registry has changed in ways that were not announced.
+    /// The registry has changed, and no other method has reported these changes.
     fn changed(&mut self) {}
 
-    /// Writes what has come together since the last time. Each change of a file passes `Status::write_gate`.
+    /// Writes what was collected since the last call. Each change of a file has to pass `Status::write_gate`.
     fn write(&mut self, _round: &mut Round<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Sets right what is wrong with the file, after the spool has noted what was written. `None` if there is nothing to do yet.
+    /// Repairs the sink's file. The writer calls this after `write`, before the spool notes what was written. `None` if no repair
+    /// is due.
     fn repair(&mut self, _round: &mut Round<'_>) -> Option<io::Result<()>> {
         None
     }
 
-    /// Whether the last attempt to write has succeeded.
+    /// Whether the last attempt to write succeeded.
     fn is_ok(&self) -> bool {
         true
     }
 
-    /// Whether there is something to write that has to wait a little.
+    /// Whether the sink holds something that it will write a little later.
     fn has_work(&self) -> bool {
         false
     }
 
-    /// How long it is until something that has failed is to be tried again.
+    /// How long to wait until the sink tries again what has failed.
     fn wake_in(&self) -> Option<Duration> {
         None
     }
 
-    /// The sink is about to be disabled while code lives, and everything is written. `keep`: another one may be started.
+    /// The sink is about to be disabled while code lives, and everything is written. `keep`: a sink may be started later that
+    /// needs the records of live code, so these have to stay in the registry.
     fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
-    /// Ends what it does, in one of several ways.
+    /// Closes the sink's output, in the way that `how` says.
     fn close(&mut self, _how: Close) -> io::Result<()> {
         Ok(())
     }
 
-    /// The file that it writes to.
+    /// The file that the sink writes to.
     fn path(&self) -> Option<&Path> {
         None
     }
 
-    /// What a spool has to know of the file, while it is open.
+    /// What the spool has to know of the file. `None` while the file is closed.
     fn saved(&self) -> Option<Saved> {
         None
     }
@@ -91,7 +95,7 @@ pub struct Loaded<'a> {
     pub id: u64,
     pub live: &'a Live,
     pub name: &'a [u8],
-    /// The change to a list of all live code in the order of addresses.
+    /// How this code changes a list of all live code in the order of addresses.
     pub change: MapChange,
     pub origin: Origin<'a>,
 }
@@ -104,27 +108,27 @@ pub struct NewCode<'a> {
     pub live: &'a Live,
     pub name: &'a [u8],
     pub info: Info<'a>,
-    /// Empty if they are to be read at its address.
+    /// The code bytes. Empty if the sink has to read them at the code's address.
     pub bytes: &'a [u8],
-    /// perf knows that it is in the place of other code.
+    /// The caller has already reported to perf that this code replaces other code.
     pub is_told: bool,
 }
 
-/// How code came to live. Chunks are not recycled before the sinks have written.
+/// Why code begins to live at a place. The chunks that this refers to are recycled only after the sinks have written.
 pub enum Origin<'a> {
     Registered(Chunk, &'a Event, &'a Load<'a>),
-    /// It was moved, by an event with this body. `before`: where the jitdump has its group for the old place.
+    /// The code was moved, by an event with this body. `before`: where the jitdump has the group for the old place.
     Moved {
         event: &'a Event,
         body: &'a [u8],
         before: Option<Stored>,
     },
-    /// It was moved out of a region at this time.
+    /// The code was moved out of a region at this time, and has this info.
     LeftRegion(u64, Info<'a>),
 }
 
 impl<'a> Origin<'a> {
-    /// `None` for code that keeps that of its other place.
+    /// The info of the code. `None` for code that moved and keeps the info that it had.
     pub fn info(&self) -> Option<Info<'a>> {
         match *self {
             Origin::Registered(_, _, load) => Some(load.info()),
@@ -137,43 +141,43 @@ impl<'a> Origin<'a> {
 /// One opportunity to write.
 pub struct Round<'a> {
     pub registry: &'a mut Registry,
-    /// Somebody waits for everything to be up to date.
+    /// A caller waits until everything is up to date.
     pub now: bool,
-    /// Time of the last record.
+    /// The time of the last record.
     pub time: u64,
-    /// Is told of a file before it replaces the one that is known.
+    /// A sink calls this with its new file before that file replaces the current one.
     pub announce: Announce<'a>,
 }
 
-/// Reads a group from the jitdump, if it has one.
+/// Reads a group from the jitdump. `None` if the jitdump does not have the group.
 pub type GroupOf<'a> = &'a mut dyn FnMut(Stored) -> Option<Vec<u8>>;
 
 pub type Announce<'a> = &'a dyn Fn(Sinks, FileState);
 
-/// In which way a sink ends.
+/// How a sink is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// The last session closes, and another one may continue the file.
+    /// The last session closes. A later session may continue the file.
     Stay,
-    /// The sink is disabled: everything that it holds is given back too.
+    /// The sink is disabled. It also releases everything that it holds.
     Leave,
-    /// The file, which is closed, is removed.
+    /// Removes the file, which is already closed.
     Remove,
-    /// A forked child lets go of its parent's file.
+    /// In a forked child: the child gives up its parent's file.
     LetGo,
 }
 
-/// What a spool has to know of a file.
+/// What the spool has to know of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub file: FileState,
-    /// It does not say what the registry says.
+    /// The contents of the file differ from the registry.
     pub is_stale: bool,
-    /// Others write to it too.
+    /// Other programs or libraries also write to the file.
     pub is_shared: bool,
 }
 
-/// Hands over live code: id, place, name and info. False if there is no memory for that.
+/// Calls `each` for all live code, with id, place, name and info. Returns false if there is no memory.
 pub fn each_live(
     registry: &Registry,
     group_of: GroupOf<'_>,
@@ -197,26 +201,28 @@ pub struct Kind {
     pub bit: Sinks,
     /// Its name in the variable `JITSYM`.
     pub word: &'static str,
-    /// What it wants to be laid down by registering threads, beside name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
+    /// What registering threads have to record for this sink, beside name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
+    /// `Sinks::MUST_WAIT`: calls wait until the sink has reported their code.
     pub wants: Sinks,
-    /// It has nothing to open or to write, and runs beside others or where nothing else is asked for.
+    /// The sink has nothing to open or to write. It runs only beside another sink, or if it is the only sink that was asked for.
     pub is_silent: bool,
-    /// It runs where nobody says which ones are to.
+    /// The sink runs if the program and its user select no sinks.
     pub is_default: bool,
-    /// It hears of code in regions too.
+    /// Code in regions is also reported to this sink.
     pub is_told_of_regions: bool,
-    /// None for those that the set has by itself: forks and recovery read from the jitdump, and the applier sends code to regions.
+    /// `None` for the sinks that are fields of `SinkSet`: forks and recovery read from the jitdump, and the applier sends code to
+    /// regions.
     pub make: Option<Make>,
 }
 
-/// A sink cannot write. Its file contains whole records, the other sinks continue, and this one tries again.
+/// Notes that a sink cannot write. Its file contains whole records, the other sinks continue, and this sink tries again.
 pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
     status.counters.write_errors.add(1);
     status.sink_is_behind(sink);
     status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
 }
 
-/// A failure with the file and what was tried, for `jitsym_last_error`.
+/// Describes a failure, with the file and the attempted operation, for `jitsym_last_error`.
 pub fn describe(what: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot {what} {}: {error}", path.display())
 }

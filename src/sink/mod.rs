@@ -1,4 +1,6 @@
-//! The sinks: where symbols go. Each is a folder with its file and the policy for it; byte layouts are in `format`.
+//! The sinks: the outputs for symbols. Each sink is a folder with its output and its policy.
+//!
+//! Byte layouts are in `format`.
 
 #[cfg(test)]
 pub mod counting;
@@ -21,7 +23,7 @@ pub use interface::{
 
 use crate::api::options::Sinks;
 
-/// All kinds, in the order in which they are opened.
+/// All kinds of sinks.
 pub static KINDS: &[&Kind] = &[
     &perf_map::KIND,
     &jitdump::KIND,
@@ -38,7 +40,7 @@ pub fn every() -> Sinks {
     KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Those that run where nobody says which ones are to.
+/// The sinks that run if the program and its user select none.
 pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
@@ -55,7 +57,7 @@ fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
     }
 }
 
-/// Whether calls wait for one of these sinks until it knows of what they say.
+/// Whether calls wait until one of these sinks has reported their code.
 pub fn any_must_wait(sinks: Sinks) -> bool {
     KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::MUST_WAIT))
 }

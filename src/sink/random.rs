@@ -12,7 +12,7 @@ impl Random {
     }
 }
 
-/// Names the seed if the test fails.
+/// Prints the seed if the test fails.
 pub struct Seed(pub u64);
 
 impl Seed {

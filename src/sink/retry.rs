@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// When to try again what has failed: after a tenth of a second, and later and later up to ten seconds.
+/// The time of the next attempt: a tenth of a second after the first failure, then twice as long after each failure, at most ten
+/// seconds.
 #[derive(Debug)]
 pub struct Retry {
     wait: Duration,
@@ -13,13 +14,13 @@ impl Retry {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(10);
 
-    /// Something has failed for the first time, or another time.
+    /// The time of the next attempt after a failure. `before`: the one that has just failed, if this was not the first.
     pub fn after(before: Option<&Retry>) -> Retry {
         let wait = before.map_or(Retry::FIRST, |before| (before.wait * 2).min(Retry::LONGEST));
         Retry { wait, at: Instant::now() + wait }
     }
 
-    /// The first attempt may be made at once.
+    /// The first attempt is due at once.
     pub fn at_once() -> Retry {
         Retry { wait: Retry::FIRST / 2, at: Instant::now() }
     }
@@ -28,7 +29,7 @@ impl Retry {
         Instant::now() >= self.at
     }
 
-    /// How long there is to wait.
+    /// How long to wait until the next attempt.
     pub fn remaining(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }

@@ -1,4 +1,4 @@
-//! The sinks as the writer has them: opened by configuration, isolated from each other's failures.
+//! The sinks of the writer: opened as the configuration says. A failure of one sink does not affect the others.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,16 +27,16 @@ use crate::sys::file::Identity;
 /// All sinks of a process.
 pub struct SinkSet {
     status: Arc<Status>,
-    /// Forks and recovery read from it.
+    /// Forks and recovery read from the jitdump.
     dump: Jitdump,
-    /// The applier sends code to it.
+    /// The applier sends code to this sink.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
-    /// The files are removed in the end.
+    /// The configuration asks to remove the files at the end.
     remove_files: bool,
     /// Sinks that did not run when code was loaded.
     missed: Sinks,
-    /// Those that hear of code in regions too. Nobody reads these sinks' files, and calls may wait for them.
+    /// The sinks to which code in regions is also reported. No profiler reads files of these sinks. Calls may wait for them.
     told_of_regions: Sinks,
 }
 
@@ -65,12 +65,14 @@ impl SinkSet {
         }
     }
 
-    /// Opens the sinks that the configuration asks for. One that fails is reported, and the others run.
+    /// Opens the sinks that the configuration asks for, and returns those that run. The failure of a sink is reported, and the
+    /// others run.
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Not when it is enabled late: calls that have begun before know nothing of it.
+        // Calls tell the unwinder themselves only if the sink runs from the start: when it is enabled late, a call may have begun
+        // before and would not tell it.
         if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -78,14 +80,14 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run, and returns those. They run when they are announced.
+    /// Opens sinks that do not run yet. Returns those that could be opened. They run once `announce` is called for them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for is_silent in [false, true] {
             for (kind, sink) in self.each().filter(|(kind, _)| kind.is_silent == is_silent && sinks.has(kind.bit)) {
-                // If everything else fails, a silent one is not what was asked for.
+                // If all other sinks have failed, a silent sink is not started: alone it is not what was asked for.
                 if is_silent && started == Sinks::NONE && sinks != kind.bit {
                     continue;
                 }
@@ -98,7 +100,7 @@ impl SinkSet {
         started
     }
 
-    /// Of the sinks that were asked for, those that have been opened run from now on.
+    /// Of the sinks that were asked for, those in `started` run from now on.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
@@ -106,17 +108,17 @@ impl SinkSet {
         self.missed = missed.without(started);
         for (kind, sink) in self.each().filter(|(kind, _)| started.has(kind.bit)) {
             if missed.has(kind.bit) {
-                // It may have the file that it had.
+                // The sink may continue its old file, which lacks the code that was loaded while the sink did not run.
                 sink.changed();
             }
             if !sink.is_ok() {
-                // From the last session.
+                // The sink failed in an earlier session, and has not recovered.
                 status.sink_is_behind(kind.bit);
             }
         }
     }
 
-    /// Closes sinks whose files are up to date, and which stay. `live`: code goes on living.
+    /// Closes sinks whose files are up to date. The files stay. `live`: the registry, if code continues to live.
     pub fn stop(&mut self, sinks: Sinks, live: Option<&mut Registry>) {
         let keep = self.remember();
         if let Some(registry) = live {
@@ -130,7 +132,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // A file may be removed by a thread of the host, which must not wait for one that writes.
+            // A call of the host may wait for `Close::Remove`. So `Close::Remove` must not wait at the gate for a thread that
+            // writes.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -149,8 +152,9 @@ impl SinkSet {
         self.status.sinks().has(Sinks::MAP)
     }
 
-    /// Whether what live code has before its LOAD is kept in memory: because no jitdump has it, and one may be started later, or
-    /// the memory of the code may become a region.
+    /// Whether the records of live code that precede its LOAD are kept in memory. They are kept if no jitdump has them and they
+    /// may be of use: live code is remembered for sinks that are started later, or a sink for regions, debuggers, the unwinder or
+    /// valgrind runs.
     pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
         let are_of_use = self.remember()
@@ -158,7 +162,7 @@ impl SinkSet {
         are_of_use && !sinks.has(Sinks::JITDUMP)
     }
 
-    /// Takes over the files of a dead process. They are not made: they have the modes that they have.
+    /// Takes over the files of a dead process. No file is created, and the files keep their modes.
     pub fn adopt(&mut self, files: &Files, state: &Progress, next_map: Identity, may_be_locked: bool) -> Adopted {
         let mut running = Sinks::NONE;
         let mut adopted = Adopted::default();
@@ -191,13 +195,13 @@ impl SinkSet {
         adopted
     }
 
-    /// Says where the files are.
+    /// Publishes the paths of the files.
     pub fn announce_paths(&self) {
         let path_of = |kind: &&Kind| Some((kind.bit, self.of(kind.bit)?.path()?.to_owned()));
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
     }
 
-    /// What a spool has to say of the files.
+    /// What the spool notes of the files.
     pub fn files(&self, config: &Config) -> Files {
         let path = |bit| {
             let path = self.of(bit).and_then(|sink| sink.path());
@@ -211,18 +215,19 @@ impl SinkSet {
         }
     }
 
-    /// How far a file is written, while its sink runs.
+    /// How far a file is written. `None` if its sink does not run.
     pub fn saved(&self, bit: Sinks) -> Option<Saved> {
         self.of(bit).filter(|_| self.status.sinks().has(bit)).and_then(|sink| sink.saved())
     }
 
-    /// In a forked child: lets go of the parent's files, and hands over the jitdump, which groups are read from.
+    /// In a forked child: closes the parent's files. Returns the contents of the parent's jitdump, from which groups are still
+    /// read.
     pub fn let_go(&mut self) -> Option<Contents> {
         self.others.iter_mut().for_each(|(_, sink)| drop(sink.close(Close::LetGo)));
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// In a forked child: takes over what the parent's sinks have let go of. `registry`: the parent's.
+    /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         let in_regions = &self.region.registry;
         unwinder::end_inherited(|id| registry.is_live(id) || in_regions.is_live(id));
@@ -239,15 +244,15 @@ impl SinkSet {
         self.status.sinks().has(Sinks::JITDUMP).then_some(&mut self.dump)
     }
 
-    /// Whether there is something to write that has to wait a little.
+    /// Whether a sink holds something that it will write a little later.
     pub fn have_work(&mut self) -> bool {
         let running = self.status.sinks().with(Sinks::REGION);
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
-    /// How long it is until something that has failed is to be tried again.
+    /// How long to wait until a sink tries again what has failed.
     pub fn again_in(&self) -> Option<Duration> {
-        // Files of regions are seen to whether their sink runs or not.
+        // Files of regions are maintained even if their sink does not run.
         let running = self.status.sinks().with(Sinks::REGION);
         KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
@@ -290,7 +295,7 @@ impl SinkSet {
         }
     }
 
-    /// Code has ended that may have been in a region.
+    /// Code has ended, and may have been in a region.
     #[inline]
     pub fn gone_in_region(&mut self, id: u64) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -299,11 +304,11 @@ impl SinkSet {
         }
     }
 
-    /// Tells sinks that have just started of the code that lives. False if there is no memory for that.
+    /// Reports all live code to sinks that have just started. Returns false if there is no memory.
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // Before the jitdump, which in a forked child writes the groups of its parent's anew.
+        // The jitdump follows last: in a forked child it writes the groups of its parent anew.
         for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);
@@ -324,31 +329,31 @@ impl SinkSet {
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
-    /// Code goes on in a region.
+    /// Code moves into a region.
     pub fn leaves(&mut self, id: u64) {
         self.status.counters.told.add(1);
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.leaves(id));
     }
 
-    /// The registry has changed in ways that were not announced.
+    /// The registry has changed, and no other method has reported these changes.
     pub fn changed(&mut self) {
         self.each().for_each(|(_, sink)| sink.changed());
     }
 
-    /// All code has ended, and none that is known lives again.
+    /// All code has ended, and no code that the sinks know begins to live again.
     pub fn forget(&mut self) {
         self.dump.forget();
         self.changed();
     }
 
-    /// Gives room ahead of files back, at the end of the process.
+    /// Gives back the disk space that was reserved after the end of files. For the end of the process.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), "write", &error);
         }
     }
 
-    /// Has all sinks write what they have collected. Slow work waits until it is due, unless it is wanted `now`.
+    /// Makes all sinks write what they have collected. Slow work is done when it is due, or at once if the round says `now`.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         // The jitdump first: on a full disk the map needs less room.
@@ -359,7 +364,7 @@ impl SinkSet {
         }
     }
 
-    /// Has those sinks know what they were told that calls wait for.
+    /// Runs only the sinks that calls wait for: they report their new code to the unwinder, to debuggers and to valgrind.
     pub fn tell(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         for (kind, sink) in self.running(self.told_of_regions) {
@@ -367,13 +372,16 @@ impl SinkSet {
         }
     }
 
-    /// Why one of them does not know everything.
+    /// The error of calls that wait, if a sink that they wait for could not report all code.
     pub fn not_told(&self) -> Option<Error> {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
 
-    /// Sets right what is wrong with files, if that is due or wanted now. To be called before what was written is noted in the spool:
-    /// it may wait in memory alone until then. Returns whether anything was done.
+    /// Repairs the files of all running sinks, where a repair is due or this round asks for it. Returns whether any repair was
+    /// due.
+    ///
+    /// Call this before the spool notes what was written: until this call, groups that could not be written may exist in memory
+    /// only.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let status = self.status.clone();
         let mut was_due = false;
@@ -388,25 +396,25 @@ impl SinkSet {
         was_due
     }
 
-    /// Closes the files, which stay unless they are to be removed.
+    /// Closes the files. Removes them if the configuration asks for that.
     pub fn close(&mut self) {
         self.close_each(Sinks::ANY, Close::Stay);
         self.remove_files();
     }
 
-    /// Removes the files, which are closed, if that is asked for.
+    /// Removes the files if the configuration asks for that. They must be closed.
     pub fn remove_files(&mut self) {
         if self.remove_files {
             self.close_each(Sinks::ANY, Close::Remove);
         }
     }
 
-    /// Whether files are removed in the end.
+    /// Whether the files are removed at the end.
     pub fn are_files_removed(&self) -> bool {
         self.remove_files
     }
 
-    /// Closes the files at the end of the process, if they are to be removed.
+    /// At the end of the process: closes and removes the files, if the configuration asks for that.
     pub fn close_to_remove(&mut self) {
         if self.remove_files {
             self.close();
@@ -423,20 +431,21 @@ fn write_one(status: &Status, kind: &Kind, sink: &mut dyn Sink, round: &mut Roun
     }
 }
 
-/// What came of taking over the files of a dead process.
+/// The result of taking over the files of a dead process.
 #[derive(Default)]
 pub struct Adopted {
     /// The text of the map.
     pub map: Vec<u8>,
-    /// Which file could not be taken over, and why.
+    /// Which files could not be taken over, and why.
     pub problems: Vec<String>,
-    /// One of them may be there another time.
+    /// A file that could not be taken over may be available later.
     pub worth_another_try: bool,
 }
 
 impl Adopted {
     fn refused(&mut self, path: &Path, error: &io::Error) {
-        // The file is gone permanently or is another file, but not if its directory is missing or no descriptor is left.
+        // The file was removed or replaced, and another attempt is useless. If its directory is missing or no descriptor is left,
+        // the file may still be available later.
         let is_gone = match error.kind() {
             io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
             kind => matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
@@ -446,8 +455,8 @@ impl Adopted {
     }
 }
 
-/// Whether a path can be that of a file of a process: where its directory lies, and by which links it is found, is for its host to
-/// choose, and its name is not.
+/// Checks that a path is absolute and that its name is one that a process gives to its file. The directory and the links that
+/// lead to it are not checked, because the host chooses them.
 fn check_name(path: &Path, is_own: impl Fn((u32, FileKind)) -> bool) -> io::Result<()> {
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.rsplit(|&byte| byte == b'/').next().unwrap_or_default();

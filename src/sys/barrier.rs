@@ -1,12 +1,12 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
-//! With it the registering threads need no fence between publishing a record and looking whether the writer sleeps or the session
-//! closes. The writer, which does so rarely, pays for both sides.
+//! With this barrier, registering threads need no fence between publishing a record and checking whether the writer sleeps or the
+//! session closes. The writer needs the barrier rarely, and pays for both sides.
 //!
-//! A sandbox may forbid the call later, or memory for it may run out. Then threads make fences from that moment on, and the
-//! writer waits until what they did without one is over. Nothing else makes all threads pass a barrier. The change of a mapping
-//! interrupts no other processor on aarch64, nor on newer x86-64 (INVLPGB). A tour of all processors (sched_setaffinity) waits
-//! for real-time threads without end, and leaves out processors that are not allowed.
+//! The system call may fail later, because a sandbox forbids it or memory runs out. From then on threads make fences, and the
+//! writer waits until stores without a fence have reached memory. Nothing else makes all threads pass a barrier. Changing a
+//! mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Visiting each processor
+//! (sched_setaffinity) waits for real-time threads without limit, and leaves out processors that are not allowed.
 
 use std::sync::atomic::AtomicBool;
 
@@ -15,32 +15,34 @@ use rustix::thread::{membarrier, MembarrierCommand as Command};
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
-/// How long a store is waited for that may not have reached memory yet, in microseconds: thousands of cache misses. A thread that does not
-/// run has passed a barrier in the kernel when it was stopped.
+/// How long to wait until stores have reached memory, in microseconds: the time of thousands of cache misses. Threads that do not
+/// run need no wait, because they passed a barrier in the kernel when they were stopped.
 const STORE_TIMEOUT: u64 = 10_000;
 
-/// In a separate cache line: every registration looks at it.
+/// In a separate cache line, because every registration reads the flag.
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// The kernel makes such barriers for this process. Not loom's: it is looked at in no model, where there are none.
+/// The kernel makes such barriers for this process. The type is std's and not loom's, because the flag is always false under
+/// loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
-/// Asks the kernel to keep such barriers ready for this process.
+/// Registers this process for such barriers with the kernel.
 ///
-/// loom does not know them. The fences on both sides that take their place there guarantee the same of the two accesses
-/// on either side: that at least one of the threads sees what the other has announced.
+/// loom does not know them, so there both sides make fences. Fences give the same guarantee: at least one of two threads sees
+/// what the other has announced.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether threads may leave the fence on their side to `all_threads`. To be asked each time, where the fence is to be.
+/// Whether a thread may omit the fence on its side, because `all_threads` makes it. To be asked each time, at the place of the
+/// fence.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
-/// Returns once every running thread of the process has passed a full memory barrier, unless they make their own.
+/// Returns once every running thread of the process has passed a full memory barrier, unless threads make their own fences.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {
@@ -57,10 +59,10 @@ mod tests {
 
     use super::*;
 
-    /// Forbids the calling thread a system call.
+    /// Makes a system call fail with EPERM on the calling thread.
     fn forbid(number: libc::c_long) {
         let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        // The number of the call is the first word of what the filter looks at.
+        // The filter's data begins with the number of the system call.
         let mut filter = [
             code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
@@ -80,14 +82,14 @@ mod tests {
             match turn {
                 _ if reached() => return,
                 0..1000 => std::hint::spin_loop(),
-                // The other thread may want this processor.
+                // The other thread may be waiting for this processor.
                 _ => std::thread::yield_now(),
             }
         }
     }
 
-    /// Two threads announce, and then look for the other's announcement. At least one of them sees it, before and after the
-    /// kernel's barrier is forbidden.
+    /// Two threads announce something, and then look for the other's announcement. At least one of them sees it, before and after
+    /// the kernel's barrier is forbidden.
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {
@@ -101,7 +103,7 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     wait_until(|| begun.0.load(Ordering::Acquire) >= round);
-                    // The stores before it in the store queue take long.
+                    // Slow stores, which are ahead of the announcement in the store queue.
                     for far in 0..8 {
                         FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
                     }

@@ -12,9 +12,9 @@ pub const NEVER: u64 = u64::MAX;
 /// Where time stamps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// `CLOCK_MONOTONIC` of the host in nanoseconds, for `perf record -k 1`.
+    /// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, for `perf record -k 1`.
     Monotonic,
-    /// The raw time stamp counter, for recordings that carry its conversion (`perf record -e intel_pt//`).
+    /// The raw time stamp counter, for recordings that contain the conversion to nanoseconds (`perf record -e intel_pt//`).
     Arch,
 }
 
@@ -32,24 +32,26 @@ impl Clock {
     }
 }
 
-/// `CLOCK_MONOTONIC` of the host in nanoseconds: perf's samples carry that, whatever time namespace the process is in.
+/// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, as in perf's samples, whatever time namespace the process is
+/// in.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
 }
 
-/// How far the process's `CLOCK_MONOTONIC` is ahead of the host's, as a number that wraps.
+/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of that of the initial time namespace, as a number that
+/// wraps.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Finds out how far the process's clock is ahead of the host's. To be called before the first stamp, in a forked child, and when
-/// stamps begin again: a process with a single thread may have gone to another time namespace meanwhile.
+/// Finds out how far the process's clock is ahead. To be called before the first time stamp, in a forked child, and when stamping
+/// begins again: a process with a single thread may have changed its time namespace meanwhile.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
     }
 }
 
-/// By how many nanoseconds clocks are ahead of the host's (time_namespaces(7)).
+/// By how many nanoseconds the clocks of a time namespace are ahead of those of the initial one (time_namespaces(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeNamespace {
     pub monotonic: i64,
@@ -57,20 +59,20 @@ pub struct TimeNamespace {
 }
 
 impl TimeNamespace {
-    /// `None` if that is not to be known.
+    /// `None` if the offsets cannot be found out.
     pub fn of_this_thread() -> Option<TimeNamespace> {
-        /// The number of the host's own (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
+        /// The inode number of the initial time namespace (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
         const HOST: u64 = 0xefff_fffa;
         let number = |link: &str| fs::metadata(format!("/proc/thread-self/ns/{link}")).map(|data| data.ino()).ok();
         let own = number("time")?;
         if own == HOST {
             return Some(TimeNamespace::default());
         }
-        // What there is to be read is said of the children's.
+        // `timens_offsets` has the offsets of the namespace for children, which may be another one.
         if number("time_for_children")? != own {
             return None;
         }
-        // Not of `self`: the first thread may have ended.
+        // Not of `self`, which is of no use once the process's first thread has ended.
         let link = fs::read_link("/proc/thread-self").ok()?;
         let (_, thread) = link.to_str()?.split_once("/task/")?;
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)
@@ -87,18 +89,18 @@ impl TimeNamespace {
     }
 }
 
-/// Time since the host's boot, with that in which the machine slept.
+/// Nanoseconds since the machine booted, including the time in which the machine slept.
 pub fn boottime_ns() -> u64 {
     let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime;
     read_ns(libc::CLOCK_BOOTTIME).wrapping_sub(ahead as u64)
 }
 
-/// How many nanoseconds the kernel calls a clock tick.
+/// The length of the kernel's clock tick, in nanoseconds.
 pub fn tick_ns() -> i64 {
     1_000_000_000 / (clock_ticks_per_second() as i64).max(1)
 }
 
-/// What this clock shows, in nanoseconds.
+/// The time of a clock, in nanoseconds.
 pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to.
@@ -106,11 +108,11 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time stamp counter, read after everything that comes before it in the program.
+/// The time stamp counter, read after all earlier instructions have completed.
 ///
-/// The order of stamps has to be the order of events. Alone, `rdtsc` was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four misses in a row, Zen 5). A thread that learns of a record of another one could then stamp its own as
-/// the earlier. With the fence it waits for the loads. Measured, minimum and median of batches: `rdtsc` 10.2 and 10.3 ns,
+/// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding loads
+/// had completed (four misses in a row, Zen 5). A thread that has seen another thread's record could then stamp its own with an
+/// earlier time. The fence makes `rdtsc` wait for the loads. Measured, minimum and median of batches: `rdtsc` 10.2 and 10.3 ns,
 /// `lfence; rdtsc` 17.1 and 17.3, `rdtscp`, which waits too, 19.6 and 19.8, `clock_gettime` 24.3 and 24.6.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -122,7 +124,7 @@ pub fn arch_ticks() -> u64 {
     }
 }
 
-/// As `arch_ticks`, but in no order to what comes before.
+/// As `arch_ticks`, but without waiting for earlier instructions.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn unordered_ticks() -> u64 {

@@ -1,7 +1,7 @@
 //! Memory that code runs in: mappings of a file at chosen addresses.
 //!
-//! Each mapping here takes the place of another one at its address, or lies in space that was set aside for it. Nothing is
-//! unmapped by being dropped: code may run there as long as the process lives.
+//! Each mapping here replaces another one at its address, or lies in address space that was set aside. Nothing is unmapped by a
+//! `Drop`, because code may run there until the process ends.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use super::mapping::{checked, done, page_size, OwnedMapping, PRIVATE};
 
 pub const READ_EXEC: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
-/// How a mapping of a file is shared.
+/// Whether writes to a mapping change its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Writes go to the file, and show in every other mapping of it.
@@ -25,10 +25,10 @@ pub enum Sharing {
     Private,
 }
 
-/// Maps part of a file in the place of whatever lies at `[addr, addr + len)`.
+/// Maps part of a file at `[addr, addr + len)`, and replaces whatever is mapped there.
 ///
 /// # Safety
-/// The range is the caller's to replace, with what the file has there.
+/// The caller owns the range, and may replace its content.
 pub unsafe fn map_over(
     addr: u64,
     len: u64,
@@ -37,63 +37,63 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // The kernel accounts for private memory from when it is first writable, page for page. Pages that differ in that would never
-    // be one mapping again.
+    // Without `MAP_NORESERVE`, the kernel accounts for private pages once they are writable, and never merges mappings that
+    // differ in this.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
     unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }
 }
 
-/// Sets address space aside, anywhere.
+/// Sets address space aside, anywhere. Returns its address.
 pub fn reserve(len: u64) -> io::Result<u64> {
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mapping = OwnedMapping::unlocked(len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, None)?;
     Ok(mapping.leak().as_ptr() as u64)
 }
 
-/// Makes a range address space in which nothing is.
+/// Replaces whatever is mapped in a range by address space without access.
 ///
 /// # Safety
-/// Nobody uses what lies there.
+/// Nobody uses the memory in the range.
 pub unsafe fn reserve_over(addr: u64, len: u64) -> io::Result<()> {
     // SAFETY: the caller's promise.
     unsafe { map(addr, len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, -1, 0) }
 }
 
-/// Private memory, writable, anywhere.
+/// Maps private writable memory, anywhere. Returns its address.
 pub fn anonymous(len: u64) -> io::Result<u64> {
     Ok(OwnedMapping::new(len as usize, READ_WRITE, PRIVATE, None)?.leak().as_ptr() as u64)
 }
 
-/// Moves one mapping in the place of whatever lies at `to`, in one step that running threads do not notice.
+/// Moves a mapping to `to`, and replaces whatever is mapped there. Other threads never find `to` unmapped.
 ///
 /// # Safety
-/// Both ranges are the caller's, and what lies at `to` is to go.
+/// The caller owns both ranges, and nobody needs the old content of the range at `to`.
 pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     let (len, flags) = (len as usize, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
     // SAFETY: the caller's promise.
     checked(unsafe { libc::mremap(from as *mut _, len, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
-/// Changes what may be done with memory.
+/// Changes the protection of memory.
 ///
 /// # Safety
-/// Nobody does what is no longer allowed.
+/// Nobody accesses the memory in a way that is no longer allowed.
 pub unsafe fn protect(addr: u64, len: u64, protection: i32) -> io::Result<()> {
     // SAFETY: the caller's promise.
     done(unsafe { libc::mprotect(addr as *mut _, len as usize, protection) })
 }
 
 /// # Safety
-/// Nobody uses what lies there.
+/// Nobody uses the memory in the range.
 pub unsafe fn unmap(addr: u64, len: u64) {
     // SAFETY: the caller's promise.
     unsafe { libc::munmap(addr as *mut _, len as usize) };
 }
 
 /// # Safety
-/// The range is the caller's to replace.
+/// The caller owns the range, and may replace its content.
 unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offset: u64) -> io::Result<()> {
     let (at, flags) = (addr as *mut libc::c_void, flags | libc::MAP_FIXED);
     let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -101,23 +101,23 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// A file that has no name, for memory that is mapped twice.
+/// A file in memory without a path, so that the memory can be mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    // By number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // Called by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
     // SAFETY: the name ends with a NUL.
     let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
     let descriptor = RawFd::try_from(created).ok().filter(|descriptor| *descriptor >= 0);
-    // SAFETY: it was just made, and nobody else has it.
+    // SAFETY: the descriptor was just made, and nobody else has it.
     descriptor
         .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
-/// Has the file system provide room for part of a file, so that touching a mapping of it never fails for want of that.
+/// Has the file system provide room for part of a file, so that touching a mapping of it never fails for lack of room.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
 }
 
-/// Gives the room of part of a file back; it reads zero then.
+/// Frees the room of part of a file. That part reads as zero then.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
 }
@@ -126,9 +126,9 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
     Ok(retry_on_intr(|| fallocate(file, how, offset, len))?)
 }
 
-/// The next part of a range of a file that is no hole.
+/// The first part of a range of a file that is not a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    // Nobody writes where the descriptor stands.
+    // Nobody writes at the file position, which this moves.
     match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) if start < range.end => Ok(Some(start..seek(file, SeekFrom::Hole(start))?.min(range.end))),
         Ok(_) | Err(Errno::NXIO) => Ok(None),
@@ -136,12 +136,12 @@ pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>>
     }
 }
 
-/// Writes memory to a file. Where there is none that is an error, and no signal.
+/// Writes memory to a file. Memory that cannot be read is an error and not a signal.
 pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < len {
         let (from, to) = ((addr + done) as *const libc::c_void, (offset + done) as libc::off_t);
-        // SAFETY: pwrite takes a descriptor, which is open, and looks itself at whether it can read there.
+        // SAFETY: the descriptor is open, and the kernel checks itself whether it can read the memory.
         let written = unsafe { libc::pwrite(file.as_raw_fd(), from, (len - done) as usize, to) };
         match u64::try_from(written) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -157,19 +157,19 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Writes parts of memory, which are in order, to a file in which each has an offset that is its address and `beyond`. Where something
-/// cannot be read that and what follows is left out.
+/// Writes parts of memory, which must be in order, to a file, each at the offset `address + beyond` (the sum wraps). One write
+/// call takes many parts. Where memory cannot be read, the call leaves out the rest of its parts.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
-    /// A longer gap between two parts is a hole in the file.
+    /// The longest gap between two parts that is filled with zeros. A longer gap is a hole in the file.
     const GAP: usize = 4096;
-    /// The kernel takes 1024.
+    /// From this many vectors on another write call begins. The kernel takes 1024.
     const MOST: usize = 512;
     let mut vectors: Vec<libc::iovec> = Vec::new();
     let (mut start, mut end) = (0, 0);
     let write = |vectors: &mut Vec<libc::iovec>, start: u64| {
         let at = start.wrapping_add(beyond) as libc::off_t;
-        // SAFETY: the descriptor is open, and the kernel looks itself at whether it can read there.
+        // SAFETY: the descriptor is open, and the kernel checks itself whether it can read the memory.
         let written = unsafe { libc::pwritev(file.as_raw_fd(), vectors.as_ptr(), vectors.len() as libc::c_int, at) };
         vectors.clear();
         if written < 0 {
@@ -200,47 +200,47 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Gives up what was written to private memory: it shows its file again, or zero if it has none.
+/// Discards what was written to private memory. The memory shows the content of its file again, or zero without a file.
 ///
 /// # Safety
-/// Nobody uses what lies there.
+/// Nobody uses the memory in the range.
 pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
     // SAFETY: the caller's promise.
     done(unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) })
 }
 
-/// Asks for huge pages, where the kernel has them for such memory. That is advice: without them nothing is wrong.
+/// Asks for huge pages. The memory works without them too.
 pub fn advise_huge(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_HUGEPAGE);
 }
 
-/// Asks that nothing be read ahead of what is touched.
+/// Asks the kernel to read no page ahead of those that are touched.
 pub fn advise_random(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_RANDOM);
 }
 
-/// Takes that back.
+/// Takes the advice of `advise_random` back.
 pub fn advise_normal(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_NORMAL);
 }
 
 fn advise(addr: u64, len: u64, advice: i32) {
-    // SAFETY: no advice of these changes contents, wherever it points.
+    // SAFETY: none of this advice changes the content of memory, at any address.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
 }
 
-/// Where the heap ends that `brk` makes longer.
+/// The end of the heap that `brk` extends.
 pub fn heap_end() -> u64 {
-    // SAFETY: it only answers.
+    // SAFETY: an increment of 0 only asks.
     unsafe { libc::sbrk(0) as u64 }
 }
 
-/// `len` in whole pages.
+/// `len` in bytes, rounded up to whole pages. `None` if that is too large.
 pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has memory locked, which a mapping of a file would not be.
+/// Whether the process has locked memory (mlock(2)). A mapping of a file in its place would not be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

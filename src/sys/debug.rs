@@ -1,4 +1,4 @@
-//! What the library says where its user asks for it: lines on the standard error output, or at the end of a file (`JITSYM_DEBUG`).
+//! Debug messages, for users who ask for them by `JITSYM_DEBUG`: lines on the standard error output, or at the end of a file.
 
 use std::ffi::{c_char, CStr, OsStr};
 use std::fmt::{self, Write as _};
@@ -16,26 +16,25 @@ use once_cell::race::OnceBox;
 
 use super::{host_fds, thread};
 
-/// Longer lines are cut.
+/// The most bytes in a line. Longer lines are cut.
 const LINE_MAX: usize = 1024;
 
-/// What may wait: as much as a pipe takes in one piece.
+/// The most bytes of lines that wait: as much as a pipe takes in one piece.
 const WAITING_MAX: usize = 4 * LINE_MAX;
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// On, and the host's calls are checked.
+/// Messages are on, and the host's calls are checked.
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// The file, if it is not the standard error output.
+/// The file for the lines, if they do not go to the standard error output.
 static FILE: OnceBox<PathBuf> = OnceBox::new();
-/// Lines that wait for a thread of the host. Locked for moments only.
+/// Lines that wait until a thread of the host can write them. The lock is held only briefly.
 static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
-/// Whether somebody wants to hear anything. The environment is asked once: a program that runs with more rights than its caller has
-/// none.
+/// Whether the user wants messages. Reads the environment once; a program that runs with more rights than its caller has none.
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
@@ -43,14 +42,14 @@ pub fn is_on() -> bool {
     }
 }
 
-/// Whether the host's calls are to be checked as well. Known once somebody has asked whether it is on.
+/// Whether the user wants the host's calls to be checked as well. False until `is_on` has been called.
 #[inline]
 pub fn checks() -> bool {
     STATE.load(Ordering::Relaxed) == CHECKS
 }
 
 extern "C" {
-    /// None for a program that runs with more rights than its caller.
+    /// NULL in a program that runs with more rights than its caller.
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
@@ -82,20 +81,20 @@ fn look() -> bool {
     is_on
 }
 
-/// Says a line, if anybody wants to hear it. Allocates nothing, and leaves `errno` as it is.
+/// Writes a line, if the user wants messages. Allocates nothing, and leaves `errno` as it is.
 pub fn say(text: fmt::Arguments<'_>) {
     if !is_on() {
         return;
     }
     let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
-    // One that is too long is cut.
+    // A text that is too long is cut.
     let _ = write!(line, "jitsym {}: {text}", std::process::id());
     line.bytes[line.len] = b'\n';
     let bytes = &line.bytes[..=line.len];
     // SAFETY: the C library's own variable of this thread, here and below.
     let errno = unsafe { *libc::__errno_location() };
     thread::quietly_writing(|| match FILE.get() {
-        // Opened for each line: the host may close all descriptors.
+        // Opened for each line, because the host may close all descriptors.
         Some(path) => append(path, bytes),
         None => write_where_the_host_does(bytes),
     });
@@ -103,16 +102,16 @@ pub fn say(text: fmt::Arguments<'_>) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// A failure has nobody to be told, here and below.
+/// Failures cannot be reported anywhere, here and below.
 fn append(path: &Path, bytes: &[u8]) {
     let mut options = OpenOptions::new();
-    // A FIFO without a reader is no reason to wait.
+    // With O_NONBLOCK, this does not wait for the reader of a FIFO.
     options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
 }
 
-/// In the host's descriptor table, where the standard error output is. If none of its threads can do it for the calling thread, the
-/// line waits for the next one that comes by.
+/// Writes a line in the host's descriptor table, which has the standard error output. If no thread can do this there, the line
+/// waits until a thread of the host calls `write_waiting`.
 fn write_where_the_host_does(bytes: &[u8]) {
     let write = || {
         write_waiting();
@@ -124,9 +123,9 @@ fn write_where_the_host_does(bytes: &[u8]) {
     }
 }
 
-/// Writes the lines that wait for a thread of the host, if any do.
+/// Writes the lines that wait. To be called on a thread of the host.
 pub fn write_waiting() {
-    // A signal handler may have interrupted whoever has them.
+    // No wait for the lock: this may be a signal handler that has interrupted its holder.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -134,32 +133,32 @@ pub fn write_waiting() {
     }
 }
 
-/// In one piece, because other threads and processes write there too.
+/// Writes in one piece, because other threads and processes write there too.
 fn write_out(bytes: &[u8]) {
     if has_room(libc::STDERR_FILENO) {
-        // SAFETY: the number is not closed here, and what it stands for is the host's business.
+        // SAFETY: the descriptor is not closed here, and the host decides which file it is.
         let mut stderr = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) });
         let _ = stderr.write_all(bytes);
     }
 }
 
-/// Whether a line can be written without waiting for long: a pipe has room for one then. Else the line is left out, because the host
-/// may wait for the calling thread.
+/// Whether a line can be written without a long wait: a pipe has room for one then. Otherwise the line is dropped, because the
+/// host may wait for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one structure.
+    // SAFETY: a pointer to one structure.
     unsafe { libc::poll(&raw mut asked, 1, LONGEST_WAIT_MS) == 1 }
 }
 
-/// Lines that nobody could write.
+/// Lines that no thread could write yet.
 struct Lines {
     bytes: [u8; WAITING_MAX],
     len: usize,
 }
 
 impl Lines {
-    /// A line for which there is no room is left out.
+    /// Adds a line. Drops it if there is no room.
     fn add(&mut self, line: &[u8]) {
         if let Some(room) = self.bytes.get_mut(self.len..self.len + line.len()) {
             room.copy_from_slice(line);
@@ -177,7 +176,7 @@ impl fmt::Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = LINE_MAX - 1 - self.len;
         for &byte in text.as_bytes().iter().take(room) {
-            // A line is one line, whatever paths and values have in them.
+            // Paths and values may contain newlines, which must not break the line.
             self.bytes[self.len] = if byte.is_ascii_control() { b'?' } else { byte };
             self.len += 1;
         }
@@ -197,7 +196,7 @@ mod tests {
         assert!(line.bytes.starts_with(b"a?b x"));
     }
 
-    /// Run by the next test, in a process where nobody else says anything.
+    /// The next test runs this in a process where nothing else writes messages.
     #[test]
     #[ignore = "is run by another one"]
     fn says_lines_where_nobody_writes_them() {
@@ -227,7 +226,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // As many as there is room for, each of them whole.
+        // The rest are whole lines, as many as there was room for.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

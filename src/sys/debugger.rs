@@ -1,9 +1,11 @@
-//! The interface by which debuggers learn of code that no file has. It is a list of objects in memory, and a function at which they
-//! set a breakpoint (gdb/jit.h, "JIT Compilation Interface" in gdb's manual; lldb reads the same).
+//! The interface by which debuggers learn of code that is in no file: a list of objects in memory, and a function to stop at.
 //!
-//! Debuggers find both by their names. Other libraries in the process may define them too (LLVM, a second copy of this one). Where
-//! the linker or the loader makes one of all, the list is shared. The protocol has no lock, so this library writes to no entry of
-//! others once it has put two entries into the list. All others go between these.
+//! Sources: gdb/jit.h, "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
+//!
+//! Debuggers find both by their names. Other libraries in the process may define the same names (LLVM, a second copy of this
+//! library). The list is shared if the linker or the loader binds all of them to one definition. The protocol has no lock. So
+//! this library first puts two entries into the list, and then all others between these two. After that it writes to no entry of
+//! another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -17,7 +19,7 @@ const NOTHING: u32 = 0;
 pub const REGISTER: u32 = 1;
 pub const UNREGISTER: u32 = 2;
 
-/// `struct jit_code_entry`, and what nobody else's has.
+/// `struct jit_code_entry`, and one more field.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -25,11 +27,11 @@ struct Entry {
     prev: AtomicPtr<Entry>,
     object: *const u8,
     size: u64,
-    /// The address by which this library knows its own entries.
+    /// The value of [`owner`], by which this library recognises its own entries.
     owner: u64,
 }
 
-/// What is behind an entry of this library, and behind no other: see [`Entry`].
+/// The value that follows the fields of `struct jit_code_entry` in this library's entries only.
 pub fn owner() -> u64 {
     &raw const ENDS as u64
 }
@@ -44,7 +46,7 @@ pub struct Descriptor {
     first: AtomicPtr<Entry>,
 }
 
-/// The C libraries export the two names; `scripts/seal.sh` makes those of the static one weak.
+/// The C libraries export both names. `scripts/seal.sh` makes them weak in the static library.
 #[cfg(feature = "reserve")]
 mod names {
     use super::*;
@@ -76,10 +78,10 @@ mod names {
         };
     }
 
-    /// Debuggers set a breakpoint here, in the place of the first instruction, which does nothing. One that finds the breakpoint of a
-    /// debugger that was killed takes it for a part of the program, and has the program go on after it.
+    /// Debuggers set a breakpoint on the first instruction, which does nothing. A debugger that finds the breakpoint of a killed
+    /// debugger takes it for a part of the program, and continues after it.
     ///
-    /// Others call it too, where the linker or the loader makes one of all.
+    /// Other libraries call this function too, where the linker or the loader binds the name to one definition for all.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -102,7 +104,7 @@ mod names {
     }
 }
 
-/// Other crates of the same program may define them (wasmtime does), so that these are weak from the start.
+/// Other crates of the same program may define the names too (wasmtime does), so these definitions are weak.
 #[cfg(not(feature = "reserve"))]
 mod names {
     use super::{Descriptor, Pair};
@@ -116,7 +118,7 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // In the place of this a debugger may leave a breakpoint: see the other function of this name.
+        // A debugger may leave a breakpoint here: see the other function of this name.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -141,7 +143,7 @@ mod names {
     }
 
     pub fn found() -> Pair {
-        // SAFETY: it is defined above or elsewhere, with the layout that debuggers expect.
+        // SAFETY: the descriptor is defined above or elsewhere, with the layout that debuggers expect.
         Pair { function: __jit_debug_register_code, descriptor: unsafe { &__jit_debug_descriptor } }
     }
 }
@@ -153,19 +155,19 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. The linker may bind one
-/// of the names to this object and leave the other to the loader, which takes another object's (`-Bsymbolic-functions`). Then it is
-/// this object's own pair.
+/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. But with
+/// `-Bsymbolic-functions` the linker may bind one name to this object, and the loader the other name to another object. Then this
+/// object's own pair is used.
 fn pair() -> Pair {
     unsafe extern "C" {
-        /// Other names of what `names` defines, which are always bound to this object.
+        /// Second names of the definitions in `names`, which are always bound to this object.
         static jitsym_own_descriptor: Descriptor;
         safe fn jitsym_own_register_code();
     }
-    // SAFETY: it is defined in `names`.
+    // SAFETY: the descriptor is defined in `names`.
     let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
-    // By its address, as the descriptor: the loader may bind a call by name later, and to another object. The compiler takes two names
-    // for two places, so it must not see what is compared.
+    // The function is called by its address, because the loader may bind a call by name later, and to another object. `black_box`
+    // is for the compiler, which assumes that two names have two addresses.
     let found = black_box(names::found());
     let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
     if is_own[0] == is_own[1] {
@@ -175,10 +177,10 @@ fn pair() -> Pair {
     }
 }
 
-/// Called when somebody has changed the list, and calls this library's function for that. NULL: nobody wants to know.
+/// Called when another library reports a change of the list by calling `__jit_debug_register_code`; may be NULL.
 static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// Has this function called then, on any thread.
+/// Sets the function that is called, on any thread, when another library reports a change of the list.
 pub fn listen(listener: fn()) {
     LISTENER.store(listener as *mut (), Ordering::Release);
 }
@@ -187,17 +189,17 @@ pub fn listen(listener: fn()) {
 extern "C" fn called() {
     let listener = LISTENER.load(Ordering::Acquire);
     if !listener.is_null() && !super::panic_guard::is_inside() {
-        // SAFETY: `listen` has put a function of this type there.
+        // SAFETY: `listen` has stored a function of this type.
         unsafe { std::mem::transmute::<*mut (), fn()>(listener)() };
     }
 }
 
-/// Where the descriptor is that this library uses.
+/// The address of the descriptor that this library uses.
 pub fn descriptor_addr() -> u64 {
     ptr::from_ref(pair().descriptor) as u64
 }
 
-/// The first of this library's entries in the list, and the entry after its last one.
+/// The addresses of this library's first entry in the list, and of the entry after its last one (0 if there is none).
 pub fn own_entries() -> Option<(u64, u64)> {
     let ends = ENDS.get()?;
     // SAFETY: the ends are never freed.
@@ -205,32 +207,33 @@ pub fn own_entries() -> Option<(u64, u64)> {
     Some((ends.first.as_ptr() as u64, after as u64))
 }
 
-/// Whether a debugger listens.
+/// Whether a debugger has set its breakpoint and traces the process.
 pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Whether nobody else has put anything into the list so far. Two that do so at the same moment can lose an entry of one.
+/// Whether the list is empty, or this library's entries are in it. If two libraries insert their first entries at the same
+/// moment, an entry of one of them can be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
-/// The debugger that meets the breakpoint if the function is called.
+/// The debugger that handles the breakpoint if the function is called.
 ///
-/// A debugger that was killed leaves its breakpoint in the process. That ends the process unless a debugger handles it, and other
-/// tracers, such as strace, do not. Nobody may have looked here since the first debugger came. So all that is known is who traces the
-/// process now. Where that is not known either, the function is not called.
+/// A killed debugger leaves its breakpoint in the process. Reaching it ends the process unless a debugger handles it, and other
+/// tracers, such as strace, do not. So the present tracer of the process is what counts. If that is unknown or no debugger, the
+/// function is not called.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether two objects may speak of one address for a moment. gdb takes either. lldb forgets where the section of the new object is
-/// when an old one goes whose section begins there (SectionLoadList::SetSectionUnloaded).
+/// Whether two objects may describe the same address for a moment. gdb accepts that. When lldb removes the old object, it forgets
+/// the new object's section if both sections begin at the same address (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
 
-/// Whether a breakpoint is in the place of the function's first instruction.
+/// Whether the function's first instruction is a breakpoint now.
 fn has_breakpoint() -> bool {
     let at = pair().function as *const ();
     // SAFETY: code can be read on Linux.
@@ -251,33 +254,33 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// The entries between which those of this library are.
+/// The two entries between which all other entries of this library are.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,
 }
 
-// SAFETY: they are never freed, and what changes in them is atomic.
+// SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Send for Ends {}
 // SAFETY: as above.
 unsafe impl Sync for Ends {}
 
-/// Once they are about to be put into the list. Who only looks at it needs no lock.
+/// Set just before the two entries are put into the list. Reading them takes no lock.
 static ENDS: OnceLock<Ends> = OnceLock::new();
-/// The thread that has this changes what lies between them.
+/// Held while the entries between the ends are changed.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// How many times a debugger was, or would have been, told of a change.
+/// How many changes were reported to a debugger, whether one listened or not.
 static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
 
 pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// A debugger's turn has come, or would have.
+/// A thread is in the function for the breakpoint, whether a debugger listens or not.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a debugger has stopped a thread to look at a change, and has not let it go on.
+/// Whether a debugger has stopped a thread to look at a change, and has not continued the thread yet.
 pub fn is_called() -> bool {
     IS_CALLED.load(Ordering::Relaxed) && has_breakpoint()
 }
@@ -285,16 +288,16 @@ pub fn is_called() -> bool {
 /// An object for the list.
 #[derive(Debug)]
 pub struct Listed {
-    /// It has neighbours while it is in the list.
+    /// Its `next` and `prev` are set while it is in the list.
     entry: NonNull<Entry>,
     image: Table<u8>,
 }
 
-// SAFETY: nobody else has the entry but who walks the list.
+// SAFETY: besides this value, only readers of the list have the address of the entry.
 unsafe impl Send for Listed {}
 
 impl Listed {
-    /// One that is not in the list yet. `None` without memory.
+    /// An object that is not in the list yet. `None` without memory.
     pub fn new(bytes: &[u8]) -> Option<Listed> {
         let mut image = Table::default();
         image.try_reserve(bytes.len()).ok()?;
@@ -308,11 +311,11 @@ impl Listed {
     }
 }
 
-/// Puts objects into the list, in the place of others that speak of the same code, and tells a debugger. One that stops the process
-/// in the middle finds the old ones, the new ones or both, if it can take both. `empty`: an object that says nothing. Returns whether the
-/// debugger has heard of a new one last.
+/// Replaces objects in the list by others that describe the same code, and reports this to a debugger. A debugger that stops the
+/// process in the middle finds the old objects, the new ones, or both if it accepts both. `empty`: an object that describes no
+/// code. Returns false if the last change that was reported is the removal of an object.
 ///
-/// Nothing happens if another thread is in here, which is so only in a child that was forked in the middle of it.
+/// Does nothing and returns false in a child that was forked while its parent changed the list.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
     let done = changing(|| {
         let ends = match ENDS.get() {
@@ -323,7 +326,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
         for puts_new in [is_new_first, !is_new_first] {
             if puts_new {
                 for listed in new.clone() {
-                    // SAFETY: both ends and what is between them belong to this library.
+                    // SAFETY: both ends and all entries between them belong to this library.
                     unsafe { link(ends.first, listed.entry, ends.first.as_ref().next.load(Ordering::Relaxed)) };
                     tell(REGISTER, listed.entry);
                 }
@@ -335,18 +338,18 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
     });
     for listed in old {
         match done {
-            // SAFETY: it came from a box, and nobody finds it any more.
+            // SAFETY: the entry came from a box, and is in no list any more.
             Some(_) => drop(unsafe { Box::from_raw(listed.entry.as_ptr()) }),
-            // It is in the list still.
+            // The entry is still in the list, so its image must stay.
             None => std::mem::forget(listed.image),
         }
     }
     done.unwrap_or_default()
 }
 
-/// Takes an entry out of the list, if it is there, and tells a debugger.
+/// Takes an entry out of the list, if it is there, and reports this to a debugger.
 fn unlink(listed: NonNull<Entry>) {
-    // SAFETY: it is between two entries of this library, or in no list.
+    // SAFETY: the entry is between two entries of this library, or in no list.
     let entry = unsafe { listed.as_ref() };
     let (next, prev) = (entry.next.load(Ordering::Relaxed), entry.prev.load(Ordering::Relaxed));
     if next.is_null() {
@@ -360,15 +363,16 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// Takes everything out that this library has in the list: in a forked child, what its parent had. That memory is lost.
+/// Takes all objects of the parent out of the list, in a forked child. Their memory is not freed. False if the parent was
+/// changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };
         loop {
-            // SAFETY: what is between the ends belongs to this library.
+            // SAFETY: all entries between the ends belong to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
             let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
-            // SAFETY: as above; the last of the ends follows at the latest.
+            // SAFETY: as above. The entry after this one is at the latest the last of the ends.
             unsafe {
                 let next = entry.as_ref().next.load(Ordering::Relaxed);
                 ends.first.as_ref().next.store(next, Ordering::Release);
@@ -389,15 +393,15 @@ fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     body()
 }
 
-/// Debuggers complain of entries without an object, so the ends have one too.
+/// Puts the ends at the head of the list. Debuggers complain of entries without an object, so the ends have the object `empty`.
 fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);
     let head = &pair().descriptor.first;
-    // SAFETY: nobody else has them yet.
+    // SAFETY: nobody else has the two new entries yet.
     let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
     last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
-    // Before anybody finds them in the list.
+    // Set before anybody can find the ends in the list.
     let ends = ENDS.get_or_init(|| Ends { first, last });
     let mut before = head.load(Ordering::Acquire);
     loop {
@@ -408,7 +412,7 @@ fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
         }
     }
     if let Some(before) = NonNull::new(before) {
-        // SAFETY: entries of others are there until they are taken out.
+        // SAFETY: an entry of another library exists until that library takes it out of the list.
         unsafe { before.as_ref() }.prev.store(last.as_ptr(), Ordering::Release);
     }
     tell(REGISTER, first);
@@ -428,7 +432,7 @@ fn new_entry(image: &[u8]) -> Option<NonNull<Entry>> {
 }
 
 /// # Safety
-/// All three belong to this library, and `before` is followed by `after`.
+/// All three entries belong to this library, and `after` follows `before` in the list.
 unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -439,7 +443,7 @@ unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry)
     }
 }
 
-/// Has a debugger look at an entry.
+/// Reports a change of the list to a debugger.
 fn tell(action: u32, entry: NonNull<Entry>) {
     let Pair { function, descriptor } = pair();
     TIMES_TOLD.fetch_add(1, Ordering::Relaxed);

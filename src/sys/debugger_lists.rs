@@ -1,5 +1,7 @@
-//! The lists of objects that libraries in this process have made for debuggers, read as debuggers read them. Others change them at any
-//! time, and free what is in them. So all is read through the kernel, which answers instead of faulting, and read again afterwards.
+//! Reads the lists of objects that libraries in this process have made for debuggers.
+//!
+//! Other libraries change their lists and free entries at any time. So the lists are read by system calls, which return an error
+//! instead of faulting. Afterwards the head of a list is read again, to see whether the list has changed.
 
 use std::collections::{HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
@@ -11,16 +13,16 @@ use std::path::{Path, PathBuf};
 use super::sort::sort;
 use super::{debugger, process_memory};
 
-/// The symbol of a list.
+/// The name of the symbol for the descriptor of a list.
 const NAME: &[u8] = b"__jit_debug_descriptor";
 
-/// Longer lists are cut.
+/// The most entries that are read. The rest are ignored.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// The most that is read of a part of a file.
+/// The most bytes that are read of a part of a file.
 const PART_MAX: u64 = 1 << 30;
 
-/// An entry of a list: where it is, and the object.
+/// An entry of a list: the address of the entry, and the address and size of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Listed {
     pub entry: u64,
@@ -28,42 +30,42 @@ pub struct Listed {
     pub size: u64,
 }
 
-/// What a library tells debuggers of.
+/// A change of a list, as a library reports it to debuggers.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub listed: Listed,
-    /// It has come. Else it goes.
+    /// The entry was added. False: it is being removed.
     pub is_there: bool,
 }
 
 /// The lists of the libraries that are loaded.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// Of the loader: how many objects were loaded and unloaded.
+    /// The loader's counts of objects that it has loaded and unloaded, when the libraries were last listed.
     changes: Option<(u64, u64)>,
-    /// The libraries, each with the address of its descriptor.
+    /// The load address of each library, and the address of its descriptor.
     modules: Vec<(u64, Option<u64>)>,
 }
 
 impl Lists {
-    /// How many objects the loader had loaded and unloaded when it was asked last.
+    /// The loader's counts of loaded and unloaded objects when the libraries were last listed.
     pub fn changes(&self) -> Option<(u64, u64)> {
         self.changes
     }
 
-    /// Of these libraries, those that are not known yet.
+    /// Removes from `modules` the libraries whose descriptors are known.
     pub fn new_of(&self, mut modules: NewModules) -> NewModules {
         let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
         modules.paths.retain(|(addr, _)| !known.contains(addr));
         modules
     }
 
-    /// Notes what was found of libraries.
+    /// Adds the descriptors that were found, and removes libraries that are no longer loaded.
     pub fn add(&mut self, found: FoundModules) {
         self.changes = found.changes;
         self.modules.retain(|(addr, _)| found.loaded.contains(addr));
         let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
-        // Another thread may have looked at the same ones.
+        // Another thread may have added the same libraries meanwhile.
         self.modules.extend(found.descriptors.into_iter().filter(|(addr, _)| !known.contains(addr)));
     }
 
@@ -104,14 +106,14 @@ impl Lists {
         Ok(Some(found))
     }
 
-    /// The changes that the libraries tell of at this moment, those that take an entry out first. Whoever tells of one has put the entry
-    /// into the list, or has not freed it yet. One that a library has told of before may stay here until it tells of another.
+    /// The changes that the descriptors show now, removals first. While a library reports a change, the entry is already in the
+    /// list, or not freed yet. A descriptor may also still show a change that was reported earlier.
     pub fn told_of(&self, pid: u32) -> Vec<Change> {
         let change = |descriptor: u64| {
             let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
             let is_own = words(pid, relevant).is_some_and(|[_, _, _, _, owner]: [u64; 5]| owner == debugger::owner());
             let (_, listed) = entry_at(pid, relevant).filter(|_| !is_own)?;
-            // After the version, in a word of this machine.
+            // The action is the second half of the first word, after the version.
             match u32::from_ne_bytes(*start.to_ne_bytes().last_chunk()?) {
                 debugger::REGISTER => Some(Change { listed: listed?, is_there: true }),
                 debugger::UNREGISTER => Some(Change { listed: listed?, is_there: false }),
@@ -124,23 +126,24 @@ impl Lists {
         gone
     }
 
-    /// Whether an entry is as it was.
+    /// Whether an entry still has the same object.
     pub fn is_still(pid: u32, listed: &Listed) -> bool {
         words(pid, listed.entry)
             .is_some_and(|[_, _, object, size]: [u64; 4]| (object, size) == (listed.object, listed.size))
     }
 }
 
-/// Libraries that were loaded.
+/// Loaded libraries, whose files are to be searched for descriptors.
 #[derive(Debug)]
 pub struct NewModules {
     changes: Option<(u64, u64)>,
-    /// All that are loaded, known ones too.
+    /// The load addresses of all loaded libraries, including known ones.
     loaded: HashSet<u64>,
+    /// The libraries to be searched.
     paths: Vec<(u64, PathBuf)>,
 }
 
-/// The same, with the addresses of the descriptors.
+/// Loaded libraries, with the addresses of their descriptors.
 #[derive(Debug, Default)]
 pub struct FoundModules {
     changes: Option<(u64, u64)>,
@@ -149,11 +152,12 @@ pub struct FoundModules {
 }
 
 impl NewModules {
-    /// All libraries, if any were loaded or unloaded since the loader said this. It keeps a lock meanwhile that `fork` does not put in
-    /// order in a child, so nobody may fork. A host's function may have called this library under that lock, so nobody may hold one.
+    /// All loaded libraries, if the loader's counts are no longer `changes`. The caller must keep the process from forking,
+    /// because this takes a lock of the loader that `fork` does not reset in a child. The caller must hold no lock, because a
+    /// host's function that holds the loader's lock may call this library.
     pub fn since(changes: Option<(u64, u64)>) -> Option<NewModules> {
         let mut search = Search { known: changes, changes: None, modules: Vec::new() };
-        // SAFETY: the function is called before this one returns, with `search`.
+        // SAFETY: the loader calls `visit` with `search`, and only before this call returns.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         if search.changes == changes {
             return None;
@@ -162,8 +166,8 @@ impl NewModules {
         Some(NewModules { changes: search.changes, loaded, paths: search.modules })
     }
 
-    /// Looks for the descriptors in the files of the libraries. `value_of` finds the value of a symbol by way of a function that reads
-    /// a number of bytes at an offset.
+    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol, given its name and a
+    /// function that reads a number of bytes of the file at an offset.
     pub fn find(self, value_of: ValueOf) -> FoundModules {
         let find = |(addr, path): (u64, PathBuf)| (addr, descriptor_in(addr, &path, value_of));
         let descriptors = self.paths.into_iter().map(find).collect();
@@ -171,7 +175,7 @@ impl NewModules {
     }
 }
 
-/// The entry after one, and the one itself if it has an object.
+/// The address of the entry after this one, and this entry if it has an object.
 fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
     let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
     Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))
@@ -193,12 +197,12 @@ fn words<const N: usize>(pid: u32, addr: u64) -> Option<[u64; N]> {
 struct Search {
     known: Option<(u64, u64)>,
     changes: Option<(u64, u64)>,
-    /// What the addresses in their symbols count from, and their files.
+    /// The load address, to which the values of a library's symbols are added, and the library's file.
     modules: Vec<(u64, PathBuf)>,
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `since` has handed it over, and the loader the other one.
+    // SAFETY: `search` is from `since`, and `info` from the loader.
     let (search, info) = unsafe { (&mut *search.cast::<Search>(), &*info) };
     if search.changes.is_none() {
         search.changes = Some((info.dlpi_adds, info.dlpi_subs));

@@ -1,8 +1,8 @@
-//! Descriptor tables. The background thread has its own table: neither side can use, close or even see what the other
-//! has opened, and a number means nothing in the other's table.
+//! Descriptor tables: the host's, and separate ones for threads of this library.
 //!
-//! A host that closes all descriptors, as daemons do, so closes none of ours; and what a host opens under any number cannot
-//! receive our bytes. Where the kernel or a sandbox refuses a second table, all threads share the host's.
+//! The background thread has its own table. Neither it nor the host can use, close or even see what the other has opened. So a
+//! host that closes all descriptors, as daemons do, closes none of this library's. And no file that the host opens can receive
+//! this library's bytes. Where the kernel or a sandbox refuses a second table, all threads share the host's.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -15,15 +15,15 @@ use rustix::fs::{open, Mode, OFlags};
 use super::listing;
 use super::process::limit;
 
-/// A table of descriptors, by number.
+/// The number of a descriptor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorTable(u32);
 
 impl DescriptorTable {
-    /// The one that the host's threads share.
+    /// The table that the host's threads share.
     pub const HOST: DescriptorTable = DescriptorTable(0);
 
-    /// That of the calling thread.
+    /// The table of the calling thread.
     pub fn current() -> DescriptorTable {
         TABLE.get()
     }
@@ -37,15 +37,15 @@ thread_local! {
     static TABLE: Cell<DescriptorTable> = const { Cell::new(DescriptorTable::HOST) };
 }
 
-/// Gives the calling thread, which is one of ours, its own table, in which nothing is open. False if it shares the host's.
+/// Gives the calling thread, which must be one of this library's, its own empty descriptor table. False if it shares the host's.
 ///
-/// Record locks of POSIX belong to a table (fcntl(2)): those of the host stay with its own.
+/// POSIX record locks belong to a table (fcntl(2)), so the host's locks stay with the host's table.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    // Where getrandom is refused the standard library keeps one descriptor of /dev/urandom for all threads, each of which reads from it
-    // once: here, while it is the same for this one.
+    // Where getrandom is refused, the standard library keeps one descriptor of /dev/urandom, from which each thread reads once.
+    // This thread does so now, while the descriptor is in its table.
     let _ = RandomState::new();
-    // Tools that look for races print on the thread that they find one on.
+    // Builds for race detectors keep the host's table, because a race detector prints its report on the thread with the race.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
         return false;
     }
@@ -53,36 +53,38 @@ pub fn separate() -> bool {
     true
 }
 
-/// close_range(2), Linux 5.9: no descriptor of the host is in the new table at any time.
+/// Makes a new table by close_range(2), Linux 5.9. The host's descriptors are never in the new table.
 fn close_in_new_table() -> bool {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
-    // SAFETY: by number, because older C libraries have no wrapper. Nothing is open in the new table that anybody uses.
+    // Called by number, because older C libraries have no wrapper.
+    // SAFETY: nobody uses a descriptor in the new table.
     unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) == 0 }
 }
 
-/// The same for older kernels, in two steps.
+/// Makes a new table on older kernels: copies the host's, and closes all descriptors in the copy.
 fn copy_and_close() -> bool {
     // SAFETY: the calling thread has a copy of the table from here on.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return false;
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
-    // The limit may have been lowered since something was opened, but nothing else is known then.
+    // Without `/proc`, only numbers below the limit are closed. Higher ones stay open if the limit was lowered after they were
+    // opened.
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
-        // SAFETY: the table is this thread's alone, and it uses nothing that is open in it.
+        // SAFETY: only this thread has the table, and it uses none of the descriptors.
         unsafe { libc::close(descriptor) };
     }
     true
 }
 
-/// Puts something that cannot be written to in the place of the standard streams, whose numbers a file of ours must not have:
-/// whatever is printed on this thread would be in it. False if the table is not the empty one that it should be.
+/// Opens something that cannot be written to under the three standard numbers. If a file of this library had such a number, text
+/// printed on this thread would be written to the file. False if the table was not empty.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // Else a sandbox says yes and does nothing.
+    // Other numbers mean that a sandbox has made no new table, but reported success.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);
@@ -97,11 +99,11 @@ mod tests {
     use super::*;
 
     fn is_open(descriptor: i32) -> bool {
-        // SAFETY: whether the descriptor is open is for the kernel to find out.
+        // SAFETY: fcntl takes any number.
         unsafe { libc::fcntl(descriptor, libc::F_GETFD) != -1 }
     }
 
-    /// In each of the ways in which a table is had.
+    /// Tests both ways of making a table.
     #[test]
     fn neither_side_sees_what_the_other_has_open() {
         for way in [close_in_new_table, copy_and_close] {
@@ -112,7 +114,7 @@ mod tests {
                 assert!(take_standard_numbers());
                 let theirs: Vec<File> = (0..number + 10).map(|_| File::open("/dev/null").unwrap()).collect();
                 assert!(theirs[0].as_raw_fd() == 3 && is_open(number));
-                // SAFETY: nothing else in this table uses it, and it is not closed another time.
+                // SAFETY: nothing else in this table uses the descriptor, and it is closed only once.
                 unsafe { libc::close(number) };
                 std::mem::forget(theirs);
             })

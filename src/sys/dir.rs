@@ -1,5 +1,7 @@
-//! A directory that is held: files in it are found by name also after the process has changed its root, and never those of
-//! another directory that has taken the same path since.
+//! A directory that is kept open, and is still the same one when its path leads elsewhere.
+//!
+//! Files in it are found by name even after the process has changed its root. Files of another directory that has since taken the
+//! same path are never found.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -22,14 +24,14 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Dir> {
         let open = |how| open_at(CWD, path.as_os_str(), how | OFlags::DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
-            // A directory that is opened as a mere path cannot be marked; but it may be one that nobody may list.
+            // With O_PATH a directory cannot be marked (see `Held`). But without the right to list it there is no other way.
             true => open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?,
             false => open(OFlags::PATH)?,
         };
         Ok(Dir(Held::new(file)?))
     }
 
-    /// The directory that a file lies in.
+    /// Opens the directory that a file lies in.
     pub fn of(path: &Path) -> io::Result<Dir> {
         Dir::open(path.parent().unwrap_or(Path::new("/")))
     }
@@ -38,42 +40,42 @@ impl Dir {
         self.0.identity()
     }
 
-    /// Whether both are the same one, and this is still open.
+    /// Whether both are the same directory, and this one is still open.
     pub fn is(&self, other: &Dir) -> bool {
         self.0.checked().is_ok() && self.0.identity().is(&other.0.identity())
     }
 
-    /// Whether it is still open: a host may have closed all descriptors.
+    /// Whether the directory is still open. The host may have closed all descriptors.
     pub fn is_open(&self) -> bool {
         self.0.checked().is_ok()
     }
 
-    /// Opens a file in it; never by way of a link.
+    /// Opens a file in the directory, but not through a symbolic link.
     pub fn open_file(&self, name: &OsStr, flags: OFlags, mode: u32) -> io::Result<File> {
         open_at(self.0.checked()?.as_fd(), name, flags | OFlags::NOFOLLOW, mode)
     }
 
-    /// Opens what should be a file to be read, without waiting for anybody.
+    /// Opens a file for reading, without waiting if it is a FIFO or a terminal.
     pub fn open_to_read(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
     }
 
-    /// A directory in it; never by way of a link.
+    /// Opens a directory in this one, but not through a symbolic link.
     pub fn below(&self, name: &OsStr) -> io::Result<Dir> {
         Ok(Dir(Held::new(self.open_file(name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?)?))
     }
 
-    /// All names in it, except those of itself and its parent.
+    /// All names in the directory, except `.` and `..`.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         listing::names_in(self.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
     }
 
-    /// The metadata of the entry with this name, of a link and not of its target.
+    /// The metadata of the entry with this name, for a link those of the link itself.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
     }
 
-    /// The identity of what has this name.
+    /// The identity of the entry with this name.
     pub fn identity_of(&self, name: &OsStr) -> io::Result<Identity> {
         self.open_file(name, OFlags::PATH, 0).and_then(|file| look_at(&file))
     }
@@ -87,7 +89,7 @@ impl Dir {
         Ok(unlinkat(self.0.checked()?, &c_string(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Gives a file another name, in place of whatever has that.
+    /// Renames a file, and replaces whatever has the new name.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?;
         Ok(renameat(dir, &c_string(from)?, dir, &c_string(to)?)?)
@@ -99,11 +101,11 @@ impl Dir {
         Ok(linkat(dir, &c_string(name)?, dir, &c_string(second)?, AtFlags::empty())?)
     }
 
-    /// Gives two files each other's names.
+    /// Exchanges the names of two files, in one step.
     pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?.as_raw_fd();
         let (one, other) = (c_string(one)?, c_string(other)?);
-        // By number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+        // Called by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
         // SAFETY: both names end with a NUL.
         let result = unsafe {
             libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), libc::RENAME_EXCHANGE)

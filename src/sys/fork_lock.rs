@@ -1,12 +1,15 @@
-//! The lock between forks and threads that change what a child takes over: regions, pieces of memory, what the collector, the
-//! bridge and the unwinder know. Any number of threads may be inside at a time, and none while the process forks.
+//! The lock between forks and threads that change what a child takes over.
 //!
-//! Nobody waits for ever. A fork goes on after a while, because somebody who is inside may wait for a disk. So does a thread that waits
-//! for a fork: the host's own handlers run between ours and the fork itself, and may wait for a lock that this thread holds. It does not
-//! wait for the same fork again, because it may have many calls to make until it gives that lock back.
+//! A child takes over regions, pieces of memory, and what the collector, the bridge and the unwinder know. Any number of threads
+//! may be inside the lock at a time, and none while the process forks.
 //!
-//! While memory shows a file that is about to change (`Parting`), a child would execute what the file has later. This takes no disk, so
-//! forks wait longer for it. If one does not, the thread is told, and leaves the file as the child needs it.
+//! Every wait has a limit. A fork stops waiting because a thread inside may wait for a disk. A thread stops waiting because the
+//! host's own fork handlers run between this library's handler and the fork, and may wait for a lock that the thread holds. The
+//! thread waits only once for the same fork, because it may make many calls before it releases the host's lock.
+//!
+//! While memory shows a file that is about to change (`Parting`), a child would execute what the file contains later. This state
+//! does not last long, because the thread waits for no disk, so forks wait longer for its end. If a fork does not wait, the
+//! thread finds out, and leaves the file as the child needs it.
 
 use std::cell::Cell;
 use std::ptr;
@@ -15,57 +18,57 @@ use std::time::{Duration, Instant};
 
 use super::{mapping, thread};
 
-/// How long a thread waits for a fork. Copying the page tables of a very large process takes its time.
+/// How long a thread waits for a fork. Copying the page tables of a very large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many threads of this process do what. A forked child begins with none, however it was made: the memory is zero there.
+/// Numbers of threads of this process. In a forked child they are 0, because the kernel clears their page.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
-    /// Are inside.
+    /// Threads inside.
     inside: AtomicU32,
-    /// Fork.
+    /// Threads that fork.
     forks: AtomicU32,
-    /// Part memory from a file.
+    /// Threads that part memory from a file.
     partings: AtomicU32,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
-/// The kernel does not clear the counts in a child.
+/// The kernel does not clear the counts, so the child has to.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks did not wait for threads that part memory.
+/// How many forks did not wait for threads that part memory, or not long enough.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 /// How many forks have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread is inside: who is need not wait for a fork, which waits for it.
+    /// How many times the thread is inside. A thread inside need not wait for a fork, because the fork waits for the thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// As many forks had begun when the thread has waited for one in vain.
+    /// The value of `BEGUN` when the thread last waited for a fork in vain.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the thread has waited for this fork before.
+/// Whether the thread has already waited in vain for the latest fork.
 fn has_waited() -> bool {
     IN_VAIN.get() == BEGUN.load(Ordering::SeqCst)
 }
 
-/// Until when the thread waits for a fork.
+/// The time until which the thread waits for a fork.
 fn end_of_wait() -> Instant {
     Instant::now() + if has_waited() { Duration::ZERO } else { FORK_TIMEOUT }
 }
 
-/// The thread has waited for a fork in vain.
+/// Notes that the thread has waited for a fork in vain.
 fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
 
 fn counts() -> &'static Counts {
-    // SAFETY: what is stored there stays for ever.
+    // SAFETY: the pointer is NULL, or to memory that is never freed.
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
 }
 
-/// A handler of a signal may fork, so this takes no memory from an allocator.
+/// A signal handler may fork and come here, so the memory is from the kernel and not from an allocator.
 #[cold]
 fn new_counts() -> &'static Counts {
     static WITHOUT_MEMORY: Counts =
@@ -79,7 +82,7 @@ fn new_counts() -> &'static Counts {
                 is_cleared
             });
             TO_BE_CLEARED.store(!is_cleared, Ordering::Relaxed);
-            // SAFETY: it stays for ever, and any value is a valid atomic.
+            // SAFETY: the memory is never freed, and any value is a valid atomic.
             unsafe { &*new }
         }
         // SAFETY: as above.
@@ -92,11 +95,11 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child it may begin with none.
+    // In a child the count has begun with 0, but the thread may have been counted in the parent.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
-/// As long as this is there, its thread is inside.
+/// The thread that made this is inside the lock until this is dropped.
 #[derive(Debug)]
 pub struct Inside(());
 
@@ -107,7 +110,7 @@ impl Drop for Inside {
     }
 }
 
-/// Waits while the process forks.
+/// Enters the lock. While the process forks, this first waits for a limited time.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -123,10 +126,10 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// `None` while the process forks.
+/// Enters the lock without waiting. `None` while the process forks, unless the thread is inside already.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
-    // First: a fork that begins now sees it.
+    // The thread is counted before it looks for forks, so that a fork that begins now sees the thread.
     let inside = inside();
     (is_nested || !is_any(&counts().forks)).then_some(inside)
 }
@@ -137,21 +140,22 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// As long as this is there, its thread parts memory from a file that children of the process must not share.
+/// The thread that made this parts memory from a file until this is dropped: it makes pages of a file mapping the process's own,
+/// so that children do not share them with the file.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
 }
 
 impl Parting {
-    /// `None` if forks leave no time for it.
+    /// Waits while the process forks, for a limited time. `None` if the process still forks then.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // A fork that has waited for this thread before does not wait again.
+            // A fork that is under way may have stopped waiting already, so the thread may not begin.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -164,7 +168,7 @@ impl Parting {
         }
     }
 
-    /// Whether no child has the memory as it was meanwhile. A fork that has not come so far yet has it as it is now.
+    /// Whether every fork since `begin` has waited. If so, children have the memory as it is now, and not as it was meanwhile.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -183,7 +187,8 @@ fn begin() -> &'static Counts {
     counts
 }
 
-/// Before a fork: keeps others from going inside, and waits until nobody is, or until `end`. To be followed by `over` in the parent.
+/// Before a fork: keeps threads from entering, and waits until none is inside, or until `end`. For threads that part memory it
+/// waits up to `FORK_TIMEOUT` longer. `over` must follow in the parent.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -196,18 +201,18 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// Before a fork that can wait for nobody, because its own thread may be inside. To be followed by `over` in the parent.
+/// As `wait`, but without waiting, because the forking thread itself may be inside.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
 }
 
-/// After a fork, in the parent.
+/// Ends a fork, in the parent.
 pub fn over() {
     subtract(&counts().forks);
 }
 
-/// After a fork, in the child: what the kernel has not done.
+/// Ends a fork, in the child: clears the counts if the kernel has not.
 pub fn begin_in_child() {
     if TO_BE_CLEARED.load(Ordering::Relaxed) {
         let Counts { inside, forks, partings } = counts();
@@ -221,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// In one test, because there is one lock.
+    /// All in one test, because the process has one such lock.
     #[test]
     fn forks_and_changes_exclude_each_other() {
         let (tell, told) = mpsc::channel();
@@ -234,7 +239,7 @@ mod tests {
             while !is_any(&counts().forks) {
                 std::thread::yield_now();
             }
-            // The fork waits for this thread, which has not come to its end.
+            // The fork waits for this thread, which is still inside.
             let inner = try_enter().unwrap();
             assert!(scope.spawn(|| try_enter().is_none()).join().unwrap());
             assert!(told.try_recv().is_err());
@@ -246,7 +251,7 @@ mod tests {
             over();
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
-        // A fork waits longer for memory that is parted from a file. One that cannot wait is noticed.
+        // A fork waits longer for a thread that parts memory from a file. The thread notices a fork that cannot wait.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {
@@ -265,23 +270,23 @@ mod tests {
         assert!(!parting.is_undisturbed());
         over();
         drop((parting, inside));
-        // A thread that has waited for a fork in vain does not wait for it again, in whatever call.
+        // A thread that has waited for a fork in vain does not wait for the same fork again, in any call.
         hurry();
         assert!(!has_waited());
         drop(enter());
         assert!(has_waited() && Parting::begin().is_none() && end_of_wait() <= Instant::now());
         over();
-        // Somebody who hangs keeps no fork.
+        // A thread that stays inside does not block a fork for longer than the fork's limit.
         let hangs = enter();
         wait(Instant::now() + Duration::from_millis(1));
         over();
         drop(hangs);
     }
 
-    /// What `body` says in a child, which is the first process of a pid namespace if this user may have that.
+    /// Runs `body` in a child, and returns its result. The child gets a new pid namespace if this user may make one.
     fn in_child(body: impl FnOnce() -> bool) -> bool {
         let clone = |flags: libc::c_int| {
-            // SAFETY: without a stack for the child this is a fork. The child looks at its own memory and ends.
+            // SAFETY: without a stack for the child, clone is a fork. The child reads its own memory and exits.
             unsafe {
                 libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD | flags), 0, 0, 0, 0) as libc::pid_t
             }
@@ -289,16 +294,16 @@ mod tests {
         let child = Some(clone(libc::CLONE_NEWPID)).filter(|child| *child >= 0).unwrap_or_else(|| clone(0));
         if child == 0 {
             let is_true = body();
-            // SAFETY: it ends.
+            // SAFETY: the child exits.
             unsafe { libc::_exit(is_true.into()) };
         }
         let mut status = -1;
-        // SAFETY: it waits for its own child.
+        // SAFETY: waits for a child of this process.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     }
 
-    /// Also where both have the number 1.
+    /// Even where parent and child both have the pid 1, each in its own namespace.
     #[test]
     fn a_child_has_no_thread_of_its_parent() {
         let is_new = || !is_any(&counts().inside) && !is_any(&counts().forks);

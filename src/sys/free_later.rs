@@ -1,22 +1,22 @@
-//! Memory that an unwinder was told of and has forgotten. A thread that found something in it just before may still read it.
+//! Memory that an unwinder has read, and that is freed later, because a thread may still be reading it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long it stays. Unwinders need some nanoseconds, but on a busy machine a thread may wait for its processor meanwhile.
+/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor meanwhile.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// Time in which nobody looks counts no more than this. The process may have been stopped, by a debugger or SIGSTOP, and with it the
-/// thread that still reads.
+/// At most this much time counts between two calls of `keep`. In a longer time a debugger or SIGSTOP may have stopped the
+/// process, and so the thread that still reads.
 const STEP: Duration = Duration::from_secs(1);
 
-/// What is kept.
+/// The memory that is kept.
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// The oldest first, each with the age at which it came.
+    /// The oldest first, each with `age` when it was added.
     all: VecDeque<(Duration, T)>,
-    /// How much time has counted, and when somebody looked last.
+    /// How much time has counted so far, and when `keep` was last called.
     age: Duration,
     looked: Option<Instant>,
 }
@@ -26,7 +26,7 @@ impl<T> FreeLater<T> {
         FreeLater(Mutex::new(Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None }))
     }
 
-    /// Keeps something, and frees what has been kept for long enough.
+    /// Keeps memory, and frees older memory that has been kept for long enough.
     pub fn keep(&self, memory: T) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(memory, Instant::now());
     }
@@ -56,7 +56,7 @@ mod tests {
         let mut kept = Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None };
         let mut now = Instant::now();
         kept.keep(0, now);
-        // Stopped for an hour.
+        // The process was stopped for an hour.
         now += Duration::from_secs(3600);
         kept.keep(1, now);
         assert_eq!(kept.all.front().map(|(_, memory)| *memory), Some(0));

@@ -1,21 +1,21 @@
-//! Waiting for a word to change, with what a signal handler may use: no lock, no memory, no thread-local storage but errno.
+//! Waiting for a word to change, in a way that suits signal handlers: no lock, no memory, no thread-local storage but errno.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
 
-/// For `wake`.
+/// The count for `wake` that wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
-/// Waits while the word has this value, for so long at most if there is a time. It may return without a reason.
+/// Waits while the word has this value, at most for `time` if that is given. May return early without a reason.
 #[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());
     let _ = futex::wait(word, Flags::PRIVATE, value, time.as_ref());
 }
 
-/// Wakes at most this number of waiting threads.
+/// Wakes at most `count` waiting threads.
 #[inline(never)]
 pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::PRIVATE, count);

@@ -1,7 +1,9 @@
-//! The second thread of ours. It shares the descriptors of the host's threads, which the background thread does not, and acts
-//! there on its behalf. It opens nothing there, and sleeps nearly all the time.
+//! The delegate: a thread of this library that acts in the host's descriptor table on behalf of the background thread.
 //!
-//! There are atomic words and a futex here, and no lock: a forked child finds them as they are, and without such a thread.
+//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens nothing
+//! there by itself, and sleeps nearly all the time.
+//!
+//! The state is in atomic words, without a lock, because a forked child inherits it as it is at the fork, and has no delegate.
 
 use std::ffi::c_void;
 use std::io;
@@ -13,19 +15,19 @@ use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, panic_guard, thread, valgrind};
 
-/// Nobody is woken too late by more than this, whatever goes wrong.
+/// The longest wait, in case a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Changes whenever there is something to see to.
+/// The futex word. Changes whenever the delegate, or a thread that waits for it, has something to look at.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// Number of the thread that is wanted, the last one; 0 if none is.
+/// The number of the delegate that is wanted, which is the last number given out; 0 if none is wanted.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static LAST: AtomicU32 = AtomicU32::new(0);
-/// The process that wants it.
+/// The process that wants the delegate.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// Its id; 0 while none runs.
+/// The delegate's thread id; 0 while none runs.
 static TID: AtomicU32 = AtomicU32::new(0);
-/// The thread is to have the process end.
+/// The delegate is to end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
 /// The task to be done, on the stack of the thread that waits for it.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
@@ -35,9 +37,9 @@ struct Task<'t> {
     done: AtomicBool,
 }
 
-/// Says that the thread is about to be started: who needs it waits for it from now on. There is one at a time.
+/// Announces that the delegate is about to be started, so that threads that need it wait for it. There is one delegate at a time.
 pub fn want() {
-    // Those of a parent are not here.
+    // A forked child has inherited the values of its parent, whose threads do not exist here.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
@@ -45,21 +47,22 @@ pub fn want() {
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
 }
 
-/// Starts the thread that is wanted, from a thread of the host. Nobody waits until it runs.
+/// Starts the delegate after `want`. To be called on a thread of the host, whose descriptor table the delegate shares. Does not
+/// wait until the delegate runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
     let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);
     started.inspect_err(|_| stop())
 }
 
-/// Ends it.
+/// Ends the delegate, without waiting for its end.
 pub fn stop() {
     WANTED.store(0, Ordering::SeqCst);
     TID.store(0, Ordering::SeqCst);
     ring();
 }
 
-/// The id of the thread, if one runs in this process or is about to.
+/// The delegate's thread id, if one is wanted in this process. Waits until the delegate runs.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
@@ -78,8 +81,9 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Has the process end (`thread::end_process`) where exit handlers find the descriptors that the host has left open. Nobody waits for
-/// that: an exit handler asks the writer to write, and the thread may be the one that exits. Then it does no more tasks.
+/// Ends the process (`thread::end_process`) from the delegate, so that exit handlers find the descriptors that the host has left
+/// open. Does not wait for the end, because an exit handler asks the writer to write. If the delegate itself exits, it does no
+/// more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -90,14 +94,15 @@ pub fn end_process() {
     }
 }
 
-/// Runs `body` in the host's descriptor table and waits for it: on this thread, if that has no other one, or nobody else is there.
+/// Runs `body` in the host's descriptor table and waits for it. Runs it on the calling thread if this shares the host's table, or
+/// if there is no delegate.
 pub fn run(body: &(dyn Fn() + Sync)) {
     if !try_to_run(body) {
         body();
     }
 }
 
-/// The same, but false if nobody is there to do it.
+/// As `run`, but does nothing and returns false if the calling thread has its own table and there is no delegate.
 pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     if DescriptorTable::current().is_host() {
         body();
@@ -116,7 +121,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
         {
             return false;
         }
-        // There is room for one at a time.
+        // `TASK` holds one task at a time.
         if !is_given && TASK.compare_exchange(none, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             is_given = true;
             ring();
@@ -126,7 +131,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     }
 }
 
-/// The body of the thread. It allocates nothing by itself.
+/// The body of the delegate, which allocates nothing by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
     valgrind::without_races(|| serve_until_unwanted(number as usize));
@@ -142,20 +147,20 @@ fn serve_until_unwanted(number: usize) {
         if ENDS.swap(false, Ordering::SeqCst) {
             thread::end_process(stop);
         }
-        // SAFETY: whoever has put it there waits until it is done, and nobody else takes it.
+        // SAFETY: the thread that has stored the task waits until the task is done, and nobody else takes the task.
         match unsafe { TASK.swap(std::ptr::null_mut(), Ordering::SeqCst).as_ref() } {
             Some(task) => perform(task),
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // It may have been stopped before it said that it ran.
+    // If `stop` came before this thread stored its id, the id is still there.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
 }
 
-/// Does one task. A function by itself, because it uses thread-local storage. In a library that was loaded by `dlopen` that is the
-/// thread's first allocation, and a thread without a task needs none.
+/// Does one task. Not inlined, because it uses thread-local storage: in a library that was loaded by `dlopen` that is the
+/// thread's first allocation, which a thread without a task does not need.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();
@@ -172,13 +177,13 @@ mod tests {
     #[test]
     fn it_acts_where_the_host_does() {
         let number = std::os::fd::AsRawFd::as_raw_fd(&std::io::stdout());
-        // SAFETY: whether the descriptor is open is for the kernel to find out.
+        // SAFETY: fcntl takes any number.
         let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
         assert!(std::thread::spawn(|| descriptors::separate() && !try_to_run(&|| ())).join().unwrap());
         for _ in 0..100 {
             want();
             let thread = start().unwrap();
-            // Several at once, as when a session that recovers joins others.
+            // Several threads ask at once, as when a session that recovers joins others.
             let askers = [(); 3].map(|()| {
                 std::thread::spawn(move || {
                     assert!(descriptors::separate());

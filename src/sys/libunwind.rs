@@ -1,12 +1,13 @@
-//! nongnu libunwind: how it is told of unwind tables in memory. A process may have it beside the unwinder of its exceptions.
+//! How unwind tables in memory are registered with nongnu libunwind.
 //!
-//! It has a list of `unw_dyn_info_t` (libunwind-dynamic.h), and searches that before anything else. An entry of the format
-//! `UNW_INFO_FORMAT_IP_OFFSET` has an array of code and FDEs in the order of addresses.
+//! A process may have libunwind beside the unwinder of its exceptions. libunwind searches a list of `unw_dyn_info_t`
+//! (libunwind-dynamic.h) before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of code addresses
+//! and FDEs, sorted by address.
 //!
-//! The list is read without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`), and `_U_dyn_cancel` clears the link of
-//! what it takes out, so that who stands there misses all others. So this library registers two entries that say nothing. It puts
-//! its tables between these and takes them out again by itself, and the memory of these stays for a while. A new one comes last: it
-//! may take the place of an old one, and whoever is on the way to that finds one of the two.
+//! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`), and `_U_dyn_cancel` clears
+//! the link of the entry that it removes, so that a reader at that entry misses all others. So this library registers two empty
+//! entries, links and unlinks its tables between these two itself, and frees unlinked tables later. A new table is put last. If
+//! it replaces an old table that is unlinked afterwards, a reader of the list finds one of the two.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -17,11 +18,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::free_later::FreeLater;
 use super::sort::sort;
 
-/// `UNW_INFO_FORMAT_DYNAMIC`, which only says a few words of the code, and `UNW_INFO_FORMAT_IP_OFFSET`.
+/// `UNW_INFO_FORMAT_DYNAMIC`, an entry without a table, and `UNW_INFO_FORMAT_IP_OFFSET`.
 const FORMAT_DYNAMIC: i32 = 0;
 const FORMAT_IP_OFFSET: i32 = 4;
 
-/// The functions, by addresses of which any may be 0.
+/// Addresses in libunwind, each 0 if the process does not have the symbol.
 #[repr(C)]
 struct Functions {
     register: Option<unsafe extern "C" fn(*mut Info)>,
@@ -32,13 +33,13 @@ struct Functions {
     local: *const *mut c_void,
 }
 
-// SAFETY: nobody writes to it but the loader.
+// SAFETY: only the loader writes to it.
 unsafe impl Sync for Functions {}
 
-/// `unw_proc_info_t`, and some more room.
+/// `unw_proc_info_t`, with spare room at the end.
 type ProcInfo = [u64; 32];
 
-/// `unw_dyn_info_t`. The fields after `format` have moved in version 1.6, which has one more before them.
+/// `unw_dyn_info_t`. The fields after `format` begin one word later from version 1.6 on, which has one more field before them.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Info {
@@ -52,7 +53,7 @@ struct Info {
     rest: [u64; 6],
 }
 
-// As in `sys/unwinder`.
+// Weak symbols, as in `sys/unwinder`.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_libunwind,\"aw\",%progbits",
@@ -82,12 +83,12 @@ unsafe extern "C" {
 
 #[cfg(target_arch = "x86_64")]
 fn functions() -> &'static Functions {
-    // SAFETY: it is defined above.
+    // SAFETY: the structure is defined above.
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On other processors nothing is found. There it reads `.debug_frame` too, and frees what it has read when its cache is flushed,
-/// while another thread may use it.
+/// On other processors libunwind is not used. There it reads `.debug_frame` too, and frees that when its cache is flushed, while
+/// another thread may still use it.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -95,15 +96,15 @@ fn functions() -> &'static Functions {
     &NONE
 }
 
-/// Whether the process has it, in a version whose entries are known.
+/// Whether the process has libunwind, in a version whose layout of entries is known.
 pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
-/// Where in `Info::rest` the table's fields begin. The library has no function that tells its version, but it repeats one field of an
-/// entry that has no table.
+/// The index in `Info::rest` at which the table's fields begin. It depends on libunwind's version, which no function returns. So
+/// this registers an entry without a table for a moment, and looks which of its fields libunwind takes for the handler.
 fn rest_at() -> Option<usize> {
-    /// What no other field is.
+    /// Values that no other field has.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
     static NOWHERE: [u8; 16] = [0; 16];
     static FOUND: OnceLock<Option<usize>> = OnceLock::new();
@@ -118,20 +119,20 @@ fn rest_at() -> Option<usize> {
         probe.rest[..3].copy_from_slice(&MARKS);
         let memory = Box::new(Memory { info: UnsafeCell::new(probe), places: Vec::new(), entries: Vec::new() });
         let mut said: ProcInfo = [0; 32];
-        // SAFETY: an entry for bytes that are no code, until it is cancelled, and then for a while. It has no pointers.
+        // SAFETY: the entry is for bytes that are no code, and has no pointers. It lives for a while after it is cancelled.
         unsafe {
             register(memory.info.get());
             by_ip(*functions.local, NOWHERE.as_ptr() as u64, &raw mut said, ptr::null_mut());
             cancel(memory.info.get());
         }
         RETIRED.keep(memory);
-        // `handler`, the second field of `unw_dyn_proc_info_t`.
+        // The value that libunwind returns is `handler`, the second field of `unw_dyn_proc_info_t`.
         MARKS.iter().position(|mark| said.contains(mark))?.checked_sub(1)
     })
 }
 
-/// An entry of the array: code from `start`, as a distance from where the table's code begins, and its FDE, as a distance from where
-/// the entries begin.
+/// An entry of the array: the address of code, relative to the first code of the table, and the place of its FDE in
+/// `Memory::entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {
@@ -139,7 +140,7 @@ struct Place {
     fde: i32,
 }
 
-/// What the library reads of one table.
+/// The memory of one table that libunwind reads.
 #[derive(Debug)]
 struct Memory {
     info: UnsafeCell<Info>,
@@ -147,20 +148,20 @@ struct Memory {
     entries: Vec<u8>,
 }
 
-// SAFETY: the pointers in it are to its own memory and to that of others like it.
+// SAFETY: its pointers are to its own memory and to other entries of the list.
 unsafe impl Send for Memory {}
 
-/// The entries between which the tables are.
+/// The last of the two empty entries between which the tables are.
 struct Ends {
     last: &'static Info,
 }
 
 impl Ends {
-    /// `None` if others have registered something at the same moment, or without memory.
+    /// Registers the two entries. `None` if others have registered something at the same moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
-        // SAFETY: two entries for no code. New ones come to the head of the list.
+        // SAFETY: two entries for no code. libunwind puts new entries at the head of the list.
         unsafe {
             register(last);
             register(first);
@@ -170,27 +171,27 @@ impl Ends {
             cancel(first);
             cancel(last);
         }
-        // Somebody may read them: they stay.
+        // Another thread may be reading the two entries, so they are not freed.
         None
     }
 
     /// # Safety
-    /// It stays where it is until it is taken out, and then for a while.
+    /// `info` stays at its address until it is taken out, and for a while after.
     unsafe fn put(&self, info: &Info) {
         let before = self.last.prev.load(Ordering::Relaxed);
         info.prev.store(before, Ordering::Relaxed);
         info.next.store(ptr::from_ref(self.last).cast_mut(), Ordering::Relaxed);
         let info = ptr::from_ref(info).cast_mut();
         self.last.prev.store(info, Ordering::Relaxed);
-        // SAFETY: the first of the ends, or one that was put between them, and is there still.
+        // SAFETY: `before` is the first of the two ends, or a table that is still between them.
         unsafe { (*before).next.store(info, Ordering::Release) };
     }
 
     /// # Safety
-    /// It was put there.
+    /// `info` was put there by `put` and is still there.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: both are between the ends, or are these. A walk that stands at the entry goes on from there.
+        // SAFETY: both neighbours are the ends or between them. `info` keeps its links, with which a reader at `info` continues.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);
@@ -200,7 +201,7 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs something between the ends, which are made for that.
+/// Runs `body` with the ends, which are made if necessary. `None` if they cannot be made.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {
@@ -209,10 +210,11 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     ends.as_ref().map(body)
 }
 
-/// Memory of tables that were taken out of the list, which another thread may be walking through.
+/// Memory of tables that were taken out of the list. Another thread may still be reading it.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// An entry of unwind tables, which is copied: a CIE, an FDE with the address of its code, and four zero bytes.
+/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE with the address of its code (at `fde`), and four zero
+/// bytes. They are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -221,12 +223,12 @@ pub struct Entry<'a> {
     pub fde: usize,
 }
 
-/// A table that the library knows, until this is dropped.
+/// A table that is registered with libunwind until this is dropped.
 #[derive(Debug)]
 pub struct Table(Option<Box<Memory>>);
 
 impl Table {
-    /// Tells the library of a table. `None` without memory or entries, or if they are too far from each other.
+    /// Registers a table. `None` without memory or entries, or if the entries are too far apart.
     pub fn new<'a>(entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<Table> {
         let at = rest_at()?;
         let (start, end) =
@@ -246,17 +248,17 @@ impl Table {
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
-        // `name_ptr`, `segbase`, `table_len` in words, `table_data`.
+        // The fields are `name_ptr`, `segbase`, `table_len` (in words, so one for each place) and `table_data`.
         info.rest.get_mut(at..at + 4)?.copy_from_slice(&[0, segbase as u64, len as u64, data as u64]);
         let memory = Box::new(memory);
-        // SAFETY: `drop` takes it out, and retires it.
+        // SAFETY: `drop` takes the table out, and keeps its memory for a while.
         between_ends(|ends| unsafe { ends.put(&*memory.info.get()) })?;
         flush_cache();
         Some(Table(Some(memory)))
     }
 
-    /// The code that begins at an address has ended. `size_at`: where in an FDE the four bytes are that are zero if it speaks of no
-    /// code.
+    /// Removes the code that begins at an address, by setting the code's size in its FDE to zero. `size_at`: where in an FDE the
+    /// four bytes of the size are.
     pub fn end(&mut self, addr: u64, size_at: usize) {
         let Some(memory) = &mut self.0 else { return };
         let start = addr.wrapping_sub(memory.info.get_mut().start);
@@ -264,7 +266,7 @@ impl Table {
         let Some(place) = found.ok().and_then(|found| memory.places.get(found)) else { return };
         let at = place.fde as usize + size_at;
         if let Some(size) = memory.entries.get_mut(at..at + 4) {
-            // SAFETY: the four bytes. Another thread may read them now, with the old values or the new ones.
+            // SAFETY: the slice has four bytes. A thread that reads them now finds the old value or the new one.
             unsafe { size.as_mut_ptr().cast::<u32>().write_volatile(0) };
         }
         flush_cache();
@@ -274,18 +276,18 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let Some(memory) = self.0.take() else { return };
-        // SAFETY: it was put there when this was made.
+        // SAFETY: the table was put there by `Table::new`.
         between_ends(|ends| unsafe { ends.take_out(&*memory.info.get()) });
         flush_cache();
         RETIRED.keep(memory);
     }
 }
 
-/// The library remembers what it has found for an address.
+/// Has libunwind forget what it remembers for addresses.
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {
-        // SAFETY: its own address space, and all addresses. It counts one up.
+        // SAFETY: libunwind's own address space, and all addresses. The call increments a counter.
         unsafe { flush(*functions.local, 0, 0) };
     }
 }

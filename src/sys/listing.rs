@@ -1,6 +1,6 @@
 //! The names in a directory.
 //!
-//! Not by the standard library, which panics if somebody has closed the descriptor that it reads from.
+//! The standard library is not used for this, because it panics if somebody has closed the descriptor that it reads from.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,17 +13,17 @@ use rustix::fs::{OFlags, RawDir, CWD};
 
 use super::open_at::open_at;
 
-/// All names in a directory, except those of itself and its parent.
+/// All names in a directory, except `.` and `..`.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     names_that(path, |_| true)
 }
 
-/// Those of them that are `wanted`: for a directory in which others may have any number.
+/// The names in a directory that are `wanted`. For a directory in which other programs may have any number of files.
 pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     names_in(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
 }
 
-/// The same for a directory that is open.
+/// As `names_that`, for a directory that is open.
 pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
     let mut entries = RawDir::new(dir, &mut room);
@@ -38,7 +38,7 @@ pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result
     Ok(names)
 }
 
-/// The numbers among them: descriptors, or threads.
+/// The names in a directory of `/proc` that are numbers: of descriptors, threads or processes.
 pub fn numbers(path: &Path) -> io::Result<Vec<i32>> {
     Ok(names(path)?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }

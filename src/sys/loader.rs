@@ -1,25 +1,26 @@
-//! The dynamic loader: functions by name, and how this library's code stays loaded. A plugin that it is linked into may be unloaded,
-//! but the writer's thread would go on. So would the code that runs when a thread ends, and the handlers for forks and for the exit
-//! of the process.
+//! The dynamic loader: how functions are found by name, and how this library's code stays loaded.
 //!
-//! The loader has a lock, which `dlopen` and `dlclose` hold while constructors and destructors of the loaded object run. Such a
-//! function may call this library, and wait for one of its locks. So nobody here asks the loader while holding a lock, or while
-//! somebody who holds one waits for the answer: `look_up` and `keep_this_loaded` come before. Nor does anybody use thread-local
-//! storage with a destructor, which the C library notes under that lock.
+//! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code. So
+//! would other threads when they end, when they fork, and when the process exits.
+//!
+//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. These may call this
+//! library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or while a thread that holds
+//! one waits for the answer: `look_up` and `keep_this_loaded` are called earlier. For the same reason there is no thread-local
+//! storage with a destructor, which the C library registers under the loader's lock.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// What not every C library has.
+/// Symbols that not every C library has.
 #[derive(Clone, Copy, Debug)]
 pub enum Optional {
-    /// How large a thread's stack is at least, given its attributes.
+    /// A function: the least size of a thread's stack, given the thread's attributes.
     LeastStack,
-    /// A byte: whether there is one thread.
+    /// A byte: whether the process has only one thread.
     OneThread,
-    /// As `dladdr`, without a lock. From glibc 2.35 on.
+    /// A function: as `dladdr`, but without a lock. From glibc 2.35 on.
     FindObject,
 }
 
@@ -27,10 +28,11 @@ const NAMES: [&CStr; 3] = [c"__pthread_get_minstack", c"__libc_single_threaded",
 static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks these up, once: when this library is loaded, and when the first session is opened, before any lock is taken. (Linkers may
-/// leave constructors out of a static library.) Threads that come at once all look, because none of them may wait for another one.
+/// Looks the symbols up, once: when this library is loaded, or else when the first session is opened, before any lock is taken.
+/// (Linkers may leave constructors out of a static library.) Threads that call this at the same time all look, because none may
+/// wait for another.
 pub fn look_up() {
-    // The loader finds nothing for a program without shared libraries.
+    // In a program without shared libraries the loader finds nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
         return;
     }
@@ -41,36 +43,36 @@ pub fn look_up() {
 }
 
 impl Optional {
-    /// What `look_up` has found; NULL if there is none.
+    /// The symbol's address, which `look_up` has found; NULL if there is none.
     pub fn get(self) -> *mut c_void {
         FOUND[self as usize].load(Ordering::Relaxed)
     }
 }
 
-/// Has the loader leave the object that this code lies in where it is until the process ends. The program itself stays anyway,
-/// and so does a shared library that is linked with `-z nodelete`, as our own is.
+/// Makes the loader keep the object that contains this code loaded until the process ends. The program itself stays anyway, and
+/// so does a shared library that is linked with `-z nodelete`, as this project's is.
 ///
-/// The locks that this takes are all put in order by `fork` in the child. That of `dl_iterate_phdr` is not (seen with glibc
-/// 2.36): in a child of a process that was in it, the next call waits for ever, be it the host's.
+/// `fork` resets all locks that this takes in the child. It does not reset the lock of `dl_iterate_phdr` (seen with glibc 2.36):
+/// if a thread is in that function during a fork, the child's next call of it, even by the host, waits for ever.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // Looked up: a program without shared libraries, which never comes here, is linked without a loader.
+    // Looked up by name: a program without shared libraries, which has returned above, is linked without a loader.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
-    // SAFETY: a function of that name is this one, and there is one where objects are loaded.
+    // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // By name, and not loaded again. Nothing can be done about a failure. SAFETY: names of loaded objects end with a NUL, and
-        // stay as long as the objects: this code runs in that one.
+        // Sets the flag of the object that is loaded already. Nothing can be done about a failure.
+        // SAFETY: the name of a loaded object ends with a NUL, and lives as long as the object, in which this code runs.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
     DONE.store(true, Ordering::Relaxed);
 }
 
-// The linker's name for what it tells the loader of this object. There is none in a program without shared libraries.
+// `_DYNAMIC` is the linker's name for this object's dynamic section, of which a program without shared libraries has none.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_loader,\"aw\",%progbits",
     ".weak _DYNAMIC",
@@ -89,14 +91,14 @@ unsafe extern "C" {
     static jitsym_own_dynamic_section: *const [u64; 2];
 }
 
-/// The dynamic section of the object that this code lies in: tags and values.
+/// The dynamic section of the object that contains this code: pairs of a tag and a value.
 fn own_dynamic_section() -> Option<*const [u64; 2]> {
-    // SAFETY: it is defined above, and nobody writes to it but the loader.
+    // SAFETY: the variable is defined above, and only the loader writes to it.
     let section = unsafe { (&raw const jitsym_own_dynamic_section).read_volatile() };
     (!section.is_null()).then_some(section)
 }
 
-/// Whether the object that this code lies in is never unloaded. This asks the loader nothing.
+/// Whether the object that contains this code is never unloaded. Does not call the loader.
 fn stays_loaded() -> bool {
     const DT_FLAGS_1: u64 = 0x6fff_fffb;
     const DF_1_NODELETE: u64 = 0x8;
@@ -107,9 +109,9 @@ fn stays_loaded() -> bool {
         || dynamic_section_of_program() == Some(section as u64)
 }
 
-/// Where the program itself has its dynamic section.
+/// The address of the dynamic section of the program itself.
 fn dynamic_section_of_program() -> Option<u64> {
-    // SAFETY: asks for numbers that the kernel, or a loader that is run by its name, has handed over.
+    // SAFETY: getauxval returns numbers from the kernel, or from a loader that was run as a command.
     let (first, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     let headers = match first {
         0 => &[][..],
@@ -120,34 +122,35 @@ fn dynamic_section_of_program() -> Option<u64> {
     Some(of_kind(libc::PT_DYNAMIC)?.wrapping_add(first.wrapping_sub(of_kind(libc::PT_PHDR)?)))
 }
 
-/// The function of this name that is loaded; NULL if there is none.
+/// The address of the loaded function with this name; NULL if there is none.
 pub fn function(name: &CStr) -> *mut c_void {
     // SAFETY: the name ends with a NUL.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Where the object begins that an address lies in, if the loader has loaded it. Before glibc 2.35 this takes the loader's lock.
+/// The begin of the loaded object that contains an address. `None` if there is none. Before glibc 2.35 this takes the loader's
+/// lock.
 pub fn object_at(place: u64) -> Option<u64> {
-    /// `struct dl_find_object`: flags, begin, end, and some more room.
+    /// `struct dl_find_object`: flags, begin, end, further fields, and spare room.
     type Found = [u64; 16];
     type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
-    // SAFETY: a function of that name is this one.
+    // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let find: Option<Find> = unsafe { std::mem::transmute(Optional::FindObject.get()) };
     let place = place as usize as *const c_void;
     match find {
         Some(find) => {
             let mut found: Found = [0; 16];
-            // SAFETY: any address may be asked for, and there is room for the answer.
+            // SAFETY: the function takes any address, and there is room for the answer.
             (unsafe { find(place, &mut found) } == 0).then_some(found[1])
         }
         None => asked(place).map(|object| object.dli_fbase as u64),
     }
 }
 
-/// What the loader says of the object that an address lies in.
+/// The loader's information about the object that contains an address.
 fn asked(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked for, there is room for the answer, and it is filled in if something was found.
+    // SAFETY: the function takes any address, and there is room for the answer, which is complete if an object was found.
     unsafe { (libc::dladdr(place, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
 }
 

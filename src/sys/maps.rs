@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::mapping::done;
 
-/// The kernel's list is read into this much memory at least: more than the reserve gives, which is not for this.
+/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which is not meant for
+/// this.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -17,21 +18,21 @@ pub struct Mapping {
     /// `PROT_*` bits.
     pub protection: i32,
     pub shared: bool,
-    /// Where in its file it begins.
+    /// The offset in its file, in bytes.
     pub offset: u64,
     /// The number of its file's inode; 0 for memory without a file.
     pub inode: u64,
-    /// It has a name that the kernel gives to its own memory: heap, stack, vdso and the like.
+    /// It has a name from the kernel in brackets: heap, stack, vdso and the like.
     pub special: bool,
 }
 
 impl Mapping {
-    /// Private memory without a file, and no heap or stack.
+    /// Whether it is private memory without a file, and not a heap or stack.
     pub fn is_plain(&self) -> bool {
         !self.shared && self.inode == 0 && !self.special
     }
 
-    /// How many of its bytes lie in a range that it overlaps.
+    /// How many of its bytes lie in the range `[start, end)`, which it must overlap.
     pub fn len_within(&self, start: u64, end: u64) -> u64 {
         self.end.min(end) - self.start.max(start)
     }
@@ -41,7 +42,7 @@ impl Mapping {
     }
 }
 
-/// Everything that is mapped, in order of address.
+/// All mappings of the process, in order of address.
 pub fn all() -> io::Result<Vec<Mapping>> {
     let mut text = Vec::new();
     text.try_reserve(ROOM)?;
@@ -49,8 +50,8 @@ pub fn all() -> io::Result<Vec<Mapping>> {
     collect(text.split(|&byte| byte == b'\n').filter_map(parse))
 }
 
-/// What overlaps `[start, end)`. It asks the kernel for one mapping after the other, where it can be asked (Linux 6.11): then the
-/// time does not depend on what else is mapped.
+/// The mappings that overlap `[start, end)`. Asks the kernel for one mapping at a time, from Linux 6.11 on, so that the time does
+/// not depend on the number of other mappings.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     let file = open()?;
     let mut found = Vec::new();
@@ -70,7 +71,7 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
 }
 
 fn open() -> io::Result<File> {
-    // Of the calling thread: the process's first one may have ended.
+    // Not of `self`, which is empty once the process's first thread has ended.
     File::open("/proc/thread-self/maps")
 }
 
@@ -98,16 +99,17 @@ struct Query {
 const PROCMAP_QUERY: libc::c_ulong = 3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | 0x66 << 8 | 17;
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// The mapping at an address, or the next one.
+/// The mapping at an address, or the next one above. `file`: from `open`.
 fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
-    // Longer names are no error: they are of files, or given by the host.
+    // Only memory without a file is asked for its name. Names from the host have at most 80 bytes (`ANON_VMA_NAME_MAX_LEN`), and
+    // the kernel's own names are short.
     let mut name = [0_u8; 256];
     let mut ask = |with_name: bool| {
         let mut query = Query { size: size_of::<Query>() as u64, flags: COVERING_OR_NEXT, addr, ..Query::default() };
         if with_name {
             (query.name, query.name_size) = (name.as_mut_ptr() as u64, name.len() as u32);
         }
-        // SAFETY: the descriptor is open; the kernel writes to the struct, which has its size in it, and to the name.
+        // SAFETY: the descriptor is open. The kernel writes to the struct, which has its size in it, and to the name.
         done(unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) }).map(|()| query)
     };
     let query = match ask(false) {
@@ -127,12 +129,12 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// A host may have given its own memory a name: "[anon:...]" (Linux 5.17).
+/// Whether a name is one that the kernel gives. A host may give its memory the name "[anon:...]" (Linux 5.17).
 fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// There may be tens of thousands, and no memory for that number.
+/// Collects mappings. There may be tens of thousands, so a lack of memory is an error.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -142,7 +144,7 @@ pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mappin
     Ok(found)
 }
 
-/// Those of a list in order that overlap `[start, end)`.
+/// The mappings of a sorted list that overlap `[start, end)`.
 pub fn overlapping(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
     let first = maps.partition_point(|mapping| mapping.end <= start);
     let behind = maps.partition_point(|mapping| mapping.start < end);
@@ -170,9 +172,9 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// Where `len` bytes are free in `[low, high)`, at a multiple of `align`: as near to `near` as can be.
+/// The address of `len` free bytes in `[low, high)`, a multiple of `align` as near to `near` as possible.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
-    // Nothing is placed right at a stack, which may grow down.
+    // The distance below a stack, which may grow down.
     const GUARD: u64 = 1 << 20;
     let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
     let starts = maps
@@ -223,7 +225,7 @@ mod tests {
     fn both_ways_find_the_same() {
         let all = all().unwrap();
         let code = both_ways_find_the_same as *const () as u64;
-        // Other tests map memory meanwhile, but neither of these. The second is the vdso.
+        // Other tests map memory meanwhile, but change neither of these mappings. The second is the vdso.
         let code = all.iter().find(|mapping| mapping.start <= code && code < mapping.end).unwrap();
         let special = all.iter().find(|mapping| mapping.special && mapping.is_executable()).unwrap();
         for found in [code, special] {
@@ -232,7 +234,7 @@ mod tests {
         }
         assert_eq!(within(0, 1).unwrap(), []);
         if let Ok(file) = open() {
-            // Whether this kernel can be asked decides what the above has tested.
+            // The assertions above have tested `query` only if this kernel supports it.
             println!("{:?}", query(&file, 0).map(|found| found.is_some()));
         }
     }

@@ -1,8 +1,9 @@
 //! The marker mapping: how `perf record` learns that a process writes a jitdump.
 //!
-//! perf notes only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for one whose file is called
-//! `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). An attach later on finds it in /proc/PID/maps, so it has to stay
-//! until the process ends, unless another file replaces its file; that is why dropping it does nothing.
+//! perf records only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for a mapping whose file is
+//! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
+//! /proc/PID/maps. So the mapping must stay until the process ends, or until another file replaces its file. That is why dropping
+//! a `Marker` does nothing.
 
 use std::fs::File;
 use std::io;
@@ -12,30 +13,31 @@ use memmap2::{Advice, Mmap, MmapOptions};
 
 use super::mapping::page_size;
 
-/// A page of a file, mapped until the process ends.
+/// A page of a file, mapped until the process ends or `end` is called.
 #[derive(Debug)]
 pub struct Marker(ManuallyDrop<Mmap>);
 
 impl Marker {
     /// Maps a dump's first page, executable. Fails on a file system that is mounted `noexec`.
     pub fn new(dump: &File) -> io::Result<Marker> {
-        // SAFETY: the mapping is never read: it exists for its name only, so what happens to the file does not matter.
+        // SAFETY: the mapping exists only for its name and is never read, so changes of the file do not matter.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))
     }
 
-    /// Maps a map's first page, so that other copies of this library in the process see whose it is when it is closed.
+    /// Maps the first page of a perf map. Once the file is closed, the mapping shows other copies of this library in the process
+    /// that the file is in use.
     pub fn of_map(map: &File) -> io::Result<Marker> {
         // SAFETY: as above.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map(map)? }))
     }
 
     fn keep(mapping: Mmap) -> Marker {
-        // A forked child has its own dump. perf 7 takes every marker for one of the process that it finds it in.
+        // A forked child has its own jitdump, and perf 7 takes an inherited marker for one of the child.
         let _ = mapping.advise(Advice::DontFork);
         Marker(ManuallyDrop::new(mapping))
     }
 
-    /// Ends the mapping, when there is one of another file.
+    /// Unmaps the marker. To be called once there is a marker of another file.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }

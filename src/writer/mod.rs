@@ -6,13 +6,13 @@
 mod applier;
 mod collect;
 mod fork;
-mod late;
 mod life;
 mod merge;
 #[cfg(jitsym_loom)]
 pub mod models;
 pub mod recover;
 mod regions;
+mod sink_changes;
 mod sleep;
 mod source;
 #[cfg(test)]

@@ -45,16 +45,16 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
     check_flags(flags & !known | reserved, 0)
 }
 
-/// A `jitsym_code` of this version's size, and what its pointers point to, which is valid for what the header says.
+/// A `jitsym_code` of this version's size. It and what its pointers point to are valid, as the header demands.
 ///
-/// Nearly every caller's is of that size, and is not copied: its fields go to their places directly.
+/// The structs of nearly all callers have this size and are not copied: each field is read where it is needed.
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 
-/// The caller's own `jitsym_code`, or a copy in `place`.
+/// The caller's own `jitsym_code`, or a copy in `place` if its size is another one.
 ///
 /// # Safety
-/// As `read`, and every pointer in the struct is valid for what the header says.
+/// As `read`, and every pointer in the struct is valid, as the header demands.
 #[inline(always)]
 pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jitsym_code>) -> Result<CodeInput<'a>> {
     // SAFETY: the caller's promise; the size is the first field.
@@ -68,7 +68,7 @@ pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jits
 }
 
 impl<'a> CodeInput<'a> {
-    /// Runs `body` with the same as the Rust API has it, unless something is wrong with it.
+    /// Runs `body` with the same code as a `Code` of the Rust API. Fails without calling `body` if the input is invalid.
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
         // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
         let code = unsafe { self.0.read_unaligned() };
@@ -103,15 +103,16 @@ impl<'a> CodeInput<'a> {
         unsafe { field!(self.0, flags) & MORE != 0 }
     }
 
-    /// Whether the name is to be put together.
+    /// Whether the name has to be composed of name, file and line.
     #[inline(always)]
     pub fn has_file(&self) -> bool {
         // SAFETY: the maker's promise.
         unsafe { !field!(self.0, file).is_null() }
     }
 
-    /// Runs `body` with the same code in the words of a caller who puts the name together and makes a row of the line. `None` if
-    /// the code is not as usual, or anything has to be cleaned or cut, which is counted: `with_code` knows how.
+    /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file, and the line as a row of the
+    /// line table. `None` if the code is not as usual, or any text has to be cleaned or cut: `with_code` does that, and counts
+    /// it.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
         // SAFETY: the maker's promise, here and below.
@@ -219,7 +220,7 @@ pub fn range_flags(flags: u32) -> Result<bool> {
 /// The inlined functions of a `jitsym_code`.
 ///
 /// # Safety
-/// Every pointer in the struct is valid for what the header says.
+/// Every pointer in the struct is valid, as the header demands.
 unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
     // SAFETY: the caller's promise.
     let array = unsafe { Array::new(code.inlines, code.inline_count, code.inline_size)? };
@@ -243,10 +244,10 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
     Ok(all)
 }
 
-/// A line table of C.
+/// A line table that C has passed.
 pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
-    /// The last file name and its length: most rows have the same one as the row before.
+    /// The last file name and its length: most rows have the file of the row before.
     last_file: Cell<(*const c_char, usize)>,
 }
 
@@ -263,7 +264,7 @@ impl LineTable for LineInput<'_> {
         }
         let (last, mut len) = self.last_file.get();
         if raw.file != last {
-            // SAFETY: that it ends with a NUL and lives as long as the call is the caller's promise.
+            // SAFETY: the caller promises that the text ends with a NUL and lives as long as the call.
             len = unsafe { CStr::from_ptr(raw.file) }.to_bytes().len();
             self.last_file.set((raw.file, len));
         }

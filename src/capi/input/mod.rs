@@ -1,7 +1,7 @@
-//! Input from C, checked and turned into the types of the Rust API.
+//! Input from C, checked and converted to the types of the Rust API.
 //!
-//! No reference to a foreign struct is ever made: its bytes, up to its `struct_size`, are copied over a struct of
-//! zeros. So a caller compiled against an older or a newer header is understood.
+//! No Rust reference to a C struct is ever made. Instead its bytes, up to its `struct_size`, are copied over a struct of zeros.
+//! So callers that were compiled with an older or a newer header are supported.
 
 mod code;
 mod options;
@@ -20,18 +20,18 @@ use std::{ptr, slice};
 
 use crate::api::error::{Error, Result};
 
-/// Structs of integers and raw pointers that come from C; zero bytes are a valid value of each.
+/// Structs of integers and raw pointers that come from C. Zero bytes are a valid value of each struct.
 ///
 /// # Safety
 /// Every field is an integer or a raw pointer.
 unsafe trait Plain: Copy {
     /// Size of the struct in the first version of the header.
     const FIRST_SIZE: usize = size_of::<Self>();
-    /// What to say of a size that is too small; `{}` stands for it.
+    /// The error text for a size that is too small; `{}` stands for the size.
     const TOO_SMALL: &'static str;
 }
 
-/// [`Plain::TOO_SMALL`] of a struct that begins with its size. `$init` sets that, if there is such a macro.
+/// [`Plain::TOO_SMALL`] of a struct that begins with its size. `$init`: the macro that sets the size, if there is one.
 macro_rules! size_of_struct {
     ($name:literal $(, $init:literal)?) => {
         concat!($name, ".struct_size is {}: set it to sizeof(", $name, ")" $(, ", or use ", $init)?)
@@ -39,7 +39,7 @@ macro_rules! size_of_struct {
 }
 use size_of_struct;
 
-/// The same of an element of an array.
+/// [`Plain::TOO_SMALL`] of an element of an array.
 macro_rules! size_of_element {
     ($name:literal, $field:literal) => {
         concat!($field, " is {}: set it to sizeof(", $name, ")")
@@ -93,7 +93,7 @@ unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(Error::Null.because("the pointer to a struct is NULL", []));
     }
-    // A size above this is a mistake, and its tail is not looked at.
+    // A size above this is an error of the caller, so the tail is not read.
     const LARGEST: usize = 4096;
     // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
@@ -115,7 +115,7 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
     }
 }
 
-/// An array of structs that may be larger or smaller than ours.
+/// An array of structs whose size may differ from this version's.
 #[derive(Clone, Copy)]
 struct Array<'a, T> {
     start: *const u8,
@@ -138,7 +138,7 @@ impl<T: Plain> Array<'_, T> {
         }
         let array = Array { start: start.cast(), count, stride, element: PhantomData };
         if count > 0 && stride != size_of::<T>() {
-            // Sizes and tails once and for all, so that `get` cannot fail.
+            // Checks sizes and tails of all elements here, so that `get` cannot fail.
             for index in 0..count {
                 // SAFETY: the caller's promise.
                 unsafe { copy::<T>(array.element(index), stride)? };
@@ -148,17 +148,17 @@ impl<T: Plain> Array<'_, T> {
     }
 
     fn element(&self, index: usize) -> *const u8 {
-        // SAFETY: `index` is below `count` at each use, and so the element inside the array.
+        // SAFETY: `index` is below `count` at each use, so the element is inside the array.
         unsafe { self.start.add(index * self.stride) }
     }
 
     fn get(&self, index: usize) -> Option<T> {
-        // SAFETY: `new` was promised that the array is there; it has checked sizes and tails.
+        // SAFETY: the caller of `new` promised a valid array, and `new` has checked sizes and tails.
         (index < self.count).then(|| unsafe { copy(self.element(index), self.stride).ok() }).flatten()
     }
 }
 
-/// Reads one field of the struct at a pointer, which may be unaligned.
+/// Reads one field of the struct at a pointer. The struct may be unaligned.
 macro_rules! field {
     ($from:expr, $field:ident) => {
         (&raw const (*$from).$field).read_unaligned()

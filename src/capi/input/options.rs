@@ -77,7 +77,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
 unsafe fn path(text: *const c_char) -> Option<PathBuf> {
     // SAFETY: the caller's promise.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())?;
-    // Of one that is too long no more than shows that: it may be as long as memory is.
+    // The length of the text has no bound. `DIR_MAX` + 1 bytes are enough to show that it is too long.
     let part = text.get(..DIR_MAX + 1).unwrap_or(text);
     Some(PathBuf::from(OsStr::from_bytes(part)))
 }

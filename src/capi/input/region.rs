@@ -32,7 +32,7 @@ pub unsafe fn region(from: *const jitsym_region_options) -> Result<RegionOptions
     })
 }
 
-/// How much of a `jitsym_region` the caller has.
+/// The size of the caller's `jitsym_region`.
 ///
 /// # Safety
 /// `out` is NULL or points to a readable `size_t`.

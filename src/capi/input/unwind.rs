@@ -19,8 +19,8 @@ unsafe impl Plain for jitsym_unwind_row {
     const TOO_SMALL: &'static str = size_of_element!("jitsym_unwind_row", "jitsym_unwind.row_size");
 }
 
-/// The record of the tables that a `jitsym_unwind` makes, for code of this size. It is decoded if it is not the one that was used
-/// last.
+/// The record of the unwind tables for a `jitsym_unwind` and code of this size. The `jitsym_unwind` is decoded only if it is not
+/// the one that was used last.
 ///
 /// # Safety
 /// As `unwind`.
@@ -36,9 +36,9 @@ pub unsafe fn template(
     }
     // SAFETY: the caller's promise; the size is the first field.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-    // SAFETY: as above; the struct is as large. Its size has been compared.
+    // SAFETY: as above; the struct has this size, which has been compared.
     if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
-        // SAFETY: as above. The last one was good, and this is the same but perhaps for what it points to.
+        // SAFETY: as above. The last one was valid, and this one has the same fields; only what they point to may differ.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
         if cache.ready_saves(saved) {
             return Ok(Some(cache.ready_template()));
@@ -60,8 +60,8 @@ unsafe fn decode_and_encode(
 ) -> Result<Option<&UnwindingTemplate>> {
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
-    // Rows and sections lie elsewhere and are compared in the cache, by their contents. Code that ends where the epilogue does
-    // has other tables than code that goes on, and so has code that ends where the epilogue would begin.
+    // Rows and sections lie outside the struct, and the cache compares their contents. Code that ends where the epilogue ends has
+    // other tables than longer code, and so has code that ends where the epilogue would begin.
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
@@ -73,11 +73,11 @@ unsafe fn decode_and_encode(
     cache.template(&input.as_unwind(), code_addr, code_size)
 }
 
-/// A checked `jitsym_unwind`: rows have to be kept, because they are laid out differently.
+/// A checked `jitsym_unwind`. Rows are stored here, because their layout differs from that of the C rows.
 #[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),
-    /// As most are: not worth an allocation.
+    /// Most row tables are this short, and need no allocation.
     FewRows([UnwindRow<'a>; FEW_ROWS], usize),
     Rows(Vec<UnwindRow<'a>>),
 }
@@ -85,7 +85,7 @@ pub enum UnwindInput<'a> {
 const FEW_ROWS: usize = 16;
 
 /// # Safety
-/// As `read`, and every pointer in the struct is valid for what the header says. NULL is no description.
+/// As `read`, and every pointer in the struct is valid, as the header demands. NULL is no description.
 pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> {
     if from.is_null() {
         return Ok(UnwindInput::Ready(Unwind::None));
@@ -133,7 +133,7 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
 }
 
 /// # Safety
-/// The pointers in `raw` are valid for what the header says.
+/// The pointers in `raw` are valid, as the header demands.
 unsafe fn rows<'a>(raw: &jitsym_unwind) -> Result<UnwindInput<'a>> {
     // SAFETY: the caller's promise.
     let array = unsafe { Array::new(raw.rows, raw.row_count as usize, raw.row_size)? };
@@ -172,7 +172,7 @@ unsafe fn saved_registers<'a>(start: *const jitsym_saved_register, count: u32) -
 }
 
 impl UnwindInput<'_> {
-    /// The same as the Rust API has it.
+    /// The same description as a type of the Rust API.
     pub fn as_unwind(&self) -> Unwind<'_> {
         match self {
             UnwindInput::Ready(unwind) => *unwind,

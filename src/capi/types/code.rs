@@ -4,55 +4,56 @@ use std::ffi::{c_char, c_void};
 
 use super::jitsym_unwind;
 
-/// Flags of a piece of code. Bits, to be combined.
+/// Flags of a piece of code. Bits that can be combined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_code_flag {
     /// The writer reads the bytes later: they stay until a flush, move or unregistration.
     ///
-    /// The bytes stay as they are, where they are, until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move` of
-    /// this code has returned. The call copies none of them: for large code, and for runtimes that never free.
-    /// `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait for the writer if it has not read them yet,
-    /// 10 seconds at most. If the process is killed before, the record is recovered without them.
+    /// The bytes must stay unchanged and in place until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move`
+    /// of this code has returned. The call copies none of the bytes: for large code, and for runtimes that never free
+    /// code. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait until the writer has read the bytes,
+    /// 10 seconds at most. If the process is killed before, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// Other code follows with no room between: unwinds in perf with libunwind all the same.
+    /// Other code follows without a gap: makes unwinding in perf with libunwind possible.
     ///
-    /// Builds of perf with libunwind find unwind tables only after the code. With this flag, where `free_after` is 0 or
-    /// less than `jitsym_unwind_size`, the jitdump has another small record, for an unused place below the code, and the
-    /// tables follow that place. `perf inject` then makes each object twice, and the process has up to 1 GiB of address
-    /// space less. The flag does nothing when that is used up, when there is no such place within 1.75 GiB below the
-    /// code, and without an unwind description. Not for `jitsym_move_target`: packed code stays packed, unless it moves
-    /// while no jitdump is written.
+    /// Builds of perf with libunwind find unwind tables only after the code. If `free_after` is 0 or less than
+    /// `jitsym_unwind_size`, this flag adds a small record to the jitdump: it describes an unused place below the code,
+    /// and the tables follow that place. `perf inject` then makes each object twice, and the process has up to 1 GiB
+    /// less address space. The flag has no effect when this address space is used up, when there is no unused place
+    /// within 1.75 GiB below the code, or without an unwind description. Not for `jitsym_move_target`: packed code
+    /// stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
     /// More code is registered before any of it runs: this call waits for no sink.
     ///
-    /// The sinks `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a debugger listens, have to
-    /// know of code before it runs. The next call without this flag waits for all of the code, and so does
-    /// `jitsym_flush`. Without such a sink no call waits, and the flag does nothing. Not for `jitsym_move_target`.
+    /// The sinks `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a debugger listens, must
+    /// know of code before it runs. The next call without this flag waits for all code so far, and so does
+    /// `jitsym_flush`. Without such a sink no call waits, and the flag has no effect. Not for `jitsym_move_target`.
     JITSYM_CODE_MORE = 4,
 }
 
-/// Flags of a range of code. Bits, to be combined.
+/// Flags of a range of code. Bits that can be combined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// For a runtime that maps each function by itself, or gives whole caches back. Call it in the place of
-    /// `jitsym_unregister`. From the call until whole pages in the range are unmapped, nobody reads, writes or runs what is
-    /// there. The library forgets the regions that the range covers. Otherwise it must look at everything that is mapped to
-    /// notice that they are gone. In memory of `jitsym_alloc`, and in regions with two views, the flag does nothing: the
-    /// library unmaps them.
+    /// For a runtime that maps each function separately, or frees whole caches. Call `jitsym_unregister_range` with
+    /// this flag instead of `jitsym_unregister`. From the call until whole pages in the range are unmapped, nobody may
+    /// read, write or run the memory. The library forgets the regions that the range covers. Without the flag, the
+    /// library must look at all mappings of the process to notice that these regions are gone. In memory of
+    /// `jitsym_alloc`, and in regions with two views, the flag has no effect, because the library unmaps this memory
+    /// itself.
     JITSYM_RANGE_UNMAP = 1,
 }
 
-/// One row of a line table: from `offset` on, up to the next row, code is of this line.
+/// One row of a line table: from `offset` up to the next row, code belongs to this line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_line {
     /// Bytes from the start of the code, less than its size. Rows may be in any order.
     ///
-    /// They cost least in order of it. Of two rows with the same offset the one that comes later in the table counts.
+    /// Rows that are sorted by offset cost least. Of two rows with the same offset, the later one in the table counts.
     pub offset: u32,
     /// From 1.
     pub line: u32,
@@ -60,7 +61,7 @@ pub struct jitsym_line {
     pub column: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// NUL-terminated; best an absolute path: `perf annotate` opens it.
+    /// NUL-terminated; best an absolute path, which `perf annotate` can open.
     pub file: *const c_char,
 }
 
@@ -75,7 +76,7 @@ pub struct jitsym_inline {
     /// More than `begin`, at most the size of the code. The range lies within that of `parent`. Two ranges with the same
     /// parent have no byte in common.
     pub end: u32,
-    /// The inlined function, UTF-8, cleaned as `jitsym_code.name` is, and not empty then.
+    /// The inlined function, UTF-8, cleaned as `jitsym_code.name` is; not empty after that.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
@@ -85,13 +86,13 @@ pub struct jitsym_inline {
     pub call_line: u32,
     /// Column of that call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of an earlier entry that this is inlined into. `UINT32_MAX`: the function itself.
+    /// Index of the earlier entry into which this is inlined. `UINT32_MAX`: the function itself.
     pub parent: u32,
     /// Must be 0.
     pub reserved: u32,
 }
 
-/// One piece of code. 0 is a valid choice for every field but `struct_size`, `addr` and `size`.
+/// One piece of code. 0 is valid for every field but `struct_size`, `addr` and `size`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_code {
@@ -101,19 +102,20 @@ pub struct jitsym_code {
     pub addr: u64,
     /// In bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
-    /// UTF-8. Cleaned, not refused. NULL, or nothing left: `jit_ADDRESS`.
+    /// UTF-8. Cleaned, not refused. NULL, or empty after that: `jit_ADDRESS`.
     ///
-    /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, white space at both ends goes. A name of
-    /// one or two bytes gets `()` appended: perf drops such names in a perf map, and takes some in a jitdump for mangled
-    /// types.
+    /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
+    /// A name of one or two bytes gets `()` appended: perf drops such names in a perf map, and takes some of them in a
+    /// jitdump for mangled types.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
     /// `size` readable bytes: `addr`, or the writable view of it. NULL: the kernel is asked.
     ///
-    /// Give it if you can, right after emitting. The bytes stay readable during the call, as for any pointer argument in
-    /// C. With NULL the library asks the kernel to read at `addr`, which costs a system call and survives memory that
-    /// cannot be read. Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the call.
+    /// Pass this if you can, right after the code is emitted. The bytes must be readable during the call, as for any
+    /// pointer argument in C. With NULL the library asks the kernel to read at `addr`. That costs a system call, and
+    /// also works for memory that cannot be read: unreadable bytes are zero in the record, and
+    /// `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL: not known.
     pub unwind: *const jitsym_unwind,
@@ -121,13 +123,13 @@ pub struct jitsym_code {
     pub lines: *const jitsym_line,
     /// Number of entries of `lines`.
     pub line_count: usize,
-    /// `sizeof(jitsym_line)`; 0 stands for that of version 0.1.
+    /// `sizeof(jitsym_line)`; 0 stands for the size in version 0.1.
     pub line_size: usize,
     /// Bytes after the code that hold no other code as long as this code lives.
     ///
-    /// If they are at least as many as `jitsym_unwind_size` reports, perf builds with the libunwind unwinder (up to 6.x
-    /// in most distributions) unwind through this code. Never declare bytes that are not free: the name of the code that
-    /// lies there would be lost.
+    /// If there are at least as many as `jitsym_unwind_size` reports, perf builds with the libunwind unwinder (up to
+    /// 6.x in most distributions) unwind through this code. Never declare bytes that are not free: the name of the code
+    /// there would be lost.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
@@ -135,35 +137,36 @@ pub struct jitsym_code {
     pub reserved: u32,
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
-    /// They are for call stacks. A function that is inlined in several ranges has an entry for each. `lines` gives the
-    /// innermost place, as for all code. Profilers show inline frames only of code in regions: jitdump and map cannot
-    /// express them.
+    /// They are for call stacks. A function that is inlined in several ranges has an entry for each range. `lines`
+    /// gives the innermost place, as for all code. Profilers show inline frames only for code in regions: jitdump and
+    /// map cannot express inlined functions.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,
-    /// `sizeof(jitsym_inline)`; 0 stands for that of version 0.1.
+    /// `sizeof(jitsym_inline)`; 0 stands for the size in version 0.1.
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated. NULL: not known.
     ///
-    /// The name becomes `NAME FILE:LINE` then, for every reader but debuggers. Without a line table, file and line are
-    /// also its only row, at offset 0, so an absolute path is best. The file is cleaned as the name is, and
-    /// `JITSYM_NAME_MAX` holds for all of the name. A file with nothing left after cleaning is not known either.
+    /// With a file, the name becomes `NAME FILE:LINE`, for every reader but debuggers. Without a line table, file and
+    /// line are also the only row of the line table, at offset 0, so an absolute path is best. The file is cleaned as
+    /// the name is, and `JITSYM_NAME_MAX` limits the whole name. A file that is empty after cleaning counts as not
+    /// known.
     pub file: *const c_char,
     /// Line in `file`, from 1. 0: not known.
     ///
-    /// With 0 the name becomes `NAME FILE`, and there is no row.
+    /// With 0 the name becomes `NAME FILE`, and there is no such row.
     pub line: u32,
     /// Must be 0.
     pub reserved2: u32,
 }
 
-/// Where code has been moved to.
+/// The new place of code that has moved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_move_target {
     /// `sizeof(jitsym_move_target)`.
     pub struct_size: usize,
-    /// Where the code runs now. Its size stays.
+    /// Where the code runs now. Its size stays the same.
     pub addr: u64,
     /// As `jitsym_code.bytes`, for the new place.
     pub bytes: *const c_void,

@@ -1,4 +1,4 @@
-//! The C structs and enumerators, with the documentation that the header carries.
+//! The C structs and enumerators, with the documentation for the headers.
 
 #![allow(non_camel_case_types)]
 
@@ -14,15 +14,15 @@ pub use region::*;
 pub use stats::*;
 pub use unwind::*;
 
-/// A session. The handle is a name and no address: a wrong one is refused with a status.
+/// A session. The handle is a number, not an address: a wrong handle is refused with a status.
 ///
-/// The library recognises a handle that is closed or was never opened. A forked child continues its parent's session (see
-/// `jitsym_init_flag`).
+/// The library recognises handles that are closed or were never opened. A forked child continues its parent's session
+/// (see `jitsym_init_flag`).
 pub struct jitsym {
     _private: [u8; 0],
 }
 
-/// The name of one registration. Never 0, and not used again within a process.
+/// Identifies one registration. Never 0, and not used again within a process.
 ///
 /// For `jitsym_move` and `jitsym_unregister`.
 pub type jitsym_id = u64;
@@ -38,11 +38,11 @@ pub enum jitsym_limit {
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
-    /// The largest code, 2 GiB - 1; with an unwind description less by the size of its tables.
+    /// The largest code, 2 GiB - 1; with an unwind description, less the size of its tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
 }
 
-/// Where symbols are written. Bits, to be combined.
+/// Where symbols are written. Bits that can be combined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_sink {
@@ -52,37 +52,38 @@ pub enum jitsym_sink {
     JITSYM_SINK_MAP = 1,
     /// `jit-PID.dump`, for `perf inject --jit`: names over time, code, lines, call stacks.
     ///
-    /// If another library in the process has a file of that name, the number has zeros before it, which perf reads as
-    /// well.
+    /// If another library in the process has a file of that name, the number in the name gets leading zeros, which perf
+    /// accepts.
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
-    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` are in the directory of the jitdump. Regions are mappings of them
-    /// (`jitsym_region_create`, `jitsym_region_adopt`, `JITSYM_INIT_ADOPT`). Profilers need no further step. Code that is
-    /// registered in a region goes to its file, and not to map and jitdump. Without regions this sink does nothing.
+    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` are in the directory of the jitdump. Regions are mappings of
+    /// these files (`jitsym_region_create`, `jitsym_region_adopt`, `JITSYM_INIT_ADOPT`). Profilers need no further
+    /// step. Code that is registered in a region is in the region's file, and not in map and jitdump. Without regions
+    /// this sink does nothing.
     JITSYM_SINK_REGION = 4,
-    /// Objects in memory for gdb and lldb. Starts by itself where a debugger listens.
+    /// Objects in memory for gdb and lldb. Starts by itself if a debugger listens.
     ///
-    /// Debuggers read names, lines, inlined functions and call stacks of live code through `__jit_debug_descriptor`, also
-    /// those of a core file, in regions or not. The sink is not among those that run by default. Unless the variable
-    /// `JITSYM_GDB` is `0`, it runs by itself where a debugger listens and any other sink runs. It also runs by itself,
-    /// for at most 8192 live functions, where a jitdump or a region is written. While nobody listens and nobody has asked
-    /// for it, it is not among `jitsym_stats.sinks_running`.
+    /// Debuggers read names, lines, inlined functions and call stacks of live code through `__jit_debug_descriptor`,
+    /// also in core files, and for code in regions or not. The sink is not among those that run by default. Unless the
+    /// variable `JITSYM_GDB` is `0`, it starts by itself when a debugger listens and any other sink runs. It also
+    /// starts by itself, for at most 8192 live functions, when a jitdump or a region is written. A sink that started by
+    /// itself is in `jitsym_stats.sinks_running` only while a debugger listens.
     JITSYM_SINK_GDB = 8,
     /// The process's unwinder: C++ exceptions, `backtrace` and `pthread_exit` pass through code.
     ///
     /// The unwinder is that of libgcc or LLVM libunwind. The code needs an unwind description, and may be in regions or
-    /// not. What runs when a thread is cancelled passes through it too. The sink is not among those that run by default.
-    /// While it runs, a call that registers, moves or ends code returns when the unwinder knows that. The call tells
-    /// libgcc 13 and later and LLVM libunwind itself, if the sink was not enabled late. Otherwise it waits until the
-    /// library's thread has told the unwinder.
+    /// not. The unwinding of a cancelled thread passes through the code too. The sink is not among those that run by
+    /// default. While it runs, a call that registers, moves or ends code returns only when the unwinder knows of the
+    /// change. The call itself tells libgcc 13 and later and LLVM libunwind, unless the sink was enabled late.
+    /// Otherwise the call waits until the library's thread has told the unwinder.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
     ///
-    /// callgrind, memcheck and the others show live code. The sink runs by itself in a process that valgrind runs,
-    /// whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns everything off. In any
-    /// other process it cannot run. While it runs, a call that registers, moves or ends code waits until valgrind knows,
-    /// and there are no regions with files: `JITSYM_SINK_REGION` does not run.
+    /// callgrind, memcheck and the other tools show live code. The sink runs by itself in a process under valgrind,
+    /// whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns everything off. In
+    /// any other process it cannot run. While it runs, a call that registers, moves or ends code waits until valgrind
+    /// knows of the change, and no region has a file: `JITSYM_SINK_REGION` does not run.
     JITSYM_SINK_VALGRIND = 32,
 }
 

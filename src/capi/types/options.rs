@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-/// Flags of a session. Bits, to be combined.
+/// Flags of a session. Bits that can be combined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_init_flag {
@@ -12,75 +12,75 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_ENV_WINS = 1,
     /// With `sinks` 0: no sink, unless the variable JITSYM names one.
     ///
-    /// Without this flag: map, jitdump and region.
+    /// Without this flag, `sinks` 0 means map, jitdump and region.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
-    /// Write no unwinding records to the jitdump, at which ddprof stops reading.
+    /// Write no unwinding records to the jitdump: ddprof stops reading at them.
     JITSYM_INIT_NO_UNWIND = 4,
-    /// When all memory for records is full, drop at once, and wait for nothing.
+    /// When all memory for records is full, drop records at once, without waiting.
     ///
     /// The memory is full when the writer cannot keep up.
     JITSYM_INIT_DROP_WHEN_FULL = 32,
-    /// Keep records in private memory: SIGKILL loses those that are not written.
+    /// Keep records in private memory: after SIGKILL, unwritten records are lost.
     ///
     /// Without this flag, records on their way to the writer are in a spool.
     JITSYM_INIT_NO_SPOOL = 64,
     /// First complete files of processes that were killed, as `jitsym recover` does.
     ///
-    /// These are files of this user's processes. They are completed from the spools that the processes left.
+    /// This completes files of this user's processes from the spools that these processes left.
     JITSYM_INIT_RECOVER = 128,
-    /// `fork` makes the child's files, and not the child's first call.
+    /// `fork` makes the child's files, instead of the child's first call.
     ///
-    /// The child takes over its parent's sessions and live code before `fork` returns in it. Every child pays for that,
-    /// also a child that only executes another program.
+    /// The child takes over its parent's sessions and live code before `fork` returns in the child. Every child pays
+    /// the cost, also a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW.
     ///
-    /// Calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty files. The options
-    /// of the session that has started the sinks decide.
+    /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
+    /// files. The options of the session that started the sinks decide.
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit: for readers of living processes.
     ///
     /// Map, jitdump and the files of regions are removed. Afterwards `perf report` finds no names, and `perf inject`
-    /// gives up altogether if a jitdump is missing that was there during the recording. A process that is killed leaves
-    /// its files, which `jitsym clean` removes.
+    /// fails altogether if a jitdump is missing that existed during the recording. A process that is killed leaves its
+    /// files, which `jitsym clean` removes.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// `jitsym_enable` writes the code when it starts a sink: with its lines and unwind tables. Its bytes are not
-    /// remembered, but read at its address then. Without a sink, registering then costs as much as with one, and live
-    /// code takes memory as long as any session is open (docs/design.md gives figures). The variable `JITSYM_LATE` can
-    /// forbid it, or ask for it.
+    /// When `jitsym_enable` starts a sink, it writes the remembered code with its lines and unwind tables. The code
+    /// bytes are not remembered: they are read at the code's address at that time. With this flag, registering costs as
+    /// much without a sink as with one, and live code takes memory as long as any session is open (docs/design.md gives
+    /// figures). The variable `JITSYM_LATE` can forbid remembering, or ask for it.
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
-    /// The mapping that the code lies in is adopted, as by `jitsym_region_adopt`. Memory that is not executable yet is
-    /// adopted by a later call that registers, moves or unregisters code. During these calls the calling thread must be
-    /// the only one that writes to such memory, or changes its protection; others may execute it.
+    /// The mapping that contains the code is adopted, as by `jitsym_region_adopt`. Memory that is not executable yet is
+    /// adopted by a later call that registers, moves or unregisters code. During these calls only the calling thread
+    /// may write to such memory or change its protection; other threads may execute it.
     ///
-    /// The kernel makes one mapping of neighbouring memory with the same protection, so this applies to every writer of
-    /// code in the process. If there are others, adopt your own range by `jitsym_region_adopt`, or create regions. Memory
-    /// that cannot be adopted is left as it is, and looked at again later. The options of the session that has started
-    /// the sinks decide. The variable `JITSYM_ADOPT` can forbid it or ask for it. If it asks, a session that is off by
-    /// default is on.
+    /// The kernel joins neighbouring memory with the same protection into one mapping, so this applies to every writer
+    /// of code in the process. If there are other writers, adopt your own range by `jitsym_region_adopt`, or create
+    /// regions. Memory that cannot be adopted is not changed, and is tried again later. The options of the session that
+    /// started the sinks decide. The variable `JITSYM_ADOPT` can forbid adoption or ask for it. If the variable asks
+    /// for it, a session that is off by default is on.
     JITSYM_INIT_ADOPT = 4096,
     /// Register also what other libraries (LLVM, wasmtime) tell gdb.
     ///
-    /// The code in `__jit_debug_descriptor` is registered with names, lines and unwind tables, from this session on until
-    /// the process ends. A thread looks at the lists every few milliseconds. The options of the first session with this
-    /// flag decide where the code is written, unless other files are being written already. While the sinks are off
-    /// nothing is written. Sinks that start later get the code that is in the lists then, as `jitsym_enable` says. The
-    /// word `bridge` in the variable `JITSYM` asks for it too; the library then looks from the time on when it is loaded.
-    /// With the bridge, the sink for debuggers does not start by itself.
+    /// The code in `__jit_debug_descriptor` is registered with names, lines and unwind tables, from this session on
+    /// until the process ends. A thread looks at the lists every few milliseconds. The options of the first session
+    /// with this flag decide where the code is written, unless files are already being written. While the sinks are
+    /// off, nothing is written. Sinks that start later get the code that is in the lists at that time, as described for
+    /// `jitsym_enable`. The word `bridge` in the variable `JITSYM` asks for the bridge too; the library then looks at
+    /// the lists from the time when it is loaded. With the bridge, the sink for debuggers does not start by itself.
     JITSYM_INIT_BRIDGE = 8192,
 }
 
-/// What the library wants to be told (`jitsym_wanted`). Bits; a later version may have more.
+/// What the library wants to know of code (`jitsym_wanted`). Bits; a later version may have more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_want {
-    /// Code. Without this bit there is no other one, and `jitsym_register` does nothing.
+    /// Code. Without this bit no other bit is set, and `jitsym_register` does nothing.
     ///
-    /// A sink runs, or live code is remembered for one.
+    /// The bit is set while a sink runs or live code is remembered.
     JITSYM_WANT_CODE = 1,
     /// `jitsym_code.lines`.
     JITSYM_WANT_LINES = 2,
@@ -88,12 +88,12 @@ pub enum jitsym_want {
     JITSYM_WANT_UNWIND = 4,
     /// Code memory is adopted: only the registering thread may write to it meanwhile.
     ///
-    /// Private executable memory that code is registered in becomes a region (`JITSYM_INIT_ADOPT`, `JITSYM_ADOPT`).
+    /// Private executable memory in which code is registered becomes a region (`JITSYM_INIT_ADOPT`, `JITSYM_ADOPT`).
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit a runtime that has memory of its own gains nothing by them. The bit goes when the file of a
-    /// region cannot be made, so ask after the call too.
+    /// Without this bit, a runtime with its own code memory gains nothing by these calls. The bit is cleared when the
+    /// file of a region cannot be made, so ask again after the call.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -107,13 +107,13 @@ pub enum jitsym_map_dialect {
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
-/// The options of a session. NULL, and a struct that is 0 but for `struct_size`, ask for the defaults.
+/// The options of a session. NULL, or a struct with 0 in all fields but `struct_size`, asks for the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: by the variable `JITSYM`, else map, jitdump, region.
+    /// `JITSYM_SINK_*` bits. 0: as the variable `JITSYM` says, else map, jitdump, region.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -121,12 +121,12 @@ pub struct jitsym_options {
     ///
     /// perf looks in `/tmp`.
     pub map_dir: *const c_char,
-    /// Of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp.
+    /// Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp.
     ///
-    /// The directory is absolute.
+    /// The path is absolute.
     ///
-    /// perf builds with the libdw unwinder (perf 7 for one) unwind through code of a dump only if the dump lies directly
-    /// in `/tmp`.
+    /// perf builds with the libdw unwinder (for example perf 7) unwind through code of a jitdump only if the file lies
+    /// directly in `/tmp`.
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*` (`jitsym_control.h`); 0: for perf.
     pub map_dialect: u32,
@@ -136,31 +136,33 @@ pub struct jitsym_options {
     pub file_mode: u32,
     /// Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB.
     ///
-    /// Other values are moved into that range. The memory starts with 16 KiB and takes 4 MiB (or half of the bound, if
-    /// that is less) when many are registered. It grows beyond that when the writer cannot keep up. Code whose record
-    /// does not fit into the bound less these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. It takes 256 MiB of address
-    /// space at least, if there is as much. The first session of a process decides.
+    /// Values outside this range are replaced by its nearest end. The memory starts with 16 KiB and takes 4 MiB (or
+    /// half of the bound, if that is less) when many records are registered. It grows beyond that when the writer
+    /// cannot keep up. Code whose record does not fit into the bound minus these 4 MiB is refused with
+    /// `JITSYM_ERR_NO_MEMORY`. The memory takes at least 256 MiB of address space, if that much is available. The first
+    /// session of a process decides.
     pub max_memory: u64,
-    /// Milliseconds that a call waits when that memory is full. 0: 10.
+    /// Milliseconds that a call waits when the memory for records is full. 0: 10.
     ///
-    /// Then its record is dropped.
+    /// After this time the call's record is dropped.
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
     /// Absolute directory of the spool, in memory. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
     ///
-    /// It is on a file system in memory. The session that first starts a sink, or remembers, decides, until all are
-    /// disabled.
+    /// The directory is on a file system in memory. The session that first starts a sink, or first remembers code,
+    /// decides, until all sinks are disabled.
     pub spool_dir: *const c_char,
     /// Most bytes of the perf map, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///
-    /// When the map would become longer, dead code is left out first, the oldest first; then live code, the newest first
-    /// (`jitsym_stats.map_omitted`), until there is room again.
+    /// When the map would become longer, dead code is left out first, the oldest first; then live code, the newest
+    /// first (`jitsym_stats.map_omitted`), until there is room again.
     pub map_max: u64,
     /// Most bytes of the jitdump, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
     ///
-    /// When the jitdump would become longer, it is rewritten with live code alone. If that takes more than three quarters
-    /// of the bound, code that is registered from then on is left out (`jitsym_stats.jitdump_lost`), until enough other
-    /// code has been unregistered. Code that lives then is in the file again. During a rewrite there are two files.
+    /// When the jitdump would become longer, it is rewritten with live code alone. If live code takes more than three
+    /// quarters of the bound, code that is registered from then on is left out (`jitsym_stats.jitdump_lost`), until
+    /// enough other code has been unregistered. Left-out code that still lives then is written to the file after all.
+    /// During a rewrite there are two files.
     pub jitdump_max: u64,
 }

@@ -2,15 +2,15 @@
 
 use std::ffi::c_void;
 
-/// Flags of a region. Bits, to be combined.
+/// Flags of a region. Bits that can be combined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes its protection (`mprotect`).
     ///
-    /// The memory is readable and writable first. The runtime makes it executable, for instance readable and executable
-    /// before code in it runs. A forked child has its own copy, as of any private memory. Without this flag there are two
-    /// views of shared memory, whose protections must stay as they are.
+    /// At first the memory is readable and writable. The runtime makes it executable, for instance readable and
+    /// executable before code in it runs. A forked child has its own copy, as of any private memory. Without this flag
+    /// there are two views of shared memory, whose protections must not be changed.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
     JITSYM_REGION_HUGE_PAGES = 2,
@@ -24,16 +24,16 @@ pub struct jitsym_region_options {
     pub struct_size: usize,
     /// In bytes, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// Bytes that it can grow to by `jitsym_region_grow`. 0: `size`.
+    /// Size in bytes up to which `jitsym_region_grow` can enlarge the region. 0: `size`.
     ///
-    /// Address space for that is set aside.
+    /// Address space for this size is reserved.
     pub max_size: u64,
-    /// Of the executable view: a power of two, at most 512 MiB. 0: a page.
+    /// Alignment of the executable view: a power of two, at most 512 MiB. 0: a page.
     pub alignment: u64,
     /// All of the executable view is within 32 bits of this address. 0: anywhere.
     ///
-    /// All of the executable view can be reached from it by a displacement of 32 bits with sign, as x86-64 calls and
-    /// jumps have it.
+    /// A signed displacement of 32 bits, as in calls and jumps of x86-64, reaches all of the executable view from this
+    /// address.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,
@@ -51,7 +51,7 @@ pub struct jitsym_region {
     pub exec: *mut c_void,
     /// Where code is written: the same memory, readable and writable.
     ///
-    /// A region reads zero at first. With `JITSYM_REGION_ONE_VIEW` it has the same address as `exec`.
+    /// A region reads as zero at first. With `JITSYM_REGION_ONE_VIEW` this is the same address as `exec`.
     pub write: *mut c_void,
     /// In bytes.
     pub size: u64,

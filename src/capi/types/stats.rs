@@ -1,13 +1,13 @@
 //! The counters.
 
-/// Whether records on their way to the writer outlive the process: `jitsym_stats.spool`.
+/// Whether records on their way to the writer survive the process: `jitsym_stats.spool`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_spool_state {
-    /// They are in private memory, which SIGKILL loses.
+    /// They are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, these are the records of the last 50 milliseconds at most. Where the file system of
-    /// the spool is full, that holds for the records that had no room there.
+    /// While the writer keeps up, these are the records of the last 50 milliseconds at most. If the file system of the
+    /// spool is full, this applies to the records that had no room there.
     JITSYM_SPOOL_NONE = 0,
     /// They are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
@@ -15,32 +15,31 @@ pub enum jitsym_spool_state {
 
 /// Counters of this process over all sessions. A forked child begins with 0.
 ///
-/// All only grow, except for the sinks, `live`, `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`,
+/// All values only grow, except for the sinks, `live`, `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`,
 /// `map_omitted`, `regions` and `region_left_out`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
-    /// `sizeof(jitsym_stats)`, set by the caller: as many bytes are written.
+    /// `sizeof(jitsym_stats)`, set by the caller: at most as many bytes are written.
     ///
-    /// At most that many bytes are written. Fields of a newer header after those that this library knows are left as they
-    /// were.
+    /// If the caller's header is newer than the library, the fields that the library does not know are not changed.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     pub sinks_running: u32,
-    /// Bits of those that could not start, or cannot write now.
+    /// Bits of sinks that could not start, or cannot write now.
     ///
-    /// Sinks that cannot write try again, at each flush and by themselves at least every ten seconds. Sinks that could
-    /// not start wait for `jitsym_enable`. In a forked child they are also tried again at each flush.
+    /// Sinks that cannot write try again at each flush, and by themselves at least every ten seconds. Sinks that could
+    /// not start wait for `jitsym_enable`. In a forked child each flush also tries to start them.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,
     /// Moves that reached the writer.
     pub moved: u64,
-    /// Code that was unregistered, by id or by range.
+    /// Pieces of code that were unregistered, by id or by range.
     pub unregistered: u64,
-    /// Code that ended because newer code was registered over it.
+    /// Pieces of code that ended because newer code was registered over them.
     pub overwritten: u64,
-    /// Code that is live now.
+    /// Pieces of code that are live now.
     pub live: u64,
     /// Records dropped because the writer could not keep up.
     pub dropped: u64,
@@ -48,7 +47,7 @@ pub struct jitsym_stats {
     pub unreadable: u64,
     /// Names that were cleaned or cut.
     pub names_changed: u64,
-    /// Values of `free_after` that were not true and are ignored.
+    /// Values of `free_after` that were false and are ignored.
     pub not_free: u64,
     /// Bytes written to the jitdump after its header.
     pub jitdump_bytes: u64,
@@ -60,15 +59,15 @@ pub struct jitsym_stats {
     pub map_entries: u64,
     /// Rewrites of the perf map, because an entry had to change.
     pub map_rewrites: u64,
-    /// Entries of dead code that the perf map has lost to stay bounded.
+    /// Entries of dead code that were removed from the perf map to keep it bounded.
     pub map_forgotten: u64,
     /// Write errors, over all sinks.
     pub write_errors: u64,
     /// Bytes in use for records on their way to the writer.
     pub memory: u64,
-    /// Bytes held for that, at most `jitsym_options.max_memory`.
+    /// Bytes held for such records, at most `jitsym_options.max_memory`.
     ///
-    /// In use or not.
+    /// This includes bytes that are not in use.
     pub memory_held: u64,
     /// Records that had to wait because `max_memory` was reached.
     pub waited: u64,
@@ -76,14 +75,14 @@ pub struct jitsym_stats {
     pub recovered: u64,
     /// One of `JITSYM_SPOOL_*` (`jitsym_control.h`).
     pub spool: u32,
-    /// Code that this forked child has taken over; not in `registered`.
+    /// Pieces of code that this forked child has taken over; not in `registered`.
     pub inherited: u32,
     /// Records that could not be written to the jitdump.
     ///
-    /// There was no room on the disk or within `jitsym_options.jitdump_max`, and none in the memory in which they wait.
-    /// Records that waited and were left out when the jitdump was rewritten count too. When writing is possible again,
-    /// such code that still lives is written, without lines and unwind tables. In a forked child, this also counts code
-    /// whose record the parent was just writing, if the fork did not wait for that.
+    /// There was no room on the disk or within `jitsym_options.jitdump_max`, and none in the memory in which records
+    /// wait. Records that waited and were left out when the jitdump was rewritten count too. When writing is possible
+    /// again, such code is written if it still lives, without lines and unwind tables. In a forked child, this also
+    /// counts code whose record the parent was writing at the fork, if the fork did not wait for the write.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -91,33 +90,34 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// Somebody else removed or cut it, or it had reached its bound.
+    /// Another program or library removed or cut the file, or it had reached its bound.
     pub jitdump_rewrites: u64,
-    /// Entries of live code that the perf map has no room for now.
+    /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,
-    /// Regions with a file that there are now, adopted ones included.
+    /// Regions that have a file now, adopted ones included.
     pub regions: u64,
-    /// Registrations and moves that went to the file of a region.
+    /// Registrations and moves that were written to the file of a region.
     ///
     /// Such code is not in the map and the jitdump.
     pub region_code: u64,
     /// Bytes written to the files of regions.
     ///
-    /// Older generations are included.
+    /// Earlier generations of files are included.
     pub region_bytes: u64,
-    /// New names of files, so that new code in the place of dead code has its own.
+    /// New names of files, needed when new code replaces dead code.
     ///
-    /// Times that the file of a region got another name.
+    /// Counts how often the file of a region got another name, so that each piece of code has its own name in profiles.
     pub region_generations: u64,
-    /// Times that this came too late: samples may have the wrong name.
+    /// Generations that began too late or not at all: samples may have the wrong name.
     ///
-    /// Also times that it could not be done. Samples in the old code may have the name of the new, or the reverse.
+    /// Samples in the old code may have the name of the new code, or the reverse.
     pub region_late: u64,
     /// Regions that could not have a file, and memory that could not be adopted.
     ///
-    /// Regions without a file are plain memory. Memory counts if it has code, and is of the kind that is adopted.
+    /// Regions without a file are plain memory. Memory is counted if it contains code and is of the kind that is
+    /// adopted.
     pub region_refused: u64,
-    /// Names and tables that the files of regions have no room for now.
+    /// Names and tables for which the files of regions have no room now.
     ///
     /// The tables are unwind tables and line tables.
     pub region_left_out: u64,
@@ -125,14 +125,14 @@ pub struct jitsym_stats {
     ///
     /// `jitsym_last_error` says what was wrong with the last such call of a thread.
     pub calls_refused: u64,
-    /// Times that the adoption of memory was put off.
+    /// How often the adoption of memory was put off.
     ///
-    /// The memory was not executable yet, or its mapping did not hold all of the code. Later calls try again.
-    /// `region_refused` counts what has waited for more than a second.
+    /// The memory was not executable yet, or its mapping did not contain all of the code. Later calls try again.
+    /// `region_refused` counts memory that has waited for more than a second.
     pub region_put_off: u64,
-    /// Times that there were 768 regions already.
+    /// How often there were already 768 regions.
     ///
-    /// Memory was not adopted, or a region not made, because there may be no more.
+    /// This is the most. Memory was not adopted then, or a region was not made.
     pub region_limit: u64,
 }
 

@@ -12,9 +12,9 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_FRAME_POINTER = 1,
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
-    /// The canonical frame address (CFA) is there in all of the code, or between a prologue and an epilogue. This kind is
-    /// also for code with a frame pointer whose stack pointer stays where it is: readers then find the frame by the stack
-    /// pointer, whatever the frame pointer has.
+    /// The canonical frame address (CFA) has this distance in all of the code, or between a prologue and an epilogue.
+    /// This kind is also for code with a frame pointer whose stack pointer does not move: readers then find the frame
+    /// by the stack pointer, whatever the frame pointer contains.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -37,15 +37,16 @@ pub struct jitsym_saved_register {
     pub offset: i32,
 }
 
-/// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` on, up to the next row.
+/// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` up to the next row.
 ///
-/// Before the first row the state is that at a call's target: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, nothing saved.
+/// Before the first row the state is that at a call's target: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, nothing
+/// saved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
     /// Bytes from the start of the code, strictly rising.
     pub offset: u32,
-    /// DWARF number of the register that the CFA is counted from.
+    /// DWARF number of the register from which the CFA is computed.
     pub cfa_reg: u32,
     /// CFA = register + this many bytes.
     pub cfa_offset: i32,
@@ -53,13 +54,13 @@ pub struct jitsym_unwind_row {
     pub saved_count: u32,
     /// The registers that are saved here.
     ///
-    /// On x86-64 without the return address, which always lies at CFA - 8. On other architectures the return address
-    /// register is listed where it has been saved.
+    /// On x86-64 the return address is not listed, because it always lies at CFA - 8. On other architectures the return
+    /// address register is listed where it is saved.
     pub saved: *const jitsym_saved_register,
 }
 
-/// An unwind description. Only the fields of its kind are looked at; a place is a number of bytes from the start of the
-/// code to the end of an instruction.
+/// An unwind description. Only the fields of its kind are used; a place is a number of bytes from the start of the code
+/// to the end of an instruction.
 ///
 /// It is copied before the call returns, as all input is.
 #[repr(C)]
@@ -73,33 +74,34 @@ pub struct jitsym_unwind {
     pub flags: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of x86-64 `push rbp`, aarch64 `stp x29, x30, [sp, #-n]!`.
     ///
-    /// The instruction stores the caller's frame pointer. FRAME_POINTER: 0 stands for 1 on x86-64, 4 on aarch64, 12 on
-    /// riscv64. FIXED_FRAME: 0 stands for no such instruction. `n` is `cfa_offset` if this is equal to `sp_set`, and else
-    /// 16. With FIXED_FRAME it must be 0 on riscv64, where `saved` can have both registers.
+    /// The instruction stores the caller's frame pointer. FRAME_POINTER: 0 means 1 on x86-64, 4 on aarch64, 12 on
+    /// riscv64. FIXED_FRAME: 0 means that there is no such instruction. `n` is `cfa_offset` if this place is equal to
+    /// `sp_set`, and 16 otherwise. With FIXED_FRAME this field must be 0 on riscv64, where `saved` can list both
+    /// registers.
     pub fp_pushed: u32,
     /// FRAME_POINTER: the place of x86-64 `mov rbp, rsp`.
     ///
-    /// The instruction sets the frame pointer. 0: 4 on x86-64, 8 on aarch64, 16 on riscv64. If something stands before
-    /// the usual prologue (`endbr64`), give both this and `fp_pushed`.
+    /// The instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction
+    /// precedes the usual prologue (`endbr64`), set both this and `fp_pushed`.
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
-    /// The instruction takes the frame down. From there to `epilogue_end` the frame is as at entry. 0 is for code that
-    /// leaves by other ways. Code with several epilogues is described by ROWS.
+    /// The instruction removes the frame. From there to `epilogue_end` the frame is as at entry. 0 is for code that is
+    /// left in other ways. Use ROWS for code with several epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
     ///
-    /// From there to the end of the code the frame is set up again.
+    /// From there to the end of the code the frame exists again.
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
-    /// FIXED_FRAME: from `sp_set` on, taken as it is. FRAME_POINTER: once the frame pointer is set; 0: 16 on x86-64 and
-    /// aarch64, 0 on riscv64.
+    /// FIXED_FRAME: valid from `sp_set` on; 0 has no special meaning. FRAME_POINTER: valid once the frame pointer is
+    /// set; 0 means 16 on x86-64 and aarch64, 0 on riscv64.
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
-    /// These are saved from `saved_from` on, beyond the frame pointer and the return address that the instruction at
-    /// `fp_pushed` stores.
+    /// These registers are saved from `saved_from` on. The frame pointer and the return address, which the instruction
+    /// at `fp_pushed` stores, are not among them.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
@@ -111,30 +113,30 @@ pub struct jitsym_unwind {
     pub row_count: u32,
     /// ROWS: the table.
     pub rows: *const jitsym_unwind_row,
-    /// `sizeof(jitsym_unwind_row)`; 0 stands for that of version 0.1.
+    /// `sizeof(jitsym_unwind_row)`; 0 stands for the size in version 0.1.
     pub row_size: usize,
     /// EH_FRAME: the section's bytes.
     ///
-    /// A terminating zero word may be there or not. Entries for other code are left out; an entry that extends beyond the
-    /// code is cut to it. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Personality
-    /// routines and LSDAs are for `JITSYM_SINK_UNWINDER` alone (see docs/exceptions.md).
+    /// A terminating zero word is optional. Entries for other code are left out; an entry that extends beyond the code
+    /// is cut to the code. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Personality
+    /// routines and LSDAs are only for `JITSYM_SINK_UNWINDER` (see docs/exceptions.md).
     pub eh_frame: *const c_void,
-    /// EH_FRAME: their number.
+    /// EH_FRAME: the size of the section in bytes.
     pub eh_frame_size: usize,
     /// EH_FRAME: the section's own address. 0: where it is now.
     ///
-    /// Pc-relative pointers in it are counted from there.
+    /// Pc-relative pointers in the section are relative to this address.
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame is there from the start.
     ///
-    /// The instruction takes the frame; it is not before `fp_pushed`. Until there the frame is as at entry, but for what
-    /// the instruction at `fp_pushed` stores.
+    /// The instruction allocates the frame; it is not before `fp_pushed`. Up to this place the frame is as at entry,
+    /// except for the values that the instruction at `fp_pushed` stores.
     pub sp_set: u32,
     /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
     ///
-    /// The instruction (or `mov rsp, rbp`) gives the frame back and leaves only what was stored at `fp_pushed`. The
-    /// registers of `saved` have their values again. 0 is for code that takes all down at `epilogue_begin`, as by
-    /// `leave`.
+    /// The instruction (or `mov rsp, rbp`) releases the frame, except for the values that were stored at `fp_pushed`.
+    /// The registers of `saved` have their old values again. 0 is for code that removes the whole frame at
+    /// `epilogue_begin`, as `leave` does.
     pub sp_reset: u32,
 }
 

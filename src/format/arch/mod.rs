@@ -25,7 +25,7 @@ macro_rules! architectures {
             }
         }
 
-        /// The architecture of this build; `None` if only names can be written.
+        /// The architecture of this build; `None` if the library can write names but no unwind tables here.
         pub const NATIVE: Option<Arch> = match () {
             $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
             () => None,
@@ -39,13 +39,13 @@ architectures! {
     Riscv64 "riscv64" riscv64;
 }
 
-/// Whether code begins by making a frame pointer, with the frame that is at 0 in a
-/// [`FramePointer`](crate::api::code::FramePointer).
+/// Whether code begins with instructions that set up a frame pointer as the defaults of
+/// [`FramePointer`](crate::api::code::FramePointer) describe.
 pub fn makes_frame_pointer(code: &[u8]) -> bool {
     NATIVE.is_some_and(|arch| arch.abi().prologues.iter().any(|prologue| code.starts_with(prologue)))
 }
 
-/// `e_machine` of the ELF header, which the header of a jitdump carries (elf.h).
+/// The `e_machine` value of this machine (elf.h), for ELF headers and the header of a jitdump.
 pub const ELF_MACHINE: u32 = match NATIVE {
     Some(arch) => arch.abi().elf_machine,
     None if cfg!(target_arch = "s390x") => 22,
@@ -53,34 +53,33 @@ pub const ELF_MACHINE: u32 = match NATIVE {
     None => 0,
 };
 
-/// What an architecture's psABI fixes. Registers have their DWARF numbers.
+/// What an architecture's psABI defines. Registers have their DWARF numbers.
 pub struct Abi {
     pub elf_machine: u32,
     /// All registers that can be saved.
     pub registers: &'static [RangeInclusive<u32>],
-    /// Those that hold addresses, so that a CFA can be counted from them.
+    /// The registers that hold addresses, so that a CFA can count from them.
     pub general: RangeInclusive<u32>,
-    /// Stack pointer.
     pub sp: u16,
-    /// Frame pointer.
     pub fp: u16,
     /// Return address column.
     pub ra: u16,
-    /// Where the call instruction has stored the return address, from the CFA, with SP pointing to it.
+    /// Distance from the CFA to the return address, if the call instruction stores it. SP points there at entry.
     pub entry_ra: Option<i32>,
-    /// The values that 0 stands for in a [`FramePointer`](crate::api::code::FramePointer).
+    /// The defaults of a [`FramePointer`](crate::api::code::FramePointer): a field that is 0 stands for these values.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
-    /// Where a frame with a frame pointer has the caller's, from the CFA, with the return address above it; `None` for the
-    /// lowest slots, where the frame pointer points.
+    /// In a frame with a frame pointer: distance from the CFA to the caller's frame pointer. The return address is in the slot
+    /// above. `None` if both are in the lowest slots, where the frame pointer points.
     pub frame_record: Option<i32>,
-    /// Whether both are there from `pushed` on. Otherwise they are read from the registers until the frame pointer is set.
+    /// Whether both slots are filled from `pushed` on. Otherwise both values are still in their registers until the frame
+    /// pointer is set.
     pub record_is_pushed: bool,
-    /// The instructions of that prologue, in each of their forms that is looked for.
+    /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],
-    /// A register that keeps its value, as each CIE says.
+    /// A register whose value is kept. Each CIE says this.
     pub kept: Option<Register>,
-    /// The vendor that has defined further instructions of `.eh_frame`.
+    /// The vendor whose extensions of the `.eh_frame` instructions apply.
     pub vendor: Vendor,
 }

@@ -2,12 +2,12 @@
 
 use super::{Abi, Vendor};
 
-/// No one instruction makes the frame; the usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
+/// No single instruction makes the frame. The usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
 ///
-/// The places given do not tell where SP changes, nor by how much if the frame is larger, and the frame pointer is what makes that
-/// irrelevant. Until it is set, ra and s0 have the caller's values, so they are read from the registers: the caller's pc and frame
-/// pointer are right at every instruction. CFA = SP + 16 from `pushed` to `set` is right for the prologue above. Code that wants
-/// every instruction right describes itself in rows.
+/// The places in a description do not say where SP changes, nor by how much if the frame is larger. Once the frame pointer is
+/// set, this does not matter. Until the frame pointer is set, ra and s0 still have the caller's values, so unwinders read them
+/// from the registers. So the caller's pc and frame pointer are right at every instruction. CFA = SP + 16 from `pushed` to
+/// `set` is right for the prologue above. Runtimes that need a right CFA at every instruction must describe their code in rows.
 pub static ABI: Abi = Abi {
     elf_machine: 243,
     registers: &[0..=63],
@@ -21,7 +21,7 @@ pub static ABI: Abi = Abi {
     fp_to_cfa: 0,
     frame_record: Some(-16),
     record_is_pushed: false,
-    // Compilers for it make frame pointers in several ways, none of which is the one above.
+    // Compilers for RISC-V set up frame pointers in several ways, but none uses the prologue above.
     prologues: &[],
     kept: None,
     vendor: Vendor::Default,

@@ -2,8 +2,8 @@
 
 use super::{Abi, Register, Vendor};
 
-/// The call has pushed the return address and the code pushes the frame pointer below it, so both lie at fixed distances from the
-/// CFA wherever the frame pointer points to.
+/// The call has pushed the return address, and the code pushes the frame pointer below it. So both are at fixed distances from
+/// the CFA, wherever the frame pointer points.
 pub static ABI: Abi = Abi {
     elf_machine: 62,
     registers: &[0..=32],
@@ -19,8 +19,9 @@ pub static ABI: Abi = Abi {
     record_is_pushed: true,
     // push rbp; mov rbp, rsp
     prologues: &[&[0x55, 0x48, 0x89, 0xe5], &[0x55, 0x48, 0x8b, 0xec]],
-    // What nobody says of rbx, libdw takes for lost: among the registers that the ABI keeps it has rax (0) where it means
-    // rbx (3) (elfutils 0.196, perf 7.2). Frames whose CFA counts from rbx then have no callers.
+    // If no rule names rbx, libdw assumes that its value is lost: libdw's list of registers that the ABI preserves has rax (0)
+    // where rbx (3) should be (elfutils 0.196, perf 7.2). Without the rule, unwinding stops at a frame whose CFA counts from
+    // rbx.
     kept: Some(Register(3)),
     vendor: Vendor::Default,
 };

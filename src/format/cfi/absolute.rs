@@ -1,57 +1,59 @@
-//! Entries for the unwinders of the process itself: they lie anywhere in memory, so they have the addresses of code in place of
-//! distances to it, which may not fit 32 bits.
+//! Unwind entries for the unwinders of the process itself, with absolute addresses of code.
+//!
+//! They lie anywhere in memory, so their distance to the code may not fit 32 bits.
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
 use crate::sys::reserve;
 
-/// As in `format/cfi`: a CIE's pointers to code are distances of 32 bits (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
+/// The pointer encoding of the CIEs that `format/cfi` makes: distances of 32 bits (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
 const RELATIVE: u8 = 0x1b;
 /// DW_EH_PE_absptr.
 const ABSOLUTE: u8 = 0;
 
-/// Where in an FDE its address is.
+/// Offset in an FDE of its code's address.
 const FDE_ADDR: usize = 8;
-/// Where the size of its code is. Sizes have 31 bits. With four zero bytes there it speaks of no code.
+/// Offset in an FDE of the size of its code. The field has 8 bytes, but sizes have 31 bits. If the four bytes here are zero, the
+/// FDE covers no code.
 const FDE_SIZE: usize = 16;
-/// Where the address of its LSDA is, after the length of the augmentation data.
+/// Offset in an FDE of its LSDA's address, which follows the length of the augmentation data.
 const FDE_LSDA: usize = 25;
-/// By no more than this the entries become longer: addresses and sizes of code have 8 bytes, there may be a handler, each entry is
-/// filled up, and there is an end.
+/// The entries become longer by at most this: addresses and sizes of code have 8 bytes, there may be a handler, both entries
+/// are padded, and there is an end mark.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
-/// What is after the last entry of a table.
+/// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
 
-/// A table with one FDE, after its CIE.
+/// A table that consists of a CIE and one FDE.
 #[derive(Debug)]
 pub struct Frame {
     pub bytes: Vec<u8>,
-    /// Where the FDE is.
+    /// Offset of the FDE in `bytes`.
     pub fde: usize,
-    /// The code.
+    /// Start and end address of the code.
     pub start: u64,
     pub end: u64,
-    /// Its LSDA lies in the code, and moves with it.
+    /// The LSDA lies in the code, and moves with it.
     pub lsda_moves: bool,
 }
 
 impl Frame {
-    /// Where the four bytes are that are zero in an FDE that speaks of no code.
+    /// Offset of the four bytes that are zero in an FDE that covers no code.
     pub fn size_at(&self) -> usize {
         self.fde + FDE_SIZE
     }
 
-    /// Where the code's address is, and after it its size, in 8 bytes each.
+    /// Offset of the code's address. The code's size follows. Each has 8 bytes.
     pub fn addr_at(&self) -> usize {
         self.fde + FDE_ADDR
     }
 
-    /// The same again. `None` without memory.
+    /// A copy of this table. `None` if there is no memory.
     pub fn copy(&self) -> Option<Frame> {
         Some(Frame { bytes: reserve::copy_of(&self.bytes).ok()?, ..*self })
     }
 
-    /// Makes it speak of the same code at an address that is so much higher.
+    /// Changes the table for the same code at an address that is `by` bytes higher.
     pub fn shift(&mut self, by: u64) {
         (self.start, self.end) = (self.start.wrapping_add(by), self.end.wrapping_add(by));
         let lsda = self.lsda_moves.then_some(FDE_LSDA);
@@ -63,19 +65,19 @@ impl Frame {
     }
 }
 
-/// An entry for a part of some code.
+/// An unwind entry for a part of some code.
 #[derive(Debug)]
 pub struct Entry<'a> {
     pub cie: &'a [u8],
-    /// Where the part begins, and its size.
+    /// Start address and size of the part.
     pub start: u64,
     pub range: u64,
     handler: Option<Handler>,
     pub instructions: &'a [u8],
 }
 
-/// Hands on the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address.
-/// `None` as soon as one makes no sense, or could not be handed on.
+/// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8), at this address.
+/// `None` as soon as an entry is invalid, or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -108,7 +110,7 @@ pub fn each_entry(
     Some(())
 }
 
-/// The entries of such a section. `None` if there is no memory, or the entries make no sense.
+/// A table for each entry of such a section. `None` if there is no memory, or if an entry is invalid.
 pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     each_entry(section, place, |entry| {
@@ -139,15 +141,15 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Appends a CIE of `format/cfi`, for FDEs that have addresses, and perhaps a handler.
+/// Appends a CIE that `format/cfi` has made, changed for FDEs with absolute addresses and perhaps with a handler.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
-    // Length, a zero, and the version.
+    // Offset of the augmentation string, which follows the length, a zero word, and the version.
     const AUGMENTATION: usize = 9;
     let begin = out.len();
     let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
     let letters_len = rest.iter().position(|&byte| byte == 0)?;
     let (letters, rest) = rest.split_at_checked(letters_len)?;
-    // A zero; alignment of code, of data, and return address, three numbers that end with a byte below 0x80.
+    // A zero, and three numbers: code alignment, data alignment, return address. Each ends with a byte below 0x80.
     let mut numbers = 1;
     for _ in 0..3 {
         numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
@@ -168,7 +170,7 @@ fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<(
     end_entry(out, begin)
 }
 
-/// Fills an entry up to a multiple of 8 bytes, and writes its length.
+/// Pads an entry to a multiple of 8 bytes, and writes its length.
 fn end_entry(out: &mut Vec<u8>, begin: usize) -> Option<()> {
     let len = (out.len() - begin).checked_next_multiple_of(8)?;
     out.resize(begin + len, 0);

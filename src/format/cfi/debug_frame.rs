@@ -1,28 +1,27 @@
-//! `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`: for readers that take that only where it is mapped.
+//! Makes a `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`, for readers that accept an `.eh_frame` only where it is mapped.
 
 use super::absolute::{each_entry, Entry};
 use crate::sys::reserve;
 
-/// What an entry has in place of the offset of its CIE if it is one.
+/// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
-/// Different CIEs that are remembered. Compilers have a handful, and all are compared for each FDE.
+/// How many different CIEs are remembered. Compilers use a handful. Each FDE's CIE is compared with all of them.
 pub const CIES_MAX: usize = 64;
-/// Before the augmentation string: length, id, version.
+/// Size of what precedes the augmentation string: length, id, version.
 const AUGMENTATION: usize = 9;
-/// Before the instructions of an FDE: length, CIE, address and size.
+/// Size of what precedes the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;
 
-/// A section.
 #[derive(Debug, Default)]
 pub struct DebugFrame {
     pub bytes: Vec<u8>,
-    /// The CIEs that it has, as they were, and where they are.
+    /// The CIEs in the section: the bytes of the original, and the offset in the section.
     cies: Vec<(Vec<u8>, u32)>,
 }
 
 impl DebugFrame {
-    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), for that code at an address.
-    /// `None` if one makes no sense, or if there is no memory; then it has those before.
+    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), at this address.
+    /// `None` if an entry is invalid, or if there is no memory. The entries before stay appended.
     pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
         each_entry(section, place, |entry| self.append_entry(entry))
     }
@@ -39,7 +38,7 @@ impl DebugFrame {
         self.end_entry(begin)
     }
 
-    /// Where this CIE is, which is appended if there is none like it.
+    /// The offset of this CIE in the section. Appends the CIE if it is not there yet.
     fn cie(&mut self, cie: &[u8]) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);
@@ -47,7 +46,7 @@ impl DebugFrame {
         let rest = cie.get(AUGMENTATION..)?;
         let letters_len = rest.iter().position(|&byte| byte == 0)?;
         let rest = rest.get(letters_len..)?;
-        // A zero; alignment of code, of data, and return address, three numbers that end with a byte below 0x80.
+        // A zero, and three numbers: code alignment, data alignment, return address. Each ends with a byte below 0x80.
         let mut numbers = 1;
         for _ in 0..3 {
             numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
@@ -71,7 +70,7 @@ impl DebugFrame {
         Some(at)
     }
 
-    /// Fills an entry up to a multiple of 8 bytes, and writes its length.
+    /// Pads an entry to a multiple of 8 bytes, and writes its length.
     fn end_entry(&mut self, begin: usize) -> Option<()> {
         let len = (self.bytes.len() - begin).checked_next_multiple_of(8)?;
         self.bytes.resize(begin + len, 0);
@@ -89,7 +88,7 @@ mod tests {
     use crate::format::arch::Arch;
     use crate::format::cfi::{absolute, encode};
 
-    /// What a reader finds is what the `.eh_frame` says, for two kinds of frames, twice each: they share CIEs.
+    /// Readers of `.debug_frame` and of `.eh_frame` find the same rows, for two kinds of frames, twice each. They share a CIE.
     #[test]
     fn a_reader_finds_the_same() {
         const SIZE: u64 = 100;
@@ -117,7 +116,7 @@ mod tests {
         assert_eq!(rows(&debug_frame), wanted);
     }
 
-    /// Where each row begins and ends, and what it says.
+    /// Start, end and content of each row.
     fn rows<'a, S: UnwindSection<gimli::EndianSlice<'a, LittleEndian>>>(section: &S) -> Vec<String> {
         let (bases, mut context, mut rows) = (BaseAddresses::default(), UnwindContext::new(), Vec::new());
         let mut entries = section.entries(&bases);

@@ -1,11 +1,11 @@
-//! Entries of a compiler's `.eh_frame` section, cut to one piece of code and rewritten.
+//! Reads a compiler's `.eh_frame` section, cuts its entries to one piece of code, and rewrites them.
 //!
-//! Each CIE keeps its alignment factor for data, return address column, initial instructions and its mark for signal
+//! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert whole tables, but not from a section at a separate address, nor only selected entries. Its arithmetic
-//! overflows when the bytes are hostile. So the entries are read with `gimli::read` and handed to `gimli::write` one instruction
-//! at a time.
+//! gimli can convert whole tables, but neither selected entries nor a section at a separate address, and its arithmetic
+//! overflows when the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
+//! one instruction at a time.
 
 use std::ops::Range;
 
@@ -20,32 +20,32 @@ use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// A longer CIE is refused: no compiler makes one, and each table of a single FDE has a copy of its CIE.
+/// A CIE longer than this is refused. No compiler makes one, and each table of a single FDE has a copy of its CIE.
 pub const CIE_MAX: usize = 1024;
 
-/// A CIE of the section, and what has been made of it for the first FDE that wants it.
+/// A CIE of the section, and its converted form, which is made for the first FDE that uses the CIE.
 struct Cie<'a> {
     from: read::CommonInformationEntry<Reader<'a>>,
     is_kept: bool,
     to: Option<(write::CieId, CfaState)>,
 }
 
-/// An FDE of which code has a part.
+/// An FDE that overlaps the code.
 struct Kept<'a> {
     fde: read::FrameDescriptionEntry<Reader<'a>>,
-    /// The number of its CIE.
+    /// Index of its CIE.
     cie: usize,
     code: Range<u64>,
-    /// The part.
+    /// The part of the FDE's range that lies in the code.
     range: Range<u64>,
 }
 
-/// The entries of the section `bytes`, whose pc-relative pointers are counted from `addr`, that overlap `code`.
+/// The entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address, `addr`.
 ///
-/// An entry that starts before the code or ends after it is cut: its state for places before the code becomes the state at the
-/// code's start. So no table claims addresses that belong to other code.
+/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. Its state
+/// just before the code becomes the state at the code's start.
 ///
-/// Without `code`, all entries, as if each began where the code begins: their size is an upper bound for any code.
+/// Without `code`, converts all entries, as if each began where the code begins. Their size is an upper bound for any code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
@@ -65,7 +65,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
             CieOrFde::Fde(partial) => partial,
         };
-        // One that is no entry of the section before this one is not looked for: it could overlap others, as often as there are entries.
+        // Accepts only a CIE that the loop has read. A CIE at any other offset could overlap entries, and each FDE could have
+        // one.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -102,7 +103,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
         };
         let mut to = placement.fde(start, len);
-        // Places in an LSDA are counted from where the entry begins.
+        // Places in an LSDA count from where the entry begins, so the LSDA is only valid for an entry that keeps its beginning.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
             to.add_instruction(0, Handler::room());
@@ -113,7 +114,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             match step(&instruction, from_cie, location)? {
                 Some(next) => location = next,
                 None => {
-                    // Instructions after the last byte kept are not needed; those before the start apply at the start.
+                    // Instructions after the last kept byte are not needed. Instructions before the first kept byte apply
+                    // there.
                     let offset = location.saturating_sub(kept.start);
                     match u32::try_from(offset) {
                         Ok(offset) if offset < len => {
@@ -136,11 +138,11 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
     Ok(out)
 }
 
-/// Personality routine and LSDA, if there is one of them.
+/// Personality routine and LSDA; `None` if the entry has neither.
 ///
-/// An LSDA in the code is where the code is, and that may move. What lies elsewhere stays there.
+/// An LSDA in the code moves when the code moves. An LSDA elsewhere stays where it is.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
-    // In an entry 0 stands for no pointer, whatever it is counted from.
+    // In an entry, a stored 0 means "no pointer", whatever the pointer counts from.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
         let (addr, is_indirect) = match pointer {
             Pointer::Direct(addr) => (addr, false),
@@ -168,27 +170,27 @@ fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range
     Some(Handler { personality, personality_is_indirect, lsda, lsda_is_indirect, lsda_moves })
 }
 
-/// The CIE as it is written, and the state of an unwinder after it.
+/// The converted CIE, and the unwinder's state after its instructions.
 fn cie(
     from: &read::CommonInformationEntry<Reader>,
     section: &EhFrame<Reader>,
     bases: &BaseAddresses,
     placement: &Placement,
 ) -> Result<(write::CommonInformationEntry, CfaState)> {
-    // gimli divides by the factor.
+    // gimli divides by the factor, so it must not be 0.
     let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
-    // In version 1 the register is a byte; gimli writes a LEB128 number, which is the same up to 127.
+    // In version 1 the register is a byte, but gimli writes a LEB128 number. Both are the same up to 127.
     let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
     let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
     to.signal_trampoline = from.is_signal_trampoline();
     let mut state = CfaState::default();
     let mut instructions = from.instructions(section, bases);
     while let Some(instruction) = instructions.next().map_err(read_error)? {
-        // A CIE describes one state, so it cannot advance.
+        // A CIE describes a single state, so it must not advance the location.
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
-        // The initial rules, which it would restore, are only being defined here.
+        // `Restore` would restore the initial rules, but the CIE is only defining them here.
         if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
             return Err(Error::UnwindFormat);
         }
@@ -200,13 +202,13 @@ fn cie(
     Ok((to, state))
 }
 
-/// What some instructions build on. Unwinders give up a table in which it is not there.
+/// The state that some instructions depend on. Unwinders reject a table whose instructions do not match this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// The CFA is an expression, and so has no register and no offset to change: the lowest bit, and above it the same of
-    /// the states that are remembered.
+    /// A bit for each state, the current one lowest, the remembered ones above. 1: the CFA is an expression, so there is no
+    /// register or offset to change.
     expressions: u64,
-    /// How many are remembered.
+    /// The number of remembered states.
     remembered: u32,
 }
 
@@ -238,7 +240,7 @@ impl CfaState {
     }
 }
 
-/// The next location, if the instruction is one that advances.
+/// The next location if the instruction advances the location, else `None`.
 fn step(
     instruction: &read::CallFrameInstruction<usize>,
     cie: &read::CommonInformationEntry<Reader>,
@@ -255,7 +257,7 @@ fn step(
     next.map(Some).ok_or(Error::UnwindFormat)
 }
 
-/// An instruction as it is written; `None` for padding.
+/// The converted instruction; `None` for padding.
 fn convert(
     instruction: read::CallFrameInstruction<usize>,
     cie: &read::CommonInformationEntry<Reader>,
@@ -264,7 +266,7 @@ fn convert(
     use read::CallFrameInstruction as From;
     use CallFrameInstruction as To;
 
-    // gimli writes offsets as `i32` and divides them by the factor, which overflows for the lowest one.
+    // gimli writes offsets as `i32` and divides them by the factor. The division overflows for the lowest `i32`.
     let narrow = |value: i64| i32::try_from(value).ok().filter(|&value| value != i32::MIN).ok_or(Error::UnwindFormat);
     let plain = |value: u64| i64::try_from(value).map_err(|_| Error::UnwindFormat).and_then(narrow);
     let signed = |factored: i64| factored.checked_mul(cie.data_alignment_factor()).ok_or(Error::UnwindFormat);
@@ -296,12 +298,12 @@ fn convert(
         From::ArgsSize { size } => To::ArgsSize(u32::try_from(size).map_err(|_| Error::UnwindFormat)?),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),
-        // Both are steps.
+        // `step` has handled both before.
         From::AdvanceLoc { .. } | From::SetLoc { .. } => return Err(Error::Internal),
     }))
 }
 
-/// Whatever gimli cannot read is not a table.
+/// All read errors of gimli mean that the bytes are not a valid table.
 fn read_error(_: read::Error) -> Error {
     Error::UnwindFormat
 }

@@ -1,4 +1,4 @@
-//! Frame entries before they are laid out, and the code that they refer to.
+//! Unwind entries before they are encoded, and their references to the code.
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
 use gimli::write::{Address, CallFrameInstruction, CommonInformationEntry, FrameDescriptionEntry, FrameTable};
@@ -9,7 +9,7 @@ use crate::api::error::{Error, Result};
 use crate::format::arch::Arch;
 use crate::sys::reserve;
 
-/// What `.eh_frame` is written with; its CIEs have version 1 whatever the version of DWARF is.
+/// The encoding of `.eh_frame`. Its CIEs have version 1, whatever the version of DWARF is.
 pub(super) const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// How the tables refer to the code.
@@ -22,13 +22,13 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// `.eh_frame` at the first multiple of 8 after the code.
+    /// Places `.eh_frame` at the first multiple of 8 after the code.
     pub fn behind(arch: Arch, code_size: u64) -> Self {
         Placement { arch, code: align8(code_size).wrapping_neg(), pointers: DW_EH_PE_pcrel | DW_EH_PE_sdata4 }
     }
 
-    /// A CIE whose FDEs are written with these pointers. Places in the code are not factored: it saves nothing, because
-    /// the steps between them are small, and it lets an FDE start at any byte.
+    /// A CIE for FDEs with this pointer encoding. The code alignment factor is 1, so that an FDE can start at any byte. A
+    /// larger factor would save nothing, because the steps between places are small.
     pub fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
         let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
@@ -38,22 +38,24 @@ impl Placement {
         cie
     }
 
-    /// An FDE for `len` bytes from `start` bytes after the start of the code.
+    /// An FDE for `len` bytes that begin `start` bytes after the start of the code.
     pub fn fde(&self, start: u64, len: u32) -> FrameDescriptionEntry {
         FrameDescriptionEntry::new(Address::Constant(self.code.wrapping_add(start)), len)
     }
 }
 
-/// Frame entries that are not laid out yet.
+/// Unwind entries that are not encoded yet.
 pub(super) struct Entries {
     pub table: FrameTable,
-    /// Where each FDE starts, in bytes from the start of the code, and its handler, in the order of the table.
+    /// For each FDE, in the order of the table: where its code starts, in bytes from the start of the whole code, and its
+    /// handler.
     pub fdes: Vec<(u64, Option<Handler>)>,
 }
 
-/// Whether there is memory to convert so many bytes of entries. No allocation of gimli can fail in good order.
+/// Checks that there is memory to convert this number of bytes of entries. The check is necessary because a failed allocation
+/// in gimli ends the process.
 pub(super) fn check_memory(entries: usize) -> Result<()> {
-    /// An instruction of one byte takes so much in a list that doubles its room when it is full.
+    /// The memory for one instruction of one byte, in a list that doubles its capacity when it is full.
     const FOR_EACH_BYTE: usize = 2 * size_of::<(u32, CallFrameInstruction)>();
     match reserve::may_take(entries.saturating_mul(FOR_EACH_BYTE)) {
         true => Ok(()),

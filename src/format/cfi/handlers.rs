@@ -1,20 +1,21 @@
-//! Personality routines and LSDAs, in entries whose readers are to know of none.
+//! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Both are addresses of this process, for its own unwinder. Files have the entries too, and their readers are other processes: perf
-//! with libunwind would look for an indirect pointer there, and unwind nothing. So no augmentation string names them. Data that it
-//! does not name is no place for them either, because not every reader skips that (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So an
-//! FDE begins with instructions `DW_CFA_GNU_args_size`, which all readers know and which say nothing of any register.
+//! Both are addresses of this process, for its own unwinder. Files have the same entries, but other processes read them: perf
+//! with libunwind would look there for an indirect pointer, and unwind nothing. So no augmentation string names the addresses.
+//! They cannot be augmentation data that the string does not name, because not every reader skips such data (gdb 13 in a CIE,
+//! llvm-dwarfdump in an FDE). So an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which
+//! change no register. Their operands are the addresses.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
 
-/// What an FDE has beside its rows. An address of 0 is none.
+/// The handler of an FDE. An address of 0 means "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handler {
     pub personality: u64,
-    /// The address has the pointer.
+    /// `personality` is the address of the pointer to the routine.
     pub personality_is_indirect: bool,
-    /// The address, or how far after the FDE's code it is.
+    /// The address, or the distance from the start of the FDE's code if `lsda_moves`.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
     /// The LSDA lies in the code, and moves with it.
@@ -22,14 +23,14 @@ pub struct Handler {
 }
 
 const ARGS_SIZE: u8 = DW_CFA_GNU_args_size.0;
-/// A number of 64 bits in LEB128 that is as long as any.
+/// A LEB128 number of 64 bits, always with the greatest possible length.
 type Number = [u8; 10];
-/// The number whose length says that these instructions are no others: gimli writes no number with a byte too many.
+/// A LEB128 number that is a byte too long. This marks the instructions, because gimli writes no such numbers.
 type Mark = [u8; 2];
-/// The mark with three bits in it, both addresses, and 0.
+/// Size of the four instructions: the mark with three bits, both addresses, and 0.
 const LEN: usize = 1 + size_of::<Mark>() + 2 * (1 + size_of::<Number>()) + 2;
 
-/// Where in an FDE its instructions begin, if pointers have 32 bits and there is no augmentation data.
+/// Offset of the instructions in an FDE whose pointers have 32 bits, without augmentation data.
 const INSTRUCTIONS: usize = 17;
 
 fn number(value: u64) -> Number {
@@ -41,13 +42,14 @@ fn value(number: &Number) -> u64 {
 }
 
 impl Handler {
-    /// Where the instructions will be: the first one that is added to an FDE, and has their length.
+    /// Reserves room for the instructions: a placeholder of the same length. The placeholder must be the first instruction that
+    /// is added to the FDE.
     pub fn room() -> CallFrameInstruction {
-        // Instruction, register, and length of the expression.
+        // Instruction, register, and length of the expression take one byte each.
         CallFrameInstruction::ValExpression(gimli::Register(0), Expression::raw(vec![0; LEN - 3]))
     }
 
-    /// Writes the instructions to an FDE in which there is that room.
+    /// Overwrites the placeholder of an FDE with the instructions.
     pub fn hide(&self, fde: &mut [u8]) {
         let bits = [self.personality_is_indirect, self.lsda_is_indirect, self.lsda_moves];
         let bits = bits.iter().fold(0, |bits, &bit| bits << 1 | u8::from(bit));
@@ -57,7 +59,7 @@ impl Handler {
         room.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
     }
 
-    /// What is hidden in an FDE, and where its other instructions begin.
+    /// The handler that is hidden in an FDE, and the offset of the FDE's other instructions.
     pub fn find(fde: &[u8]) -> (Option<Handler>, usize) {
         let found = fde.get(INSTRUCTIONS..).and_then(|instructions| {
             let (&[ARGS_SIZE, bits @ 0x80..=0x87, 0, ARGS_SIZE], rest) = instructions.split_first_chunk()? else {
@@ -77,10 +79,10 @@ impl Handler {
         (found, INSTRUCTIONS + if found.is_some() { LEN } else { 0 })
     }
 
-    /// A CIE's letters for it, before `R`.
+    /// The letters for a handler in a CIE's augmentation string. They come before `R`.
     pub const LETTERS: &[u8; 2] = b"PL";
 
-    /// What these letters stand for in a CIE.
+    /// The augmentation data of a CIE for these letters.
     pub fn augmentation(&self) -> [u8; 10] {
         let encoding = |is_indirect| if is_indirect { DW_EH_PE_indirect.0 } else { 0 };
         let mut data = [0; 10];

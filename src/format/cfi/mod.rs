@@ -1,8 +1,9 @@
-//! `.eh_frame` and `.eh_frame_hdr` (LSB 5.0 Core, 10.6 "Exception Frames"; DWARF 5, 6.4 and 7.24) from unwind descriptions.
+//! Encodes unwind descriptions as `.eh_frame` and `.eh_frame_hdr` (LSB 5.0 Core, 10.6 "Exception Frames"; DWARF 5, 6.4 and
+//! 7.24).
 //!
 //! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
-//! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without a
-//! gap. Every pointer in them is relative, so the same bytes also serve when they are stored after the code in memory.
+//! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without
+//! a gap. Every pointer in the tables is relative. So the same bytes also serve when they are stored after the code in memory.
 
 pub mod absolute;
 pub mod debug_frame;
@@ -36,38 +37,38 @@ const HDR_TABLE: usize = 12;
 /// Encoded tables of one piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
-    /// `.eh_frame` (CIEs, FDEs, a zero word), which is a multiple of 4 bytes, directly followed by `.eh_frame_hdr`.
+    /// `.eh_frame` (CIEs, FDEs, a zero word), directly followed by `.eh_frame_hdr`. The size of `.eh_frame` is a multiple of 4.
     pub bytes: Vec<u8>,
-    /// Bytes of `.eh_frame_hdr`, the last ones of `bytes`.
+    /// Size of `.eh_frame_hdr`, which is at the end of `bytes`.
     pub hdr_size: usize,
     /// Offset of the FDE that covers the whole code; `None` if the tables were made from an `.eh_frame` section.
     fde: Option<usize>,
 }
 
-/// Offsets in tables of words that depend on the size of the code.
+/// Offsets of the words in the tables that depend on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// Ways back to the code, and where each of them counts from: in the FDE, and in the table of the header.
+    /// The distances back to the code: where each is, and where it counts from. One is in the FDE, one in the header's table.
     pub to_code: [(usize, usize); 2],
-    /// The size of the code.
+    /// Where the size of the code is.
     pub size: usize,
 }
 
 impl Tables {
-    /// Bytes of `.eh_frame`, the first ones of `bytes`.
+    /// Size of `.eh_frame`, which is at the beginning of `bytes`.
     pub fn eh_frame_size(&self) -> usize {
         self.bytes.len() - self.hdr_size
     }
 
-    /// The most bytes of code that the tables can be for: the way from the header back to the code fits 32 bits, and that from
-    /// the FDE is shorter.
+    /// The largest code, in bytes, that the tables can be for. The distance from the header back to the code must fit 32 bits.
+    /// The distance from the FDE is shorter.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
         CODE_SIZE_MAX.min(farthest & !7)
     }
 
-    /// Whether the tables can be for code of this size in bytes.
+    /// Checks that the tables can be for code of this size in bytes.
     pub fn check_size(&self, code_size: u64) -> Result<()> {
         check_code_size(code_size)?;
         if code_size > self.code_max() {
@@ -76,18 +77,18 @@ impl Tables {
         Ok(())
     }
 
-    /// Which words depend on the size of the code; `None` if the tables were made from an `.eh_frame` section.
+    /// The words that depend on the size of the code; `None` if the tables were made from an `.eh_frame` section.
     pub fn places(&self) -> Option<Places> {
         let (fde, hdr) = (self.fde?, self.eh_frame_size());
         let is_within = fde + 16 <= hdr && hdr + HDR_TABLE + 4 <= self.bytes.len();
         is_within.then_some(Places { to_code: [(fde + 8, fde + 8), (hdr + HDR_TABLE, hdr)], size: fde + 12 })
     }
 
-    /// Copies the tables to `out`, which is as long, for code of a size that was checked: what comes out is what [`encode`] would
-    /// have made. Tables that were made from an `.eh_frame` section stay as they are, because they may cover a part of the code.
+    /// Copies the tables to `out` (of the same length), for code of a size that `check_size` accepts. The result is that of
+    /// [`encode`] for this size. Tables from an `.eh_frame` section do not change, because they may cover a part of the code.
     ///
-    /// Whether the description holds for that size is for the caller to know: the rows of [`Unwind::Rows`] must lie in the
-    /// code, and an [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
+    /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
+    /// [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
@@ -98,7 +99,7 @@ impl Tables {
         put(places.size, code_size as u32);
     }
 
-    /// What is copied for code of this size.
+    /// The result of `copy_to` for code of this size.
     #[cfg(test)]
     pub fn copied(&self, code_size: u64) -> Vec<u8> {
         let mut out = vec![0xaa; self.bytes.len()];
@@ -106,20 +107,20 @@ impl Tables {
         out
     }
 
-    /// Tables that are ready, as those of a section are.
+    /// Tables that, like those from an `.eh_frame` section, do not depend on the size of the code.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
     }
 }
 
-/// Encodes a description of code of `code_size` bytes; `None` if there is nothing to encode.
+/// Encodes a description of code of `code_size` bytes; `None` if the description is [`Unwind::None`].
 ///
-/// `code_addr` is only looked at for [`Unwind::EhFrame`], whose addresses are absolute: entries are cut to the code.
+/// `code_addr` is only used for [`Unwind::EhFrame`]: its entries have absolute addresses, and are cut to the code.
 ///
-/// Fails with `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order or
-/// not in the code; `UnwindRegister`; `AddressRange`. `UnwindFormat` for stack offsets that are not multiples of 8, two places
-/// for one register, or an `.eh_frame` section that does not parse or does not cover this code.
+/// Errors: `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order or
+/// not in the code; `UnwindRegister`; `AddressRange`. `UnwindFormat` for stack offsets that are not multiples of 8, for two
+/// places for one register, and for an `.eh_frame` section that does not parse or does not cover this code.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);
@@ -146,9 +147,9 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
     }
 }
 
-/// The most bytes that the tables of a description can have, whatever the size and the address of the code.
+/// An upper bound for the size of a description's tables, for code of any size and address.
 ///
-/// For [`Unwind::EhFrame`] that is the size of tables with every entry of the section.
+/// For [`Unwind::EhFrame`] this is the size of tables with every entry of the section.
 pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
     let placement = Placement::behind(arch, 0);
     let entries = match *unwind {
@@ -190,7 +191,7 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     Ok(Tables { hdr_size: bytes.len() - hdr, bytes, fde: None })
 }
 
-/// The distance from offset `from` of the tables back to `start` bytes after the start of the code.
+/// The distance from offset `from` in the tables back to the place `start` bytes after the start of the code.
 fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
     let distance = u64::try_from(from).ok().and_then(|from| align8(code_size).checked_add(from));
     let distance = distance.and_then(|distance| i64::try_from(distance).ok()).ok_or(Error::TooLarge)?;
@@ -198,7 +199,7 @@ fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
     i32::try_from(start - distance).map_err(|_| Error::TooLarge)
 }
 
-/// Where the FDEs lie in a section that was written here: entries whose second word, the distance to the CIE, is not 0.
+/// Offsets of the FDEs in a section that was written here. An FDE's second word, the distance to its CIE, is not 0.
 fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || loop {
@@ -211,7 +212,7 @@ fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// What gimli refuses to write.
+/// The library's error for an error of gimli's writer.
 fn write_error(error: gimli::write::Error) -> Error {
     match error {
         // The distance from an FDE to its code does not fit 32 bits.

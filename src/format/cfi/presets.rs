@@ -1,4 +1,4 @@
-//! The kinds of description that are not CFI yet, as one CIE and one FDE.
+//! Converts the descriptions that are not CFI yet into one CIE and one FDE.
 
 use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
@@ -8,29 +8,29 @@ use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Abi, Arch};
 
-/// Bytes of a stack slot; the CIE's data alignment factor is the negative of it.
+/// Size of a stack slot in bytes. The CIE's data alignment factor is `-SLOT`.
 const SLOT: i32 = 8;
 
 /// One more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
 
-/// A [`FramePointer`] that has been checked against a code size, with the defaults filled in: equal frames have equal
-/// tables, up to the size of the code.
+/// A [`FramePointer`] whose places have been checked against a code size and whose defaults have been filled in. Equal frames
+/// have equal tables, except for the size of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// From here the caller's frame pointer is in its slot.
+    /// From this offset on, the caller's frame pointer is in its slot.
     pub pushed: u32,
-    /// From here the CFA is counted from the frame pointer.
+    /// From this offset on, the CFA counts from the frame pointer.
     pub set: u32,
-    /// From here `saved` are in their slots; not before `pushed`.
+    /// From this offset on, the registers in `saved` are in their slots. At least `pushed`.
     pub saved_from: u32,
-    /// From here the state is that at entry; 0 if there is no such place.
+    /// From this offset on, the state is the same as at entry. 0 if the code has no epilogue.
     pub epilogue_begin: u32,
-    /// From here the frame is standing again; 0 if that is nowhere.
+    /// From this offset on, the state before the epilogue applies again. 0 if the epilogue ends the code.
     pub epilogue_end: u32,
     /// CFA = FP + this.
     pub cfa_offset: i32,
-    /// Registers saved beyond the frame pointer and the return address.
+    /// Saved registers except for the frame pointer and the return address.
     pub saved: &'a [SavedRegister],
 }
 
@@ -60,7 +60,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Fills in the defaults of an epilogue, which begins no earlier than the frame stands.
+/// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, where the frame is complete.
 fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, code_size: u64) -> Result<(u32, u32)> {
     if begin == 0 {
         if end != 0 {
@@ -103,7 +103,7 @@ pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> 
     Ok(FixedFrame { saved_from, epilogue_begin, epilogue_end, ..*fixed })
 }
 
-/// The CIE and the FDE of a description. Places are checked against `limit`, and `code_size` is written.
+/// The CIE and the FDE of a description. The places are checked against `limit`. The size in the FDE is `code_size`.
 pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
     match unwind {
@@ -123,7 +123,7 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
             }
             check_memory(program.instructions.len())?;
         }
-        // These are no programs; the caller sees to them.
+        // The caller handles these two.
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),
     }
 
@@ -153,7 +153,7 @@ struct FrameState {
 }
 
 impl FrameState {
-    /// Puts a register into a slot. A second slot for the same register contradicts the first.
+    /// Puts a register into a slot. An error if the register already has another slot.
     fn save(&mut self, abi: &Abi, reg: u32, offset: i32) -> Result<()> {
         if !abi.registers.iter().any(|range| range.contains(&reg)) {
             return Err(
@@ -175,7 +175,7 @@ impl FrameState {
     }
 }
 
-/// The instructions of an FDE in the making.
+/// The instructions of an FDE while they are being made.
 struct Program {
     abi: &'static Abi,
     now: FrameState,
@@ -187,7 +187,7 @@ impl Program {
         Program { abi, now: entry(abi), instructions: Vec::new() }
     }
 
-    /// A whole state, which does not depend on the one before.
+    /// A state that consists of these values alone. It does not depend on the state before.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -203,7 +203,7 @@ impl Program {
         Ok(state)
     }
 
-    /// From `offset` on the state is this one: emits what differs.
+    /// Emits the instructions that change the state to this one at `offset`.
     fn to(&mut self, offset: u32, state: FrameState) {
         use CallFrameInstruction::{Cfa, CfaOffset, CfaRegister, Offset, Restore};
         let register = Register(state.cfa_register);
@@ -223,7 +223,6 @@ impl Program {
         self.now = state;
     }
 
-    /// A frame with a frame pointer.
     fn frame_pointer(&mut self, frame: &Frame) -> Result<()> {
         let abi = self.abi;
         let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
@@ -240,7 +239,7 @@ impl Program {
         }
         self.to(frame.pushed, pushed.clone());
         if frame.saved_from < frame.set {
-            // The registers listed are in their slots, and what the frame pointer brings is not there yet.
+            // The listed registers are already in their slots, but the frame pointer is not set yet.
             for register in frame.saved {
                 pushed.save(abi, register.reg, register.offset)?;
             }
@@ -255,12 +254,13 @@ impl Program {
         Ok(())
     }
 
-    /// A frame that the CFA is a fixed distance away from.
+    /// A frame whose CFA is a fixed distance away from the stack pointer.
     fn fixed_frame(&mut self, frame: &FixedFrame) -> Result<()> {
         let abi = self.abi;
         let mut pushed = entry(abi);
         if frame.pushed != 0 {
-            // The instruction that stores the frame pointer takes all of the frame, or as much as it does in most code.
+            // The instruction that stores the frame pointer allocates either the whole frame, or as much as in most code
+            // (`fp_to_cfa`).
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
@@ -289,7 +289,7 @@ impl Program {
         Ok(())
     }
 
-    /// The states of an epilogue, and where the one before it comes back; 0: nowhere.
+    /// Emits the states of an epilogue. At `end`, the state before the epilogue applies again. 0 if there is no such place.
     fn epilogue(&mut self, states: [Option<(u32, FrameState)>; 2], end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         let Some(begin) = states.iter().flatten().map(|(offset, _)| *offset).next() else { return };
@@ -298,8 +298,8 @@ impl Program {
         }
         states.into_iter().flatten().for_each(|(offset, state)| self.to(offset, state));
         if end != 0 {
-            // DWARF 5, 6.4.2.4 says that the rules for registers come back, and there are readers (llvm-dwarfdump 14)
-            // that leave the CFA as it is.
+            // DWARF 5, 6.4.2.4 says that `RestoreState` restores the rules for registers. Some readers (llvm-dwarfdump 14) do
+            // not restore the CFA, so the CFA is set again.
             let cfa = CallFrameInstruction::Cfa(Register(before.0), before.1);
             self.instructions.push((end, CallFrameInstruction::RestoreState));
             self.instructions.push((end, cfa));
@@ -307,7 +307,7 @@ impl Program {
     }
 }
 
-/// The state at a call's target, which is what the CIE says.
+/// The state at the first instruction of a function, as the CIE defines it.
 fn entry(abi: &Abi) -> FrameState {
     let mut slots = [None; REGISTERS];
     if let Some(slot) = slots.get_mut(usize::from(abi.ra)) {

@@ -1,10 +1,10 @@
-//! Source lines of a region in DWARF: each function has its own unit, made from the jitdump record with the same content, and
-//! from the one of its inlined functions.
+//! Source lines of a region in DWARF. Each function has its own unit, made from the jitdump record of its lines and the record
+//! of its inlined functions.
 //!
-//! DWARF 4, because all that read these files do so for it: addr2line and objdump (which `perf annotate` and `perf report
-//! --srcline` ask), libdw, gdb, and the crates gimli and blazesym. The additions of version 5 are of no use here: it keeps file
-//! names in a section that all units share, and older binutils get it wrong. In version 4 a unit is complete in itself, so that
-//! it can be appended.
+//! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and `perf
+//! report --srcline` call), libdw, gdb, and the crates gimli and blazesym. Version 5 has no advantage here: it puts file names
+//! in a section that all units share, and older binutils read this wrongly. In version 4 a unit is complete in itself, so that
+//! units can be appended.
 
 use super::hidden;
 use super::inlines::Inlines;
@@ -15,8 +15,8 @@ use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
-/// `.debug_abbrev`, the same for all units. A unit is 1, a function 2, one with inlined functions in it 3, and a function of
-/// which inlined ones are instances 4. An inlined function with others in it is 5, one without is 6.
+/// `.debug_abbrev`, the same for all units. 1 is a unit, 2 a function, and 3 a function that contains inlined ones. 4 is a
+/// function of which inlined ones are instances. 5 is an inlined function that contains others, and 6 one that does not.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -57,15 +57,15 @@ pub const ABBREV: &[u8] = &[
     0,
 ];
 
-/// Size of what is in `.debug_aranges` for a unit.
+/// Size of a unit's entry in `.debug_aranges`.
 pub const ARANGES_SIZE: u64 = 48;
-/// Where in it the address is.
+/// Offset in this entry of the function's address.
 const ARANGES_ADDR: u64 = 16;
 
-/// Where in a unit the address of its function is.
+/// Offset in a unit of the function's address.
 const UNIT_ADDR: usize = 12;
 
-/// The sections, as far as they are to be written, and how long they are before that.
+/// The sections. For each, its length so far and the bytes to be appended.
 #[derive(Debug)]
 pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
@@ -75,7 +75,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// Where a unit has the address of its function, in each section. With 0 there, where no code is, it says nothing.
+/// Offsets in each section at which a unit has the address of its function. Writing 0, an address without code, to these fields
+/// makes the unit describe nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],
@@ -83,12 +84,12 @@ pub struct Addresses {
     pub aranges: u32,
 }
 
-/// How many bytes the inlined functions and lines of code are.
+/// The size of the records of lines and of inlined functions.
 fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines, after `hidden` bytes. `None` if there is no memory.
+/// The lines, with offsets that count from the code's start plus `hidden` bytes. `None` if there is no memory.
 fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {
@@ -100,8 +101,8 @@ fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     Some(rows)
 }
 
-/// Appends the unit of inlined functions, of lines, or of both. `None` if they make no sense, the sections are full, or there is no
-/// memory; then nothing has changed.
+/// Appends a unit with the inlined functions, the lines, or both. `None` if they are invalid, if a section is full, or if there
+/// is no memory; then nothing has changed.
 pub fn append(parts: &Parts<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
     let done = try_to_append(parts, function, &mut to);
@@ -126,7 +127,8 @@ fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, to: &mut Sections<'
     let first_file = rows.iter().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
-    // A row takes at most 26 bytes and its name, and 17 in the record and its name. So do inlined functions at least.
+    // In the line program, a row takes at most 26 bytes and its file name. In the record, a row takes 17 bytes and the name, and
+    // an inlined function takes at least as much. So twice the size of the records is enough.
     line.try_reserve(2 * size_of_parts(parts) + 256).ok()?;
     let (set_address, mut files) = lines(rows, &inlines, function, to.head, line)?;
     let set_address = line_at.checked_add(set_address)?;
@@ -162,7 +164,7 @@ fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, to: &mut Sections<'
     })
 }
 
-/// The unit before the name of its file. Its length is filled in later.
+/// The beginning of a unit, up to the name of its file. The unit's length is filled in later.
 fn unit_head(addr: u64, size: u32, line_at: u32) -> [u8; UNIT_ADDR + 16] {
     let mut out = [0; UNIT_ADDR + 16];
     let mut put = Put::new(&mut out);
@@ -176,7 +178,6 @@ fn unit_head(addr: u64, size: u32, line_at: u32) -> [u8; UNIT_ADDR + 16] {
     out
 }
 
-/// Where code begins, and its size.
 fn place(addr: u64, size: u32) -> [u8; 12] {
     let mut out = [0; 12];
     let mut put = Put::new(&mut out);
@@ -185,7 +186,7 @@ fn place(addr: u64, size: u32) -> [u8; 12] {
     out
 }
 
-/// What is in `.debug_aranges` for a unit.
+/// A unit's entry in `.debug_aranges`.
 fn range(info_at: u32, function: &Function<'_>) -> [u8; ARANGES_SIZE as usize] {
     let mut out = [0; ARANGES_SIZE as usize];
     let mut put = Put::new(&mut out);
@@ -195,14 +196,14 @@ fn range(info_at: u32, function: &Function<'_>) -> [u8; ARANGES_SIZE as usize] {
     put.bytes(&[8, 0, 0, 0, 0, 0]);
     put.u64(function.addr);
     put.u64(function.size);
-    // The end of the ranges.
+    // The end mark of the ranges.
     put.u64(0);
     put.u64(0);
     debug_assert!(put.is_full());
     out
 }
 
-/// The end of a section, which DWARF wants to be below 4 GiB.
+/// The end of a section, which DWARF requires to be below 4 GiB.
 fn end((len, pending): &(u64, &mut Vec<u8>)) -> Option<u32> {
     u32::try_from(len.checked_add(pending.len() as u64)?).ok()
 }

@@ -1,9 +1,9 @@
-//! An executable file that valgrind takes for the origin of pages of code: symbols, lines and unwind tables at the addresses where
-//! the code lies.
+//! Makes an executable file that valgrind accepts as the origin of pages of code: symbols, lines and unwind tables at the
+//! code's own addresses.
 //!
-//! valgrind reads a file when it has seen a mapping of each of its loaded segments, one for code and one for data (valgrind 3.19,
-//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). `.eh_frame` would have to lie in one of them, so the tables are a
-//! `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
+//! valgrind reads a file after it has seen a mapping of each loaded segment, one for code and one for data (valgrind 3.19,
+//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). An `.eh_frame` would have to lie in one of these segments. So the
+//! unwind tables are a `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
 
 use std::ops::Range;
 
@@ -12,18 +12,18 @@ use super::object::{name_of, Function, Parts, Section, SHF_ALLOC, SHF_EXECINSTR,
 use crate::format::cfi::debug_frame::DebugFrame;
 use crate::format::put::Put;
 
-/// A file in two parts, with the bytes of the code between them.
+/// A file in two parts. The bytes of the code lie between them.
 #[derive(Debug)]
 pub struct Executable {
     pub head: Vec<u8>,
-    /// Where the bytes of the code are.
+    /// Offset of the code's bytes in the file.
     pub text_at: u64,
     pub rest: Vec<u8>,
-    /// Where the rest is.
+    /// Offset of `rest` in the file.
     pub rest_at: u64,
 }
 
-/// What a file says of functions.
+/// What a file contains about its functions.
 #[derive(Default)]
 pub struct Content {
     parts: Parts,
@@ -31,8 +31,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a function that lies in these pages, at least in part. `None` without memory. A function whose tables or lines make no
-    /// sense goes without them.
+    /// Adds a function that lies in these pages, at least in part. `None` if there is no memory. If the function's tables or
+    /// lines are invalid, the file lacks them.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
         self.parts.head.splits_names = true;
         let end = function.addr.checked_add(function.size)?;
@@ -42,7 +42,8 @@ impl Content {
         Some(())
     }
 
-    /// The file for code in these pages. `data`: where the first page of the file is mapped a second time. `None` without memory.
+    /// Makes the file for code in these pages. `data` is the address of a second mapping of the file's first page. `None` if
+    /// there is no memory.
     pub fn executable(&self, pages: &Range<u64>, data: u64, page_size: u64) -> Option<Executable> {
         let (text_at, len) = (page_size, pages.end - pages.start);
         let text = Entry {
@@ -63,7 +64,7 @@ impl Content {
         head.try_reserve_exact(usize::from(ELF_HEADER + 2 * PROGRAM_HEADER)).ok()?;
         head.extend_from_slice(&elf_header(ET_EXEC, 2, count, headers_at));
         let mut segments = [(PF_R | PF_X, text_at, pages.start, len), (PF_R | PF_W, 0, data, page_size)];
-        // In the order of addresses, as the format wants it.
+        // The ELF format requires segments in the order of their addresses.
         if data < pages.start {
             segments.reverse();
         }

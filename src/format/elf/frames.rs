@@ -1,40 +1,39 @@
-//! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code, with their pointers changed for where
-//! they and the code lie in the file. CIEs that are alike are there once.
+//! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
+//! file. Equal CIEs are written once.
 //!
-//! The section is only appended to. It has no zero word at its end, over which the next entry would have to be written while
-//! somebody reads it: its size is in its header.
+//! The section only grows at its end. There is no zero word at the end, because the next entry would overwrite it while others
+//! read the section. The section header has the size.
 
 use super::search::Row;
 use crate::format::cfi::debug_frame::CIES_MAX;
 use crate::format::get::u32_at;
 use crate::sys::reserve;
 
-/// Where in an FDE the size of its code is. With 0 there it describes nothing.
+/// Offset in an FDE of its code's size. An FDE with size 0 covers no code.
 pub const FDE_RANGE: u64 = 12;
 
-/// The CIEs that a section has.
+/// The CIEs in a section: bytes and offset of each.
 #[derive(Debug, Default)]
 pub struct Frames {
     cies: Vec<(Vec<u8>, u32)>,
 }
 
-/// Where the entries go.
+/// The place of the new entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Size of the code.
     pub code_size: u64,
     /// Distance from the start of the section to the code.
     pub code: i64,
     /// Size of the section so far.
     pub at: u64,
-    /// How large it may become.
+    /// The largest size of the section.
     pub room: u64,
 }
 
 impl Frames {
-    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), and their rows for the
-    /// search table. Entries for anything but this code are left out. `None` if there is no room, no memory, or a distance does
-    /// not fit; then nothing has changed.
+    /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The section was made to
+    /// follow code of `to.code_size` bytes (rounded up to 8). Entries for other code are left out. `None` if there is no room
+    /// or no memory, or if a distance does not fit; then nothing has changed.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);
@@ -64,7 +63,8 @@ impl Frames {
             if back == 0 {
                 continue;
             }
-            // From the field to the code, and from the field back to where the section begins, which is after the code.
+            // The distance counts from its own field, and the section begins after the code. The result is an offset in the
+            // code.
             let section_at = i64::try_from(to.code_size.checked_next_multiple_of(8)?).ok()?;
             let start = i64::from(u32_at(entry, 8)? as i32).checked_add(section_at)?.checked_add(at as i64 + 8)?;
             let range = u32_at(entry, 12)?;
@@ -75,7 +75,7 @@ impl Frames {
             let cie = entry_at(section, (at + 4).checked_sub(back as usize)?)?;
             let cie = self.cie(cie, to, out, begin)?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
-            // Entries left out of this section may make room for CIEs that were not expected, but never for more.
+            // The reservation above may be too small: beyond `CIES_MAX`, a CIE is written again for each of its FDEs.
             out.try_reserve(entry.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();
@@ -90,7 +90,7 @@ impl Frames {
         (to.at + (out.len() - begin) as u64 <= to.room).then_some(())
     }
 
-    /// Where this CIE is, which is appended if there is none like it.
+    /// The offset of this CIE in the section. Appends the CIE if it is not there yet.
     fn cie(&mut self, cie: &[u8], to: &Target, out: &mut Vec<u8>, begin: usize) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);
@@ -107,7 +107,7 @@ impl Frames {
     }
 }
 
-/// A whole entry.
+/// The bytes of the entry at an offset.
 fn entry_at(section: &[u8], at: usize) -> Option<&[u8]> {
     let length = u32_at(section, at)? as usize;
     section.get(at..at.checked_add(length)?.checked_add(4)?)

@@ -1,4 +1,4 @@
-//! The header page: everything that says where the rest of the file is, in one block that is written at once.
+//! The header page: all that tells where the file's parts are, in one block that is written at once.
 
 use std::ops::Range;
 
@@ -7,7 +7,6 @@ use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
 use crate::format::put::Put;
 
-/// Size of the page.
 pub const HEADER_SIZE: usize = 4096;
 
 pub const ELF_HEADER: u16 = 64;
@@ -30,40 +29,40 @@ const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// Where the parts in the page lie. There is room for three program headers before them.
+/// Offsets of the parts in the page. Before them there is room for three program headers.
 const NOTE_AT: usize = 232;
 const NOTE_SIZE: usize = 36;
 const ABBREV_AT: usize = NOTE_AT + NOTE_SIZE + 4;
 const NAMES_AT: usize = 384;
 const SECTIONS_AT: usize = 640;
 
-/// Names of sections, as in `.shstrtab`.
+/// Names of sections: the content of `.shstrtab`.
 const NAMES: &[u8] = b"\0.text\0.note.gnu.build-id\0.eh_frame\0.eh_frame_hdr\0.symtab\0.strtab\0\
     .debug_abbrev\0.debug_info\0.debug_line\0.debug_aranges\0.debug_ranges\0.shstrtab\0";
 
 const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.len() <= SECTIONS_AT);
 
-/// The parts of a file. Sections that are empty are left out, except for `.text`, which is always the first.
+/// The places of a file's parts. Empty sections are left out, except for `.text`, which is always the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// Where the segment that is loaded begins: 0, or after the header page.
+    /// Start of the loaded segment: 0, or after the header page.
     pub begin: u64,
-    /// The code. The segment that is loaded ends with it.
+    /// The code. The loaded segment ends with the code.
     pub text: Range<u64>,
-    /// How much memory the segment takes for code. Code beyond that is not in it.
+    /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// Where the bytes are of code in the place of the header page, if it is there.
+    /// The bytes of the code in whose place the header page lies; may be empty.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
-    /// Left out too if it has nothing but the null symbol.
+    /// Also left out if the null symbol is the only one.
     pub symtab: Range<u64>,
     pub strtab: Range<u64>,
     pub debug_info: Range<u64>,
     pub debug_line: Range<u64>,
     pub debug_aranges: Range<u64>,
     pub debug_ranges: Range<u64>,
-    /// A file that changes has none: perf's cache would keep the first content that it sees under one.
+    /// `None` for a file that changes, because perf's cache keeps only the first content for each build ID.
     pub build_id: Option<[u8; 20]>,
 }
 
@@ -73,7 +72,7 @@ struct Section<'a> {
     flags: u64,
     range: &'a Range<u64>,
     align: u64,
-    /// What its address is beyond its offset.
+    /// The difference between the section's address and its offset.
     beyond: u64,
 }
 
@@ -93,7 +92,8 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(".text", SHT_PROGBITS, code, text, 16),
-            // Symbols name the section before: old readers take the difference between its address and offset from them.
+            // The symbols of this code refer to the section before. Old readers subtract from a symbol the difference between
+            // its section's address and offset, which is not 0 here.
             Section {
                 beyond: self.text.start.wrapping_sub(self.first.start),
                 ..section(".text", SHT_PROGBITS, code, &self.first, 16)
@@ -121,7 +121,7 @@ impl Image {
         }
 
         let mut segments = 1;
-        // libdw knows an object by where it begins and ends, so that is the same for all generations and sizes.
+        // libdw identifies an object by its start and end, so both are the same for all generations and sizes.
         let end = self.text.start + self.text_room;
         let loaded = self.begin..self.text.end.min(end);
         put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
@@ -152,7 +152,8 @@ impl Image {
     }
 }
 
-/// The header of a file of a kind (`ET_*`) with this many program headers, which follow it, and section headers, the last of which is for their names.
+/// The ELF header of a file of this kind (`ET_*`). The program headers follow it. The last section has the names of the
+/// sections.
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
@@ -188,7 +189,7 @@ fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Ran
 fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
     let len = section.range.end - section.range.start;
     let name = NAMES.windows(section.name.len()).position(|name| name == section.name.as_bytes()).unwrap_or(0);
-    // The strings of the symbols are in the section after that of the symbols; all symbols are local.
+    // The symbols' names are in the next section. All symbols are local.
     let (link, info, entry) = match section.kind {
         SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
         _ => (0, 0, 0),
@@ -207,15 +208,15 @@ fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
     }));
 }
 
-/// What a section header says.
+/// The fields of a section header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Entry {
-    /// An offset in the section of names.
+    /// Offset in the section of names.
     pub name: u32,
     pub kind: u32,
     pub flags: u64,
     pub addr: u64,
-    /// Where it is in the file, and its size.
+    /// Offset in the file, and size.
     pub at: u64,
     pub len: u64,
     pub link: u32,
@@ -224,7 +225,6 @@ pub struct Entry {
     pub entry_size: u64,
 }
 
-/// A section header.
 pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
     let mut header = [0; SECTION_HEADER as usize];
     let mut put = Put::new(&mut header);

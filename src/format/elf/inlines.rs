@@ -1,4 +1,4 @@
-//! Inlined functions in DWARF: what a unit has of them besides its function. They nest as the calls did that are gone.
+//! Inlined functions in DWARF: a unit's entries besides its function, nested as the inlined calls were.
 
 use std::cmp::Reverse;
 
@@ -11,17 +11,18 @@ use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
 const DW_INL_INLINED: u8 = 1;
 
-/// The inlined functions of a unit, each after the one that it is in.
+/// The inlined functions of a unit. Each comes after the one that contains it.
 #[derive(Debug, Default)]
 pub struct Inlines<'a> {
-    /// With the index that others know it by.
+    /// Each with its index in the record, which `parent` refers to.
     all: Vec<(usize, Inline<'a>)>,
-    /// How long the record is.
+    /// Size of the record.
     size: usize,
 }
 
 impl<'a> Inlines<'a> {
-    /// Those of a record, which need not make sense, after `hidden` bytes. `None` if there is no memory.
+    /// Reads a record with unchecked content, and leaves out the first `hidden` bytes of the code. `None` if there is no
+    /// memory.
     pub fn read(record: &RawRecord<'a>, hidden: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
         for (index, inline) in inlines::entries(record).enumerate() {
@@ -40,19 +41,20 @@ impl<'a> Inlines<'a> {
         self.all.is_empty()
     }
 
-    /// The files of their calls.
+    /// The files that contain the inlined calls.
     pub fn files(&self) -> impl Iterator<Item = &'a [u8]> + Clone + '_ {
         self.all.iter().map(|(_, inline)| inline.call_file)
     }
 
-    /// At most this number of bytes is appended to each section.
+    /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // An entry takes 22 bytes and its name at least in the record, 34 and its name twice at most here, and 32 in the ranges.
+        // An entry takes at least 22 bytes and its name in the record, and here at most 34 and twice the name, and 32 in the
+        // ranges.
         2 * self.size
     }
 
-    /// Appends the functions that they are instances of to a unit that begins at `begin`; says where in it each is, by its name.
-    /// `rows`: the lines of the unit, each with its offset.
+    /// Appends the functions of which the inlined ones are instances, to the unit at `begin`. Returns the offset of each in the
+    /// unit. `rows`: the lines of the unit, each with its offset in the code.
     pub fn append_origins(
         &self,
         info: &mut Vec<u8>,
@@ -74,25 +76,26 @@ impl<'a> Inlines<'a> {
             if *origin != 0 {
                 continue;
             }
-            // Where the first call in it stands, else its first line.
+            // The function's file is the file of the first call in it, else that of its first line.
             let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
-            // The second one is that for linkers: without, binutils asks the symbols, which know the outermost function alone.
+            // Writes the name twice. The second one is the linkage name: without it, binutils uses the symbols, which only know
+            // the outermost function.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
                 info.push(0);
             }
-            // Without, perf 7 does not look at the files of calls (linux tools/perf/util/dwarf-aux.c, `die_get_file_name`).
+            // Without a file, perf 7 ignores the files of calls (linux tools/perf/util/dwarf-aux.c, `die_get_file_name`).
             let _ = unsigned(info, u64::from(*files.of(file)?));
             info.push(DW_INL_INLINED);
         }
         Some(origins)
     }
 
-    /// Appends them to their function, whose entry is the last one, and closes that. `ranges_at`: where the section of ranges, of
-    /// which `ranges` is the end, begins to be new. `None` if they do not make sense.
+    /// Appends the inlined functions to their function, the last entry of `info`, and ends that entry. `ranges_at`: offset in
+    /// the section at which this call's ranges begin. `None` if the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,
@@ -102,7 +105,7 @@ impl<'a> Inlines<'a> {
         (ranges_at, ranges): (u32, &mut Vec<u8>),
     ) -> Option<()> {
         let ranges_begin = ranges.len();
-        // Those that are not closed, by their indices.
+        // Indices of the inlined functions that contain the current one.
         let mut open: Vec<usize> = Vec::new();
         for (place, (index, inline)) in self.all.iter().enumerate() {
             let parent = inline.parent.map(|parent| parent as usize);
@@ -122,7 +125,7 @@ impl<'a> Inlines<'a> {
             let _ = unsigned(info, u64::from(*files.of(inline.call_file)?));
             let _ = unsigned(info, inline.call_line.into());
             let _ = unsigned(info, inline.call_column.into());
-            // From the start of the unit's code on, wherever that is.
+            // Ranges count from the start of the unit's code, whatever its address is.
             for word in [inline.begin, inline.end, 0, 0] {
                 ranges.extend_from_slice(&u64::from(word).to_ne_bytes());
             }

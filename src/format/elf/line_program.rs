@@ -6,13 +6,13 @@ use super::inlines::Inlines;
 use super::numbers::{are_same, Numbers};
 use super::unit::{set_length, Function, Row};
 
-/// Special opcodes advance the line by -5 to 8, and the address by up to 17 bytes.
+/// Special opcodes advance the line by -5 to 8, and the address by at most 17 bytes.
 const LINE_BASE: i64 = -5;
 const LINE_RANGE: u64 = 14;
 const ADVANCE_MOST: u64 = 17;
 const OPCODE_BASE: u64 = 13;
 
-/// A line program before its table of files. Both lengths in it are filled in later.
+/// The beginning of a line program, before its tables of directories and files. Its two lengths are filled in later.
 const LINE_HEAD: &[u8] = &[
     0,
     0,
@@ -44,7 +44,7 @@ const LINE_HEAD: &[u8] = &[
     1, // how many operands the standard opcodes have
 ];
 const VERSION: [u8; 2] = 4u16.to_ne_bytes();
-/// Where in it the header's length is.
+/// Offset in a line program of the header's length.
 const LINE_HEADER_LENGTH: usize = 6;
 const DW_LNS_COPY: u8 = 1;
 const DW_LNS_ADVANCE_PC: u8 = 2;
@@ -54,17 +54,17 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// What a line program begins with if all its rows are in one file. It is kept, because the next function is often from the same file.
+/// The beginning of a line program with a single file. It is kept, because the next function is often from the same file.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// Names of files are split into directory and rest: valgrind takes a name without a directory for a relative one.
+    /// Whether file names are split into directory and rest: without a directory, valgrind takes a name for a relative one.
     pub splits_names: bool,
     file: Vec<u8>,
     bytes: Vec<u8>,
 }
 
 impl Head {
-    /// Appends it for this file. `None` if there is no memory.
+    /// Appends the beginning for this file. `None` if there is no memory.
     fn put(&mut self, file: &[u8], out: &mut Vec<u8>) -> Option<()> {
         if self.file != file || self.bytes.is_empty() {
             self.bytes.clear();
@@ -79,7 +79,8 @@ impl Head {
     }
 }
 
-/// Appends a line program, for which there is room. Returns where in it the address is, and the numbers of the files.
+/// Appends a line program. The caller has reserved the room. Returns the offset of the address in the program, and the files'
+/// numbers.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,
@@ -103,7 +104,7 @@ pub fn lines<'a>(
     out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
     let set_address = out.len();
     out.extend_from_slice(&function.addr.to_ne_bytes());
-    // What a program starts with.
+    // The initial state of a line program.
     let mut now = LineRow { offset: 0, line: 1, column: 0, file: 1 };
     for (offset, entry) in rows {
         let offset = (*offset)?;
@@ -126,8 +127,8 @@ pub fn lines<'a>(
     Some((u32::try_from(set_address - begin).ok()?, files))
 }
 
-/// Appends what a line program begins with, up to the end of the tables of directories and of files. Returns the number of each file.
-/// Files count from 1, and without splitting no name has a directory.
+/// Appends the beginning of a line program, with its tables of directories and files. Returns the number of each file, from 1
+/// on. Without `splits_names`, no file has a directory.
 fn put_head<'a>(
     names: impl Iterator<Item = &'a [u8]> + Clone,
     splits_names: bool,
@@ -162,7 +163,7 @@ fn put_head<'a>(
             out.extend_from_slice(slash(name).map_or(name, |at| &name[at + 1..]));
             out.push(0);
             put_unsigned(out, (*dirs.of(dir_of(name))?).into());
-            // Neither time nor size.
+            // Modification time and size are unknown.
             out.extend_from_slice(&[0, 0]);
         }
     }
@@ -179,7 +180,7 @@ struct LineRow {
 }
 
 impl LineRow {
-    /// Writes the opcodes that lead from this row to the next one. `None` if the next one does not come later.
+    /// Writes the opcodes that lead from this row to the next. `None` if the next row has a lower offset.
     fn step(&self, next: &LineRow, out: &mut Vec<u8>) -> Option<()> {
         let advance = next.offset.checked_sub(self.offset)?;
         if next.file != self.file {
@@ -191,7 +192,7 @@ impl LineRow {
             put_unsigned(out, next.column);
         }
         let lines = next.line - self.line;
-        // Far too much if it is below 0.
+        // A negative difference becomes a huge number, which fails the check below.
         let above_base = (lines - LINE_BASE) as u64;
         let has_special = above_base < LINE_RANGE && advance <= ADVANCE_MOST;
         let special = OPCODE_BASE.wrapping_add(above_base).wrapping_add(advance.wrapping_mul(LINE_RANGE));

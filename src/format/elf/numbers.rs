@@ -1,12 +1,12 @@
-//! The numbers of names.
+//! A map from names to numbers.
 
 use crate::sys::sort::sort;
 
-/// Names, each once and in order, and a number for each: 0 at first. Most often there is only one.
+/// Different names in sorted order, and a number for each, which is 0 at first. Usually there is only one name.
 #[derive(Debug)]
 pub struct Numbers<'a> {
     only: Option<(&'a [u8], u32)>,
-    /// If there are several.
+    /// Used if there are several names; empty otherwise.
     all: Vec<(&'a [u8], u32)>,
 }
 
@@ -31,12 +31,12 @@ impl<'a> Numbers<'a> {
         Some(Numbers { only, all })
     }
 
-    /// The only name, and its number.
+    /// The name and its number if there is only one name.
     pub fn only(&mut self) -> Option<(&'a [u8], &mut u32)> {
         self.only.as_mut().map(|(name, number)| (*name, number))
     }
 
-    /// The number of one of the names.
+    /// The number of one of the names; `None` if the name is unknown.
     #[inline]
     pub fn of(&mut self, name: &[u8]) -> Option<&mut u32> {
         match &mut self.only {
@@ -49,7 +49,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Whether two names are alike. Most that are lie at the same place.
+/// Whether two names are equal. Compares the addresses first, because most equal names lie at the same address.
 #[inline]
 pub fn are_same(one: &[u8], other: &[u8]) -> bool {
     std::ptr::eq(one, other) || one == other

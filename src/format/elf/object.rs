@@ -1,7 +1,7 @@
-//! A whole object for a debugger, in memory: code at the addresses where it lies, with symbols, unwind tables, and lines.
+//! Makes an object for a debugger in memory: code at its own addresses, with symbols, unwind tables and lines.
 //!
-//! It has the form that gdb and lldb ask of `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`; lldb,
-//! JITLoaderGDB.cpp): sections with no bytes in the place of the code, and no program headers.
+//! It has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`; lldb,
+//! JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::info::Info;
 use crate::format::name_and_file::without_tier;
 
-/// The most functions of an object: each may need a separate section, and sections have numbers of 16 bits.
+/// The most functions of an object. Each may need its own section, and section numbers have 16 bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
-/// All code of an object lies within this many bytes: distances in unwind tables have 32 bits with a sign.
+/// All code of an object lies within this many bytes, because distances in unwind tables have 32 bits with a sign.
 pub const SPAN_MAX: u64 = 0x7000_0000;
-/// One section spans gaps between functions of at most this many bytes: a debugger that hears of an object sorts all sections of all
-/// objects again.
+/// One section spans gaps of at most this many bytes between functions. Fewer sections are better: for each new object, a
+/// debugger sorts all sections of all objects again.
 pub const GAP_MAX: u64 = 4096;
 
 pub(super) const SHT_PROGBITS: u32 = 1;
@@ -28,11 +28,11 @@ const SHT_NOBITS: u32 = 8;
 pub(super) const SHF_ALLOC: u64 = 2;
 pub(super) const SHF_EXECINSTR: u64 = 4;
 
-/// Names of sections, as `.shstrtab` begins.
+/// Names of sections: the beginning of `.shstrtab`.
 const NAMES: &[u8] =
     b"\0.text\0.eh_frame\0.symtab\0.strtab\0.debug_abbrev\0.debug_info\0.debug_line\0.debug_ranges\0.debug_frame\0.shstrtab\0";
 
-/// A function. No two of an object overlap.
+/// A function. The functions of an object do not overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Function<'a> {
     pub addr: u64,
@@ -42,15 +42,15 @@ pub struct Function<'a> {
     pub info: Info<'a>,
 }
 
-/// The object that says these things of functions, which are in the order of their addresses. With each, whether other code may lie
-/// between it and the function before it. Debuggers take one of two sections that overlap, so none spans that gap then. `None` if there
-/// are too many functions, if they lie too far apart, or if there is no memory. A function whose tables or lines make no sense goes without
-/// them.
+/// The object for these functions, sorted by address. The `bool` says whether other code may lie between a function and the one
+/// before. No section spans such a gap, because debuggers use only one of two sections that overlap. `None` if there are too
+/// many functions, if they lie too far apart, or if there is no memory. Invalid tables or lines of a function are left out.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
     let first = functions.clone().next()?.0.addr;
-    // Tables count from their own address to that of the code. They have none, so they may be anywhere.
+    // Unwind tables contain the distance from their own address to the code. They are not loaded, so any address near the code
+    // will do.
     let eh_frame_at = first / 8 * 8;
     let mut frames = Frames::default();
     let (mut eh_frame, mut rows) = (Vec::new(), Vec::new());
@@ -68,7 +68,8 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
                 texts.push(function.addr..end);
             }
         }
-        // `break NAME` finds code of each tier. A further symbol has the tier, and gdb's `info symbol` prints it.
+        // Without the tier, `break NAME` finds code of each tier. A second symbol has the tier, and gdb's `info symbol` prints
+        // it.
         let bare = Function { name: without_tier(function.name), ..function };
         let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
         if bare.name.len() < function.name.len() {
@@ -86,7 +87,7 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
         }
     }
     if !eh_frame.is_empty() {
-        // The end of the entries.
+        // The zero word that ends the entries.
         eh_frame.try_reserve(4).ok()?;
         eh_frame.extend_from_slice(&[0; 4]);
     }
@@ -102,12 +103,12 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
     )
 }
 
-/// An object that says nothing.
+/// An object without functions.
 pub fn empty() -> Vec<u8> {
     in_memory(&[], &Parts::default(), Section::new(const { name_of(".eh_frame") }, &[])).unwrap_or_default()
 }
 
-/// The whole object: sections with no bytes for these ranges of code, and what is known of it.
+/// The whole object, with a section without bytes for each range in `texts`.
 fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Option<Vec<u8>> {
     let texts = texts.iter().enumerate().map(|(number, text)| Entry {
         name: text_name_of(number),
@@ -127,7 +128,7 @@ fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Opti
     Some(out)
 }
 
-/// The sections while they are put together.
+/// The sections while they are being built.
 #[derive(Default)]
 pub(super) struct Parts {
     pub head: Head,
@@ -136,7 +137,7 @@ pub(super) struct Parts {
     info: Vec<u8>,
     line: Vec<u8>,
     ranges: Vec<u8>,
-    /// Nobody reads these.
+    /// Discarded, because no debugger reads this section.
     aranges: Vec<u8>,
 }
 
@@ -156,8 +157,8 @@ impl<'a> Section<'a> {
 }
 
 impl Parts {
-    /// Adds a function in the section of this number, of which the symbol is to cover these addresses. Returns its `.eh_frame`, which
-    /// was made to follow the code, if it has one.
+    /// Adds a function in the section with this index. Its symbol covers the addresses `symbol`. Returns the function's
+    /// `.eh_frame`, if any, which was made to follow the code. `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
@@ -177,7 +178,7 @@ impl Parts {
         Some(parts.eh_frame())
     }
 
-    /// Adds a second name of a function.
+    /// Adds a second symbol for a function.
     #[cold]
     #[inline(never)]
     fn add_other_name(&mut self, name: &[u8], section: u16, symbol: Range<u64>) -> Option<()> {
@@ -200,8 +201,8 @@ impl Parts {
         Some(())
     }
 
-    /// Appends all sections, and their headers. The bytes begin at `base` in the file. Returns how many headers there are, and
-    /// where they are in the file.
+    /// Appends all sections and their headers. `out` begins at offset `base` in the file. Returns the number of headers, and
+    /// their offset in the file.
     pub fn finish(
         &self,
         texts: impl ExactSizeIterator<Item = Entry>,
@@ -235,7 +236,7 @@ impl Parts {
         texts.for_each(|text| out.extend_from_slice(&section_header(&text)));
         for (index, section) in sections.enumerate() {
             let len = section.bytes.len() as u64;
-            // The strings of the symbols are in the section after that of the symbols; all symbols are local.
+            // The symbols' names are in the next section. All symbols are local.
             let (link, info, entry_size) = match section.kind {
                 SHT_SYMTAB => ((text_count + index + 2) as u32, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
                 _ => (0, 0, 0),
@@ -258,7 +259,7 @@ impl Parts {
     }
 }
 
-/// Where the name of a section is among these. To be asked when the library is compiled.
+/// Offset of a section's name in [`NAMES`]. For `const` contexts only.
 pub(super) const fn name_of(section: &str) -> u32 {
     let section = section.as_bytes();
     let mut at = 0;
@@ -274,10 +275,11 @@ pub(super) const fn name_of(section: &str) -> u32 {
     }
 }
 
-/// How long the name of a section of code is that is not the first, with its NUL: `.text.00001`.
+/// Length of a further code section's name with its NUL: `.text.00001`.
 const TEXT_NAME: usize = 12;
 
-/// The names for so many sections of code, and of the others. lldb 14 looks for the section of a symbol by name.
+/// The names of all sections, `texts` of which are code. Each has a different name, because lldb 14 finds the section of a
+/// symbol by name.
 fn section_names(texts: usize) -> Option<Vec<u8>> {
     let mut names = Vec::new();
     names.try_reserve_exact(NAMES.len() + TEXT_NAME * texts).ok()?;

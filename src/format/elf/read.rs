@@ -1,5 +1,6 @@
-//! The objects that runtimes hand to debuggers: 64-bit, of this machine's kind and byte order, with functions, lines and unwind
-//! tables. They may not be linked yet (System V ABI, "Object Files"; the psABIs for relocations). Nothing in them is believed.
+//! Reads the objects that runtimes pass to debuggers: functions, lines and unwind tables. Objects must be 64-bit, and of this
+//! machine's type and byte order. They may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every field
+//! is checked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -22,7 +23,7 @@ const STT_FUNC: u8 = 2;
 const STT_NOTYPE: u8 = 0;
 const STB_LOCAL: u8 = 0;
 
-/// The most that is looked at of a name. Those of C++ have thousands of bytes at times.
+/// How many bytes of a name are read. C++ names may have thousands of bytes.
 const NAME_MAX: usize = 4096;
 const SECTION_NAME_MAX: usize = 64;
 
@@ -34,7 +35,7 @@ pub struct Image<'a> {
     sections: Vec<Section<'a>>,
 }
 
-/// A section, as far as it is wanted.
+/// A section: the header fields that are needed here, and the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Section<'a> {
     name: &'a [u8],
@@ -56,7 +57,7 @@ pub struct Function<'a> {
     pub name: &'a [u8],
 }
 
-/// A symbol, with its address where the object runs.
+/// A symbol with its address at run time.
 struct Symbol {
     name: u32,
     kind: u8,
@@ -67,8 +68,8 @@ struct Symbol {
 }
 
 impl<'a> Image<'a> {
-    /// `None` if it is no such object, or if its tables of symbols and relocations are larger than it is: such ones lie upon one another,
-    /// and would be read as often as they are there.
+    /// `None` if the bytes are no such object, or if its tables of symbols and relocations together are larger than the object.
+    /// Such tables overlap, and the same bytes would be read for each table.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -110,20 +111,20 @@ impl<'a> Image<'a> {
         self.len
     }
 
-    /// Where the section headers are, by the beginning of an object.
+    /// The range of the section headers. `start` is the beginning of an object.
     pub fn header_range(start: &[u8]) -> Option<Range<u64>> {
         let (table, count) = (u64_at(start, 40)?, u64::from(u16_at(start, 60)?));
         Some(table..table.checked_add(count * SECTION_SIZE as u64)?)
     }
 
-    /// Where all ends that its section headers speak of, which are behind its beginning.
+    /// The largest end of any section, or of the section headers. `start` is the beginning of the object.
     pub fn end(start: &[u8], headers: &[u8]) -> u64 {
         let sections = headers.chunks_exact(SECTION_SIZE).filter(|header| u32_at(header, 4) != Some(SHT_NOBITS));
         let ends = sections.filter_map(|header| u64_at(header, 24)?.checked_add(u64_at(header, 32)?));
         ends.chain(Image::header_range(start).map(|range| range.end)).max().unwrap_or_default()
     }
 
-    /// Where its symbols and their names are, by its section headers; the first part of each, if they are many.
+    /// The ranges of the symbols and of their names: at most eight ranges, and the first 32 KiB of each.
     pub fn name_ranges(headers: &[u8]) -> Vec<Range<u64>> {
         const MOST: u64 = 32 << 10;
         let header = |number: usize| headers.chunks_exact(SECTION_SIZE).nth(number);
@@ -137,7 +138,7 @@ impl<'a> Image<'a> {
         both.flatten().filter_map(range).take(8).collect()
     }
 
-    /// How many bytes of an object have to be read for [`header_range`](Image::header_range).
+    /// How many bytes of an object [`header_range`](Image::header_range) needs.
     pub const START_LEN: usize = HEADER_SIZE;
 
     fn symbols(&self, section: &Section<'a>) -> impl Iterator<Item = Symbol> + use<'_, 'a> {
@@ -148,7 +149,8 @@ impl<'a> Image<'a> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
-        // Values are places in a section until an object is linked. wasmtime's are linked except for that; others have addresses at once.
+        // In unlinked objects, and in wasmtime's linked ones, the value of a symbol is an offset in its section. Otherwise it
+        // is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -158,7 +160,7 @@ impl<'a> Image<'a> {
         Some(Symbol { name: u32_at(raw, 0)?, kind: info & 15, bind: info >> 4, section, addr, size })
     }
 
-    /// The functions that have code, in the order of their addresses, each with one name.
+    /// The functions that have code, sorted by address, each with one name.
     pub fn functions(&self) -> Vec<Function<'a>> {
         let mut found: Vec<(u64, Function<'a>, u64)> = Vec::new();
         for table in self.sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
@@ -176,7 +178,7 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // Of several names the global one, and then the first.
+                // Of several names, a global one is preferred, and then the first.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
@@ -184,7 +186,7 @@ impl<'a> Image<'a> {
         found.sort_unstable_by_key(|(rank, function, _)| (function.addr, function.size == 0, *rank));
         found.dedup_by_key(|(_, function, _)| function.addr);
         for at in 0..found.len() {
-            // Without a size a function ends where the next one begins.
+            // A function without a size ends where the next function begins.
             let next = found.get(at + 1).map_or(u64::MAX, |(_, next, _)| next.addr);
             let (_, function, end) = &mut found[at];
             let room = next.min(*end) - function.addr;
@@ -197,8 +199,8 @@ impl<'a> Image<'a> {
         functions
     }
 
-    /// The bytes of a section, and the address that they are for. Relocations are applied where the object is not linked. `None` if there
-    /// is no such section, or no memory.
+    /// The bytes and the address of a section. Applies relocations if the object is not linked. `None` if there is no such
+    /// section, or no memory.
     pub fn section(&self, name: &[u8]) -> Option<(Cow<'a, [u8]>, u64)> {
         let number = self.sections.iter().position(|section| section.name == name && !section.data.is_empty())?;
         let section = &self.sections[number];
@@ -217,7 +219,7 @@ impl<'a> Image<'a> {
         Some((data, self.addr_of(section)))
     }
 
-    /// Where the first section with code lies.
+    /// Address of the first section with code.
     pub fn text_addr(&self) -> Option<u64> {
         self.text().map(|text| text.addr)
     }
@@ -226,7 +228,7 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Where a section lies. wasmtime says it of the code alone, with which the other ones are loaded as they are in the file.
+    /// Address of a section. wasmtime sets only that of the code, and loads the others at the same distance as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
@@ -259,7 +261,7 @@ impl<'a> Image<'a> {
     }
 }
 
-/// A relocation of data.
+/// Size and type of a relocation in data.
 struct Kind {
     len: usize,
     is_relative: bool,
@@ -301,8 +303,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// The text at a place, up to its NUL; empty if there is none. Of a text that is longer than `most` the first bytes: many may lie upon
-/// one another.
+/// The text at an offset, up to its NUL; empty if there is no NUL. At most `most` bytes, because many texts may overlap.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];
@@ -313,8 +314,8 @@ pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     }
 }
 
-/// The value of a symbol in a file, by its table of dynamic symbols or, if that lacks it, by that of all. `read` reads a number of bytes
-/// at an offset.
+/// The value of a symbol in an ELF file: from the dynamic symbols, else from all symbols. `read(offset, len)` returns bytes of
+/// the file.
 pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64> {
     const SHT_DYNSYM: u32 = 11;
     let start = read(0, HEADER_SIZE as u64)?;
@@ -343,14 +344,15 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     None
 }
 
-/// Where a name ends a string, or is one. Strings may share their ends. (Horspool's search: files have megabytes of names.)
+/// All offsets at which a string equals `name` or ends with it, because strings may share their ends. (Horspool's algorithm,
+/// because files have megabytes of names.)
 fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
     let mut skip = [name.len() + 1; 256];
     for (at, &byte) in name.iter().enumerate() {
         skip[usize::from(byte)] = name.len() - at;
     }
     let (mut places, mut at) = (Vec::new(), 0);
-    // With the NUL at the end.
+    // Each window includes the NUL at the end.
     while let Some(window) = strings.get(at..=at + name.len()) {
         let last = window[name.len()];
         if last == 0 && &window[..name.len()] == name {

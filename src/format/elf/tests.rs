@@ -1,4 +1,4 @@
-//! Golden bytes, and what hostile input does: nothing. What real readers find in whole files is tested in `sink/region/file`.
+//! Golden bytes, and tests that hostile input does no harm. Tests with real readers and whole files are in `sink/region/file`.
 
 use super::frames::{Frames, Target};
 use super::header::Image;
@@ -26,7 +26,7 @@ fn golden_search_table() {
     assert_eq!(places.row(&row).as_slice(), [word(0xb020), word(-0x3fe8)].concat());
 }
 
-/// The fields of a header page that say how much there is; where it is, readers tell.
+/// Checks the fields of a header page that count segments and sections. Tests with real readers check the rest.
 #[test]
 fn what_is_empty_is_left_out() {
     let counts = |page: &[u8]| [56, 60, 62].map(|at| u16::from_ne_bytes([page[at], page[at + 1]]));
@@ -34,9 +34,9 @@ fn what_is_empty_is_left_out() {
     let page = image.header_page();
     assert_eq!(&page[..7], b"\x7fELF\x02\x01\x01");
     assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::format::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
-    // One segment; the null section, `.text`, `.shstrtab`.
+    // One segment. The sections are the null section, `.text` and `.shstrtab`.
     assert_eq!(counts(&page), [1, 3, 2]);
-    // A null symbol alone is no symbol.
+    // If the null symbol is the only one, there is no `.symtab`.
     (image.symtab, image.strtab) = (0x3000..0x3018, 0x4000..0x4001);
     assert_eq!(counts(&image.header_page()), [1, 3, 2]);
     image.symtab.end += 24;
@@ -45,7 +45,7 @@ fn what_is_empty_is_left_out() {
     assert_eq!(counts(&image.header_page()), [2, 7, 6]);
     image.build_id = Some([9; 20]);
     assert_eq!(counts(&image.header_page()), [3, 8, 7]);
-    // The abbreviations come with what they are for.
+    // The abbreviations are there if `.debug_info` is there.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
 }
@@ -63,7 +63,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     let section = tables(45, 16);
     let mut target = Target { code_size: 45, code: 0x2003, at: 0, room: 1000 };
     frames.append(&section, &target, &mut out, &mut rows).unwrap();
-    // The same except for the zero word and the distance to the code.
+    // The output equals the input, except for the zero word and the distance to the code.
     let fde = rows[0].fde as usize;
     assert_eq!(rows, [Row { start: 0, fde: fde as u32 }]);
     assert_eq!(out.len(), section.len() - 4);
@@ -71,7 +71,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&out, fde + 8), 0x2003 - (fde as i32 + 8));
     assert_eq!((&out[..fde + 8], &out[fde + 12..]), (&section[..fde + 8], &section[fde + 12..section.len() - 4]));
 
-    // The next one shares its CIE, below what was written before in the meantime.
+    // The next entry shares the CIE, at its own distance to the CIE.
     let fde_len = out.len() - fde;
     (target.at, target.code, target.code_size) = (out.len() as u64, 0x1000, 8);
     let mut more = Vec::new();
@@ -80,7 +80,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&more, 4) as u64, target.at + 4);
     assert_eq!(word(&more, 8) as i64, 0x1000 - (target.at as i64 + 8));
 
-    // Without room nothing changes, and what was to be shared is not remembered.
+    // If there is no room, nothing changes, and the new CIE is not remembered as written.
     let other = cfi::encode(Arch::Aarch64, &Unwind::FixedFrame(FixedFrame::new(16, &[])), 0, 8).unwrap().unwrap();
     let other = &other.bytes[..other.eh_frame_size()];
     let (old, old_rows) = (more.clone(), rows.clone());
@@ -92,7 +92,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!((third.len(), &rows, &more), (0, &old_rows, &old));
     frames.append(other, &target, &mut third, &mut rows).unwrap();
     assert_eq!(third.len(), other.len() - 4);
-    // Too far away.
+    // The code is too far away for a distance of 32 bits.
     let far = Target { code: (1 << 31) + 1000, ..target };
     assert_eq!(frames.append(other, &far, &mut third, &mut rows), None);
 }
@@ -114,7 +114,7 @@ fn record(lines: &[Line<'_>]) -> Vec<u8> {
     out
 }
 
-/// What a unit takes in `.debug_info`, `.debug_line`, `.debug_aranges` and `.debug_ranges`.
+/// The bytes of a unit in `.debug_info`, `.debug_line`, `.debug_aranges` and `.debug_ranges`.
 fn unit(records: &[u8]) -> Option<[Vec<u8>; 4]> {
     unit_at(0x2000, records)
 }
@@ -138,7 +138,7 @@ fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
 #[test]
 fn golden_lines() {
     let row = |offset, line, file| Line { offset, line, column: 0, file };
-    // One special opcode each where that will do.
+    // A row takes one special opcode if a special opcode can express the row.
     let rows = [row(0, 10, &b"a"[..]), row(3, 12, b"a"), row(60, 1000, b"/b"), row(61, 12, b"a")];
     let [info, line, aranges, ranges] = unit(&record(&rows)).unwrap();
     let info_tail = [&b"a\0\x02"[..], &0x2000u64.to_ne_bytes(), &64u32.to_ne_bytes(), b"f\0\0"].concat();
@@ -161,7 +161,8 @@ fn golden_lines() {
     assert!(ranges.is_empty());
 }
 
-/// `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40; after them `inner` up to the end.
+/// `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40. After these, `inner` from 40 to the
+/// end.
 fn inlined() -> Vec<u8> {
     let inline = |begin, end, name, call_line, parent| {
         let (call_file, call_column) = (&b"a"[..], 0);
@@ -178,14 +179,14 @@ fn golden_inlined_functions() {
     let [plain_info, plain_line, plain_aranges, _] = unit(&lines).unwrap();
     let [info, line, aranges, ranges] = unit(&[inlined(), lines].concat()).unwrap();
     assert_eq!(aranges, plain_aranges);
-    // The files of calls come after those of lines.
+    // The files of calls follow the files of lines.
     let (with, without) = (&b"\0a\0\0\0\0/b\0\0\0\0\0"[..], &b"\0a\0\0\0\0\0"[..]);
     assert!(line.windows(with.len()).any(|bytes| bytes == with));
     assert_eq!(line.len() - with.len(), plain_line.len() - without.len());
     let place = |begin: u64, end: u64| [begin, end, 0, 0].map(u64::to_ne_bytes).concat();
     assert_eq!(ranges, [place(8, 40), place(8, 16), place(20, 40), place(40, 64)].concat());
 
-    // Both begin with the same unit, except for their lengths.
+    // Both units have the same beginning, except for their lengths.
     let head = 30;
     assert_eq!(info[..4], (info.len() as u32 - 4).to_ne_bytes());
     assert_eq!(info[4..head], plain_info[4..head]);
@@ -201,21 +202,21 @@ fn golden_inlined_functions() {
         &instance(5, outer, 0, &[1, 5, 0]),
         &instance(6, inner, 1, &[1, 0xac, 2, 0]),
         &instance(6, outer, 2, &[2, 6, 9]),
-        // The end of what is in the first one.
+        // The end of the children of the first `outer`.
         &[0],
         &instance(6, inner, 3, &[1, 7, 0]),
-        // Of what is in the function, and in the unit.
+        // The end of the children of the function, and of the unit.
         &[0, 0],
     ];
     assert_eq!(info[head..], expected.concat());
 
-    // Without lines, the first call's file is that of the unit.
+    // Without lines, the unit has the file of the first call.
     let [info, line, ..] = unit(&inlined()).unwrap();
     assert_eq!(info[28..30], *b"a\0");
     assert!(line.ends_with(&[&0x2000u64.to_ne_bytes()[..], &[2, 64, 0, 1, 1]].concat()));
 }
 
-/// No line says anything of address 0, and everything else is said of the code after it.
+/// No line covers address 0. All other information covers the code after address 0.
 #[test]
 fn address_0_has_no_line() {
     let rows = |first| record(&[first, 6, 50].map(|offset| Line { offset, line: offset + 1, column: 0, file: b"a" }));
@@ -233,7 +234,7 @@ fn address_0_has_no_line() {
     assert_eq!(ranges, [0u64, 7, 0, 0, 0, 1, 0, 0, 7, 63, 0, 0].map(u64::to_ne_bytes).concat());
 }
 
-/// As many levels as there can be are no problem of the stack.
+/// The greatest possible depth does not overflow the stack.
 #[test]
 fn inlined_functions_may_be_deep() {
     const DEPTH: u32 = 100_000;
@@ -248,12 +249,12 @@ fn inlined_functions_may_be_deep() {
     };
     let record = inlines::record(&(0..DEPTH).map(inline).collect::<Vec<_>>(), 64).unwrap();
     let [info, ..] = unit(&record).unwrap();
-    // The last one, the ends of all but that, and of the function and its unit.
+    // The end of the last inlined function, and the end marks of all others, of the function and of the unit.
     let ends = vec![0; DEPTH as usize - 1 + 2];
     assert!(info.ends_with(&[&[1, 1, 0][..], &ends].concat()) && info[info.len() - ends.len() - 12] == 6);
 }
 
-/// A record with any content is refused or makes a unit; a refused one leaves nothing.
+/// A record with any content is either refused or becomes a unit. A refused record leaves no bytes.
 #[test]
 fn broken_records_do_no_harm() {
     let row = |offset, line| Line { offset, line, column: 9, file: b"file.js" };
@@ -269,7 +270,7 @@ fn broken_records_do_no_harm() {
         }
     }
     assert!(refused > 0);
-    // No entries; and addresses that go back.
+    // A record without entries, and one with decreasing addresses.
     assert!(unit(&record(&[])).is_none());
     let mut back = good.clone();
     let second = PREFIX_SIZE + 16 + 16 + 8;

@@ -1,4 +1,4 @@
-//! What units and their line programs are made of.
+//! Types and a function that units and line programs share.
 
 use crate::format::jitdump::raw::RawEntry;
 
@@ -9,14 +9,14 @@ pub struct Function<'a> {
     pub name: &'a [u8],
     /// Its address in the file.
     pub addr: u64,
-    /// Its size.
     pub size: u64,
 }
 
-/// A line, and where in the code it begins.
+/// A line with the offset in the code at which it begins; `None` if its address is before the code.
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
-/// Fills in the length of what begins with it and goes up to the end.
+/// Fills in the length of a structure in its first four bytes, at `begin`. The structure ends where `out` ends. The length does
+/// not include the four bytes.
 pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
     let len = u32::try_from(out.len() - begin - 4).ok()?;
     out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());

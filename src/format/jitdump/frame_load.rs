@@ -1,31 +1,31 @@
-//! Unwind tables for code that has no free bytes after it, so that builds of perf with libunwind find them.
+//! Unwind tables for code without free bytes after it, in a form that builds of perf with libunwind can find.
 //!
-//! Such a perf reads the tables of an object (`jitted-PID-INDEX.so`) through its mapping, where they would lie after the code. It
-//! counts their place from the *lowest* mapping of that object (linux tools/perf/util/unwind-libunwind-local.c,
-//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with one index, and thus one object with two mappings. The
-//! first is a *frame load* at an unused address below the code, followed by the tables. The second is the code itself, whose mapping
-//! ends with it. That second record is what perf makes the object from, with the same name.
+//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code. It
+//! computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
+//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index: one object with two mappings. The first
+//! record is a *frame load* at an unused address below the code, and the tables follow it. The second record is the code
+//! itself, and its mapping ends with the code. perf makes the object from the second record.
 //!
-//! Seen from the frame load, the tables have to say where the code really is. Builds of perf with libdw count from the mapping that
-//! a sample lies in, so that these need the usual tables. There are both: each FDE twice, and each in the search table, where
-//! the reader's own distance to the code picks one.
+//! A reader that starts at the frame load needs tables with the distance from there to the code. perf with libdw starts at the
+//! mapping of the sample, and needs the usual tables. So each FDE is there twice, with a row for each in the search table. The
+//! reader finds the row that matches its own distance to the code.
 //!
-//! The records of the frame load are the beginning of the group of its code, so that they stay together wherever that is copied.
+//! The records of a frame load are the beginning of its code's group, so they are always copied with the group.
 
 use super::record::{id, put_at, put_prefix, raw, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::get::{u32_at, u64_at};
 use crate::format::put::Put;
 
-/// The name of all frame loads. Readers see it where no code ever runs.
+/// The name of all frame loads. No code ever runs where readers see this name.
 pub const NAME: &[u8] = b"[unwind tables]";
 
-/// How large the code of a frame load is: readers skip, or stop at, what has none.
+/// The code size of a frame load. Not 0, because readers skip a LOAD without code, or stop there.
 const SIZE: u64 = 1;
 
 /// Bytes of `.eh_frame_hdr` before its search table.
 const HDR_TABLE: usize = 12;
 
-/// How long the records of a frame load are that a group begins with; 0 if it has none.
+/// The size of the frame load's records at the beginning of a group. 0 if the group has no frame load.
 pub fn len(group: &[u8]) -> usize {
     let records = || {
         let unwinding = raw(group, 0).filter(|record| record.id == id::UNWINDING_INFO)?;
@@ -40,20 +40,20 @@ pub fn len(group: &[u8]) -> usize {
     records().filter(|&len| len <= group.len()).unwrap_or(0)
 }
 
-/// Whether a LOAD record is that of a frame_load: with tables of this size before it, and what they are mapped to. Code may have any
-/// name, but never maps more than its tables.
+/// Whether a LOAD record belongs to a frame load. `tables_size` and `mapped_size` are from the UNWINDING_INFO record before it.
+/// Other code may have the same name, but its `mapped_size` is never larger than its tables.
 pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> bool {
     size == SIZE && name == NAME && tables_size > 0 && mapped_size > tables_size
 }
 
-/// How many bytes of address space a frame load takes for code of this size with tables of this size.
+/// How many bytes of address space a frame load needs, for code of `code_size` bytes with tables of `tables_len` bytes.
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
-    // All tables twice, and what the alignments take.
+    // All tables twice. The 8 and the 16 bytes are for alignment.
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// Appends the group that begins with `head`, and has no frame load, with one at `addr`. Returns the size of its tables. `None`, and nothing
-/// is appended, if it has no tables, or `addr` is not below the code, or too far away.
+/// Appends the group that begins with `head`, with a frame load at `addr` before it. Returns the size of the new tables.
+/// Returns `None` and appends nothing if the group has no tables, or if `addr` is not below the code or too far away.
 pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
     let added = add_at(begin, head, addr, out);
@@ -104,7 +104,7 @@ fn add_at(begin: usize, head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usi
     Some(len)
 }
 
-/// A record of so many bytes of tables, up to these.
+/// An UNWINDING_INFO record before its tables, which have `len` bytes.
 fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
     let mut record = [0; UNWINDING_FIXED_SIZE];
     let mut put = Put::new(&mut record);
@@ -115,8 +115,8 @@ fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [
     record
 }
 
-/// Takes the frame load out of a group that has one, and of its tables what they have for that: it then is as it was before `add`.
-/// Of the group there need not be more than the info_records. Returns the size of the tables; `None` if these are not as written here.
+/// Undoes `add`: removes the frame load from a group, and its FDEs from the tables. The LOAD record of the code may be missing.
+/// Returns the size of the tables; `None` if `add` has not written them.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     let mut at = len(group);
     let record = loop {
@@ -134,7 +134,7 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
         return None;
     }
     let hdr_at = size.checked_sub(hdr_size)?;
-    // Of the rows the lower half is for the code where it is mapped; and what these lead to lies first.
+    // The lower half of the rows is for the code at its own address. The first FDE of the upper half follows the old entries.
     let rows = u32_at(tables.get(hdr_at..)?, 8)? as usize;
     let mut end = hdr_at.checked_sub(4)?;
     for row in rows / 2..rows {
@@ -148,7 +148,7 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     put_at(tables, end, &[0; 4]);
     let hdr = &mut tables[new_hdr_at..];
     put_at(hdr, 8, &((rows / 2) as u32).to_ne_bytes());
-    // The pointer to the section, and the rows, count from the header.
+    // The pointer to the section and the rows count from the header, which has moved.
     let words = [4].into_iter().chain((0..rows / 2 * 2).map(|word| HDR_TABLE + 4 * word));
     for word in words {
         let value = i32_at(hdr, word)?.checked_add(moved)?;
@@ -164,12 +164,12 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     Some(new_size)
 }
 
-/// Appends tables in which each FDE comes a second time, for code that lies `distance` bytes higher, which is at least the size of the
-/// code. Returns the size of their header.
+/// Appends tables in which each FDE has a copy for code `distance` bytes higher. `distance` is at least the size of the code.
+/// Returns the size of the new `.eh_frame_hdr`.
 fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) -> Option<usize> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
-    // All counted from the start of the section.
+    // All offsets count from the start of the section.
     let hdr_at = i32::try_from(section.len()).ok()?;
     let row = |number: usize| {
         let at = HDR_TABLE + 8 * number;
@@ -193,7 +193,7 @@ fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) ->
     to.extend_from_slice(hdr.get(..4)?);
     to.extend_from_slice(&(-new_hdr_at - 4).to_ne_bytes());
     to.extend_from_slice(&(2 * count as u32).to_ne_bytes());
-    // In order: the copies are for higher addresses than all others, and lie one after the other.
+    // The rows stay sorted: the copies are for higher addresses, in the same order.
     let mut copy_at = hdr_at - 4;
     for number in 0..2 * count {
         let (mut start, at) = row(number % count)?;
@@ -234,14 +234,13 @@ mod tests {
 
     const ADDR: u64 = 0x7000_1003;
 
-    /// Both readers find the frame of each piece of code by way of the search table: from where the tables lie for the one, and for
-    /// the other.
+    /// Readers that start at the frame load or at the code find the frame of each piece of code in the search table.
     #[test]
     fn tables_hold_from_both_places() {
         hold(&Unwind::FixedFrame(FixedFrame::new(96, &[])), &[(0, 96), (44, 96)]);
     }
 
-    /// The same with three entries, which lie in another order than their code.
+    /// The same with three entries whose order differs from the order of their code.
     #[test]
     fn tables_of_several_entries_hold_too() {
         const SECTION: u64 = ADDR + 0x1000;
@@ -263,7 +262,7 @@ mod tests {
         hold(&Unwind::EhFrame { bytes: &bytes, addr: SECTION }, &frames);
     }
 
-    /// `frames`: offsets in the code, and the offsets of the CFA from a register there.
+    /// `frames`: offsets in the code, and the CFA's distance from its register at each of them.
     fn hold(unwind: &Unwind<'_>, frames: &[(u64, i64)]) {
         let tables = cfi::encode(Arch::X86_64, unwind, ADDR, 45).unwrap().unwrap();
         let unwind = Unwinding { tables: &tables, mapped_size: 0 };
@@ -306,7 +305,7 @@ mod tests {
                     );
                 }
             }
-            // Taking a frame load out again leaves nothing of it, in the info_records as in all.
+            // Removing a frame load restores the group, with the LOAD record of the code and without it.
             let (mut again, mut info_records) = (whole.clone(), whole[..whole.len() - LOAD_FIXED_SIZE - 6].to_vec());
             assert_eq!(
                 (remove(&mut again), remove(&mut info_records)),
@@ -314,7 +313,7 @@ mod tests {
             );
             assert_eq!((&again[..], &info_records[..]), (&plain[..], &plain[..layout.load]));
         }
-        // Not below; and without tables.
+        // `add` refuses an address that is not below the code, and a group without tables.
         let mut none = b"before".to_vec();
         for (head, addr) in [(&out[..layout.code], ADDR + 8), (&out[layout.load..layout.code], ADDR - 64)] {
             assert!(add(head, addr, &mut none).is_none() && none == b"before");

@@ -1,7 +1,7 @@
-//! Inlined functions of a piece of code, in a record of our own: jitdumps cannot say them, the files of regions can.
+//! The project's own record for inlined functions, which a jitdump cannot express but the file of a region can.
 //!
-//! It is the first one of a group, in chunks and in memory, where the code lies in a region. Whoever hands a group to a jitdump takes
-//! it off before.
+//! If the code lies in a region, this record is the first of its group, in chunks and in memory. Code that writes the group to
+//! a jitdump must remove this record first.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};
@@ -15,7 +15,7 @@ use crate::sys::sort::sort;
 /// Size of an entry before its name.
 const ENTRY_FIXED_SIZE: usize = 20;
 
-/// Checks the inlined functions of code of this size, and makes the record of them. Its time stamp is 0.
+/// Checks the inlined functions of code of this size, and makes their record. The record's time stamp is 0.
 pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
     check(inlines, code_size)?;
     let mut record = Vec::new();
@@ -41,9 +41,9 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Checks them, as far as a record would be refused for what they say.
+/// Returns the errors that [`record`] would return for the content of the inlined functions.
 pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
-    // By parent and place, those without a parent first.
+    // Parent, begin and end of each, to be sorted in this order. Functions without a parent come first.
     let mut places: Vec<(Option<u32>, u32, u32)> = Vec::new();
     places.try_reserve_exact(inlines.len()).map_err(|_| Error::NoMemory)?;
     for (index, inline) in inlines.iter().enumerate() {
@@ -71,13 +71,13 @@ pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
     }
 }
 
-/// How long the record is that a group begins with; 0 if that is another one.
+/// The size of the record of inlined functions at the beginning of a group. 0 if the group begins with another record.
 pub fn len(group: &[u8]) -> usize {
     let record = raw(group, 0).filter(|record| record.id == id::INLINES && record.total_size <= group.len());
     record.map_or(0, |record| record.total_size)
 }
 
-/// The entries, as far as they are whole.
+/// The entries, up to the first incomplete one.
 pub fn entries<'a>(record: &RawRecord<'a>) -> impl Iterator<Item = Inline<'a>> {
     let mut rest = record.tail(PREFIX_SIZE);
     std::iter::from_fn(move || {
@@ -130,7 +130,7 @@ mod tests {
             Inline { call_file: b"", ..GOOD },
             Inline { call_file: b"a\0b", ..GOOD },
             Inline { call_line: 0, ..GOOD },
-            // Itself, and what comes later.
+            // A function whose parent is itself, or comes later.
             inner,
             Inline { parent: Some(1), ..inner },
         ] {
@@ -145,7 +145,7 @@ mod tests {
         ] {
             refused(&[GOOD, bad]);
         }
-        // Next to each other, and one in the other's place with another parent.
+        // Two functions next to each other, and two with the same place but different parents.
         assert!(record(
             &[GOOD, inner, Inline { begin: 20, end: 21, ..inner }, Inline { parent: Some(1), ..inner }],
             64

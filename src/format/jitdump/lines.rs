@@ -1,4 +1,4 @@
-//! The line table of a group: rows in any order, and the DEBUG_INFO record with them.
+//! The line table of a group: accepts rows in any order, and writes the DEBUG_INFO record.
 
 use super::record::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
 use crate::api::code::{Line, LineTable, Lines};
@@ -6,22 +6,22 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// Record sizes are 32 bits wide. Rows are read no further: a file of any length may be that of each of them.
+/// Record sizes are 32 bits wide. Beyond this size no rows are read, because each may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
-/// As `put_debug`, for rows in any order.
+/// Does the same as `put_debug`, for rows in any order.
 pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
     in_any_order(lines, size, |lines| put_debug(lines, addr, size, timestamp, out))
 }
 
-/// Writes as much of the DEBUG_INFO record as there is room for, and returns its whole size; `None` if the rows are not in order of
-/// their offsets.
-// Not a method, so that a group of which only the lines matter need not lie in memory.
+/// Writes as much of the DEBUG_INFO record as fits into `out`, and returns the whole size of the record. `None` if the rows are
+/// not in the order of their offsets.
+// Not a method: a caller that has only lines need not build a `Group`.
 #[inline(never)]
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
     let written = walk_lines(lines, addr, size, |at, addr, row| {
-        // Of rows with one offset the last one counts: it takes the place of the one before.
+        // Of rows with the same offset the last one counts. It overwrites the one before.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
@@ -36,12 +36,12 @@ pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &m
     Ok(written)
 }
 
-/// Checks the rows, and returns the size of the record.
+/// Checks the rows, and returns the size of the DEBUG_INFO record.
 pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
 
-/// Does it with the rows as they are, and if that comes to `None`, with the rows in order.
+/// Calls `walk` with the rows as they are. If `walk` returns `None`, calls it again with the rows in order.
 fn in_any_order(
     lines: Lines<'_>,
     size: u64,
@@ -54,9 +54,9 @@ fn in_any_order(
     walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
-/// Checks the rows, hands each to `entry` with its place in the record, and returns the size of the record. Rows are read
-/// once: those of C come with a string each. `None` if they are not in order of their offsets; `TooLarge` if no record can have
-/// them all.
+/// Checks the rows, calls `entry` for each with its place in the record, and returns the size of the record. Each row is read
+/// once, because reading a row of the C interface may cost a `strlen`. `None` if the rows are not in the order of their
+/// offsets. `TooLarge` if the rows do not fit in one record.
 fn walk_lines(
     lines: Lines<'_>,
     addr: u64,
@@ -81,8 +81,8 @@ fn walk_lines(
         }
         last = Some((row, place));
     }
-    // perf ends the line sequence at the last entry's address, so that the last row would cover nothing
-    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`): close it at the end of the code.
+    // perf ends the line sequence at the address of the last entry, so the last row would cover no code
+    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`). A copy of the last row at the end of the code closes the sequence.
     if let Some((row, _)) = last {
         entry(Slot { place: end, is_new: true }, addr + size, &row);
         end += entry_size(&row);
@@ -102,15 +102,15 @@ fn check_row(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Rows in order of their offsets, and those with one offset in the order in which they were given.
+/// Rows in the order of their offsets. The sort is stable.
 struct InOrder<'a> {
     lines: Lines<'a>,
-    /// Offset and number of each row.
+    /// Offset of each row (upper 32 bits) and index in `lines` (lower 32).
     order: Vec<u64>,
 }
 
 impl<'a> InOrder<'a> {
-    /// Checks all rows, because their numbers are others afterwards.
+    /// Checks all rows, so that errors name the caller's index of a row. Sorting changes the indices.
     #[cold]
     fn new(lines: Lines<'a>, size: u64) -> Result<InOrder<'a>> {
         let mut order = Vec::new();
@@ -135,7 +135,7 @@ impl LineTable for InOrder<'_> {
     }
 }
 
-/// Where in the DEBUG_INFO record an entry goes, and whether there is none yet.
+/// Where in the DEBUG_INFO record an entry lies, and whether the place is still empty.
 struct Slot {
     place: usize,
     is_new: bool,
@@ -145,8 +145,8 @@ fn entry_size(row: &Line<'_>) -> usize {
     DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
 }
 
-/// An entry has the full file name each time: the short form "same as before" (a byte 0xff) is read by some perf only. The field
-/// after the line is called discriminator; perf ignores it, samply takes it for the column.
+/// Each entry has the full file name: only some versions of perf read the short form for "same as before" (a byte 0xff). The
+/// field after the line is called discriminator. perf ignores the field, and samply takes it for the column.
 fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
     put.u64(addr);
     put.u32(row.line);

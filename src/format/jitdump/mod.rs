@@ -1,9 +1,11 @@
-//! The jitdump format: a file header, then records (linux tools/perf/Documentation/jitdump-specification.txt; where text and
-//! program differ, what tools/perf/util/jitdump.c reads is what counts, and is said here).
+//! The jitdump format: a file header, then records.
 //!
-//! One piece of code is a *group* of up to three records with one time stamp, adjacent in this order: `JIT_CODE_DEBUG_INFO`,
-//! `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. The first two are kept by perf until the next LOAD, and used for it, whatever its
-//! address. No record is padded: perf takes the code from the end of its record.
+//! Specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader (tools/perf/util/jitdump.c)
+//! differs, this code follows the reader, and comments say so.
+//!
+//! One piece of code is a *group* of up to three records with the same time stamp. They are adjacent and in this order:
+//! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two to the next LOAD, whatever its
+//! address is. Records have no padding, because perf takes the code from the end of its record.
 
 pub mod frame_load;
 pub mod inlines;
@@ -26,16 +28,15 @@ use crate::api::code::Lines;
 use crate::api::error::Result;
 use crate::format::cfi::Tables;
 
-/// What the file header says.
+/// The fields of the file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// `e_machine` of the code.
     pub machine: u32,
-    /// The process.
     pub pid: u32,
     /// When the file was made.
     pub timestamp: u64,
-    /// Whether time stamps are raw counter values.
+    /// Whether time stamps are raw values of the processor's counter.
     pub arch_timestamp: bool,
 }
 
@@ -57,46 +58,43 @@ impl Header {
     }
 }
 
-/// One group, everything but when it was registered and where its code bytes come from.
+/// One group, except for its time stamp and its code bytes.
 #[derive(Clone, Copy)]
 pub struct Group<'a> {
-    /// The process.
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// Unique in the file's directory, because perf makes `jitted-PID-INDEX.so` of it.
+    /// Unique in the file's directory, because perf makes `jitted-PID-INDEX.so`.
     pub index: u64,
-    /// Where the code runs.
     pub addr: u64,
-    /// Its size, at most `i32::MAX`, which is what perf holds it in.
+    /// Size of the code in bytes, at most `i32::MAX`: perf stores the size in an `int`.
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
-    /// Line table.
     pub lines: Lines<'a>,
     /// `.eh_frame` and `.eh_frame_hdr`.
     pub unwind: Option<Unwinding<'a>>,
 }
 
-/// Unwind tables as perf reads them: `.eh_frame` first, then its header (tools/perf/util/genelf.c, `jit_add_eh_frame_info`; the
-/// specification says the reverse, and no perf unwinds with that).
+/// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
+/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with such tables.
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
-    /// Both tables. The `.eh_frame_hdr` is never empty: perf would give the tables to all code that follows.
+    /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so the header is never empty.
     pub tables: &'a Tables,
-    /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping by
-    /// it; perf builds with libunwind read the tables there.
+    /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping
+    /// by this size, and reads the tables there if built with libunwind.
     pub mapped_size: u64,
 }
 
-/// Where the parts of a written group lie.
+/// Where the parts of a written group lie: offsets from the start of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the UNWINDING_INFO record, or of LOAD if there is none.
+    /// Offset of the UNWINDING_INFO record, or of LOAD if the group has no unwind tables.
     pub unwinding: usize,
     /// Offset of the LOAD record.
     pub load: usize,
-    /// Offset of the code bytes: the size of the group without them.
+    /// Offset of the code bytes. This is also the size of the group without its code bytes.
     pub code: usize,
 }
 
@@ -116,8 +114,8 @@ impl Group<'_> {
         Ok(debug + self.fixed_size())
     }
 
-    /// Writes the group without its code bytes to the start of `out`. `None` if that has no room for it and `behind` bytes
-    /// more; what is in `out` then is of no use, as it is after an error.
+    /// Writes the group without its code bytes to the start of `out`. `None` if `out` has no room for the group and `behind`
+    /// more bytes. After `None` or an error, the bytes in `out` are undefined.
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
         let fixed_size = self.fixed_size();
         let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
@@ -132,21 +130,21 @@ impl Group<'_> {
         let (load, code) = (unwinding + self.unwinding_size(), unwinding + fixed_size);
         if let Some(unwind) = &self.unwind {
             let record = &mut out[unwinding..load];
-            // SAFETY: there is room for it.
+            // SAFETY: the slice has the length of the record.
             unsafe { put_unwinding_fixed(record.as_mut_ptr(), timestamp, unwind.tables, unwind.mapped_size) };
             unwind.tables.copy_to(&mut record[UNWINDING_FIXED_SIZE..], self.size);
         }
         let (pid, tid, index) = (self.pid, self.tid, self.index);
         let fixed = Load { pid, tid, addr: self.addr, size: self.size, index, name_len: self.name.len() };
         let record = &mut out[load..code];
-        // SAFETY: as above.
+        // SAFETY: the slice has the length of the record without its code.
         unsafe { put_load_fixed(record.as_mut_ptr(), timestamp, &fixed) };
         record[LOAD_FIXED_SIZE..code - load - 1].copy_from_slice(self.name);
         Ok(Some(Layout { unwinding, load, code }))
     }
 }
 
-/// What the fixed part of a LOAD record says.
+/// The fields of a LOAD record before its name.
 pub struct Load {
     pub pid: u32,
     pub tid: u32,
@@ -156,10 +154,10 @@ pub struct Load {
     pub name_len: usize,
 }
 
-/// Writes an UNWINDING_INFO record, all but the tables.
+/// Writes an UNWINDING_INFO record without the tables.
 ///
 /// # Safety
-/// `out` has room for it, and nobody else has it.
+/// `out` has room for the part that is written, and nobody else accesses it.
 unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables, mapped_size: u64) {
     let record = UnwindingFixed {
         id: id::UNWINDING_INFO,
@@ -173,10 +171,10 @@ unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables, map
     unsafe { out.cast::<UnwindingFixed>().write_unaligned(record) };
 }
 
-/// Writes a LOAD record with the NUL after its name, all but the name and the code.
+/// Writes a LOAD record without the name and the code, but with the NUL after the name.
 ///
 /// # Safety
-/// `out` has room for it, and nobody else has it.
+/// `out` has room for the record without the code, and nobody else accesses it.
 #[inline(always)]
 pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
     let record = LoadFixed {
@@ -197,20 +195,20 @@ pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
     }
 }
 
-/// Gives a record that was written another time.
+/// Changes the time stamp of a written record.
 ///
 /// # Safety
-/// `record` begins with what all records begin with, and nobody else has it.
+/// `record` points to a record with the common prefix, and nobody else accesses it.
 #[inline(always)]
 pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
     // SAFETY: the caller's promise.
     unsafe { record.add(std::mem::offset_of!(LoadFixed, timestamp)).cast::<u64>().write_unaligned(timestamp) };
 }
 
-/// Gives an UNWINDING_INFO record another `Unwinding::mapped_size`.
+/// Changes the `Unwinding::mapped_size` of a written UNWINDING_INFO record.
 ///
 /// # Safety
-/// `record` is one, and nobody else has it.
+/// `record` points to an UNWINDING_INFO record, and nobody else accesses it.
 #[inline(always)]
 unsafe fn put_mapped_size(record: *mut u8, mapped_size: u64) {
     // SAFETY: the caller's promise.
@@ -236,7 +234,7 @@ struct LoadFixed {
     timestamp: u64,
     pid: u32,
     tid: u32,
-    /// Always the same as `code_addr`: some readers take one and some the other.
+    /// Always equal to `code_addr`: some readers use one field and some the other.
     vma: u64,
     code_addr: u64,
     code_size: u64,
@@ -245,22 +243,21 @@ struct LoadFixed {
 
 const _: () = assert!(size_of::<UnwindingFixed>() == UNWINDING_FIXED_SIZE && size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
 
-/// What changes in a group when its code is registered again at another place.
+/// What changes in a group when its code is registered again at another address.
 #[derive(Clone, Copy, Debug)]
 pub struct Relocation {
-    /// When it was moved.
+    /// When the code was moved.
     pub timestamp: u64,
-    /// The thread that said so.
+    /// The thread that reported the move.
     pub tid: u32,
-    /// Where it runs now.
+    /// The new address of the code.
     pub addr: u64,
-    /// The new index.
     pub index: u64,
-    /// As `Unwinding::mapped_size`.
+    /// The new `Unwinding::mapped_size`.
     pub mapped_size: u64,
 }
 
-/// Gives all records of a written group another time stamp.
+/// Sets the time stamp of all records of a written group.
 pub fn set_time(group: &mut [u8], timestamp: u64) {
     for_each_record(group, |_, record| put_at(record, 8, &timestamp.to_ne_bytes()));
 }
@@ -268,7 +265,7 @@ pub fn set_time(group: &mut [u8], timestamp: u64) {
 fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
     let (mut at, frame_load) = (0, frame_load::len(group));
     while let Some(record) = raw(group, at) {
-        // The last one may be without its code bytes.
+        // The last record may lack its code bytes.
         let end = (at + record.total_size).min(group.len());
         change(record.id, &mut group[at..end]);
         if record.id == id::LOAD && at >= frame_load {
@@ -278,9 +275,9 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
     }
 }
 
-/// Turns a written group without code bytes into that of the same code at another place. The unwind tables stay as they are:
-/// they count from the place where perf puts them. A frame load stays where it is: one for code that lay elsewhere has to be taken
-/// out first.
+/// Changes a written group without code bytes for the same code at another address. The unwind tables do not change, because
+/// they are relative to the place where perf puts them. The address of a frame load does not change. The caller must remove a
+/// frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     let (frame_load, group) = group.split_at_mut(frame_load::len(group));
     for_each_record(frame_load, |id, record| {
@@ -306,7 +303,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
     });
 }
 
-/// Makes a written group that of another process, by whose main thread it was registered.
+/// Changes the process of a written group, and the registering thread to that process's main thread.
 pub fn set_process(group: &mut [u8], pid: u32) {
     for_each_record(group, |id, record| {
         if id == id::LOAD {
@@ -328,7 +325,8 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Takes back a claim that the bytes after the code are free. Without unwind tables the LOAD is where they would be, and stays.
+/// Sets `Unwinding::mapped_size` to 0, because the bytes after the code are not free. A LOAD record at this offset is not
+/// changed.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();
     if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {

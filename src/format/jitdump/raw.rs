@@ -1,4 +1,4 @@
-//! Records as they are in a file of any origin: nothing is believed that has not been found to be there.
+//! Reads the records of a jitdump file of any origin. Every field is checked before it is used.
 
 use std::ffi::CStr;
 
@@ -11,7 +11,6 @@ use crate::format::get::{u32_at, u64_at};
 /// Bytes with the byte order of their file.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
-    /// The bytes.
     pub bytes: &'a [u8],
     swapped: bool,
 }
@@ -29,26 +28,22 @@ impl Fields<'_> {
 }
 
 pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
-    // Several bytes at a time.
     CStr::from_bytes_until_nul(bytes).ok().map(CStr::to_bytes)
 }
 
-/// All fields of a file header, whatever is in them.
+/// All fields of a file header, with unchecked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHeader {
     /// The file is in the other byte order.
     pub swapped: bool,
-    /// Version of the format.
     pub version: u32,
-    /// Size of the header, by its own account.
+    /// Size of the header, as the header itself says.
     pub total_size: u32,
     /// `e_machine` of the code.
     pub machine: u32,
-    /// The process.
     pub pid: u32,
     /// When the file was made.
     pub timestamp: u64,
-    /// All flags.
     pub flags: u64,
 }
 
@@ -58,7 +53,7 @@ impl RawHeader {
         u32_at(file, 0).is_some_and(|magic| magic == MAGIC || magic.swap_bytes() == MAGIC)
     }
 
-    /// `None` if there is no magic number, or not as many bytes as a header has.
+    /// `None` if the file has no magic number, or fewer bytes than a header.
     pub fn read(file: &[u8]) -> Option<RawHeader> {
         if !RawHeader::has_magic(file) {
             return None;
@@ -76,17 +71,16 @@ impl RawHeader {
         })
     }
 
-    /// Whether time stamps are raw counter values.
     pub fn arch_timestamp(&self) -> bool {
         self.flags & FLAG_ARCH_TIMESTAMP != 0
     }
 
-    /// Flags that nobody knows.
+    /// Flags that this format does not define.
     pub fn unknown_flags(&self) -> u64 {
         self.flags & !FLAG_ARCH_TIMESTAMP
     }
 
-    /// Where the records begin, by the header's own account if that can be.
+    /// Where the records begin: at the size that the header names, if that size is possible.
     pub fn records_at(&self, file_len: usize) -> usize {
         let size = self.total_size as usize;
         if (HEADER_SIZE..=file_len).contains(&size) {
@@ -104,15 +98,15 @@ pub enum End {
     Clean,
     /// Everything from here is zero.
     Zeros,
-    /// The record announces less than its own prefix.
+    /// The record claims to be smaller than its own prefix.
     TooSmall(u32),
-    /// The record announces this number of bytes, which are not there.
+    /// The record claims to have this number of bytes, but the file ends before.
     Torn(u32),
     /// The file ends within a prefix.
     TornPrefix,
 }
 
-/// The records of a file in order. Ends where no whole record follows.
+/// The records of a file in order. The iterator ends where no whole record follows.
 #[derive(Clone, Debug)]
 pub struct RawRecords<'a> {
     file: &'a [u8],
@@ -126,22 +120,22 @@ impl<'a> RawRecords<'a> {
         RawRecords { file, at: header.records_at(file.len()), swapped: header.swapped }
     }
 
-    /// Those from `at`, where one was found before.
+    /// The records from `at`, where an earlier pass has found a record.
     pub fn at(file: &'a [u8], at: usize, header: &RawHeader) -> Self {
         RawRecords { file, at, swapped: header.swapped }
     }
 
-    /// Those from `at` in this machine's byte order.
+    /// The records from `at`, in this machine's byte order.
     pub fn from(file: &'a [u8], at: usize) -> Self {
         RawRecords { file, at, swapped: false }
     }
 
-    /// Where the next record starts, or what is torn lies.
+    /// Offset of the next record, or of the incomplete bytes at the end.
     pub fn offset(&self) -> usize {
         self.at
     }
 
-    /// The bytes at that place.
+    /// The bytes from [`offset`](RawRecords::offset) to the end.
     pub fn rest(&self) -> &'a [u8] {
         self.file.get(self.at..).unwrap_or_default()
     }
@@ -178,20 +172,18 @@ impl<'a> Iterator for RawRecords<'a> {
     }
 }
 
-/// A whole record.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
     /// Where it lies in the file.
     pub offset: usize,
-    /// One of `id`, or anything.
+    /// One of the constants in `id`, or any other value.
     pub id: u32,
-    /// Time stamp.
     pub timestamp: u64,
     fields: Fields<'a>,
 }
 
 impl<'a> RawRecord<'a> {
-    /// Its size, prefix included.
+    /// Size in bytes, prefix included.
     pub fn size(&self) -> usize {
         self.fields.bytes.len()
     }
@@ -200,7 +192,7 @@ impl<'a> RawRecord<'a> {
         self.fields.bytes.get(fixed_size..).unwrap_or_default()
     }
 
-    /// As a JIT_CODE_LOAD; `None` if it is of another kind, or too short.
+    /// The fields of a JIT_CODE_LOAD; `None` if the record has another id, or is too short.
     pub fn load(&self) -> Option<RawLoad<'a>> {
         (self.id == id::LOAD).then_some(())?;
         Some(RawLoad {
@@ -214,7 +206,7 @@ impl<'a> RawRecord<'a> {
         })
     }
 
-    /// As a JIT_CODE_MOVE; `None` if it is too short.
+    /// The fields of a JIT_CODE_MOVE; `None` if the record is too short.
     pub fn code_move(&self) -> Option<RawMove> {
         (self.size() >= MOVE_SIZE).then_some(())?;
         Some(RawMove {
@@ -225,7 +217,7 @@ impl<'a> RawRecord<'a> {
         })
     }
 
-    /// As a JIT_CODE_DEBUG_INFO; `None` if it is too short.
+    /// The fields of a JIT_CODE_DEBUG_INFO; `None` if the record is too short.
     pub fn debug_info(&self) -> Option<RawDebug<'a>> {
         Some(RawDebug {
             addr: self.fields.u64_at(16)?,
@@ -234,7 +226,7 @@ impl<'a> RawRecord<'a> {
         })
     }
 
-    /// As a JIT_CODE_UNWINDING_INFO; `None` if it is too short.
+    /// The fields of a JIT_CODE_UNWINDING_INFO; `None` if the record is too short.
     pub fn unwinding_info(&self) -> Option<RawUnwinding<'a>> {
         Some(RawUnwinding {
             size: self.fields.u64_at(16)?,
@@ -248,29 +240,27 @@ impl<'a> RawRecord<'a> {
 /// A JIT_CODE_LOAD.
 #[derive(Clone, Copy, Debug)]
 pub struct RawLoad<'a> {
-    /// The process.
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// Address of the code, for some readers.
+    /// Address of the code. Some readers use this field.
     pub vma: u64,
-    /// Address of the code, for the others.
+    /// Address of the code. The other readers use this field.
     pub addr: u64,
-    /// Size of the code.
     pub size: u64,
-    /// What should be a unique number.
+    /// A number that should be unique.
     pub index: u64,
     /// Name and code.
     pub tail: &'a [u8],
 }
 
 impl<'a> RawLoad<'a> {
-    /// The name; `None` if it does not end.
+    /// The name; `None` if the NUL at its end is missing.
     pub fn name(&self) -> Option<&'a [u8]> {
         c_string(self.tail)
     }
 
-    /// The code, taken from the end of the record as perf does; `None` if there are not as many bytes.
+    /// The code, taken from the end of the record as perf does. `None` if the record has fewer bytes than the code.
     pub fn code(&self) -> Option<&'a [u8]> {
         let from = self.tail.len().checked_sub(usize::try_from(self.size).ok()?)?;
         self.tail.get(from..)
@@ -284,7 +274,6 @@ pub struct RawMove {
     pub old_addr: u64,
     /// Where it runs now.
     pub new_addr: u64,
-    /// Its size.
     pub size: u64,
     /// The index of its LOAD.
     pub index: u64,
@@ -301,7 +290,7 @@ pub struct RawDebug<'a> {
 }
 
 impl<'a> RawDebug<'a> {
-    /// The entries, as far as they are whole.
+    /// The entries, up to the first incomplete one.
     pub fn entries(&self) -> RawEntries<'a> {
         RawEntries { left: self.count, rest: self.tail, last: &[] }
     }
@@ -310,17 +299,14 @@ impl<'a> RawDebug<'a> {
 /// One line of a line table.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntry<'a> {
-    /// Address.
     pub addr: u64,
-    /// Line.
     pub line: u32,
-    /// The field that is called discriminator, and taken for the column.
+    /// The field is called discriminator, but some readers take it for the column.
     pub column: u32,
-    /// File name.
     pub file: &'a [u8],
 }
 
-/// See [`RawDebug::entries`].
+/// The iterator of [`RawDebug::entries`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntries<'a> {
     left: u64,
@@ -330,12 +316,13 @@ pub struct RawEntries<'a> {
 }
 
 impl<'a> RawEntries<'a> {
-    /// At most this number of entries are left.
+    /// An upper bound for the number of entries left.
     pub fn most(&self) -> usize {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// The number of missing entries, and the bytes in their place, or after the last one.
+    /// The number of missing entries, and the bytes from the first missing entry on. If no entry is missing, the bytes after
+    /// the last entry.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }
@@ -350,7 +337,8 @@ impl<'a> Iterator for RawEntries<'a> {
         let (fixed, rest) = self.rest.bytes.split_at_checked(DEBUG_ENTRY_FIXED_SIZE)?;
         let fixed = Fields { bytes: fixed, ..self.rest };
         let (addr, line, column) = (fixed.u64_at(0)?, fixed.u32_at(8)?, fixed.u32_at(12)?);
-        // Most often that of the entry before. Then it is the same bytes, and known to be by its address.
+        // Most entries have the file name of the entry before. Then `file` is the same slice, and callers recognize it by its
+        // address.
         if self.last.is_empty() || !rest.starts_with(self.last) {
             self.last = rest.get(..=c_string(rest)?.len())?;
         }
@@ -373,7 +361,8 @@ pub struct RawUnwinding<'a> {
 }
 
 impl<'a> RawUnwinding<'a> {
-    /// `.eh_frame` and `.eh_frame_hdr` as perf reads them, the header last; `None` if the sizes contradict the record's.
+    /// `.eh_frame` and `.eh_frame_hdr` as perf reads them: the header is last. `None` if the sizes contradict the record's
+    /// size.
     pub fn tables(&self) -> Option<(&'a [u8], &'a [u8])> {
         let tables = self.tail.get(..usize::try_from(self.size).ok()?)?;
         tables.split_at_checked(tables.len().checked_sub(usize::try_from(self.hdr_size).ok()?)?)

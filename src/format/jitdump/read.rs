@@ -1,4 +1,4 @@
-//! Reading a jitdump back: for moved code, and for the command-line program.
+//! Reads a jitdump: for code that moves, and for the command-line program.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZ
 use super::{frame_load, Header};
 use crate::format::get::u64_at;
 
-/// Checks that `head` is a whole group except for the code bytes at its end, for code of this size with a name of this length.
+/// Whether `head` is a whole group except for the code bytes at its end. The code has this size, and a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     let mut at = frame_load::len(head);
     while let Some(record) = raw(head, at) {
@@ -29,12 +29,12 @@ pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     false
 }
 
-/// Whether the record at `at` is whole and makes sense.
+/// Whether the record at `at` is whole and its fields are consistent.
 fn is_sound(bytes: &[u8], at: usize) -> bool {
     RawRecords::from(bytes, at).next().is_some_and(|record| decode(&record).is_some())
 }
 
-/// Checks that `head` is a whole group as above, of the code with this index and name.
+/// Whether `head` passes [`is_group_head`], and its code has this index and name.
 pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     let load = || head.len().checked_sub(LOAD_FIXED_SIZE + name.len() + 1);
     is_group_head(head, size, name.len())
@@ -42,27 +42,23 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
             .is_some_and(|at| u64_at(head, at + 48) == Some(index) && head[at + LOAD_FIXED_SIZE..].starts_with(name))
 }
 
-/// A LOAD record of a file, as far as it matters to what comes later.
+/// A LOAD record of a file: the fields that later operations on the code need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
     /// Where in the file its group starts.
     pub offset: u64,
     /// Size of the group without the code bytes.
     pub head_len: usize,
-    /// Where the code runs.
     pub addr: u64,
-    /// Its size.
     pub size: u64,
-    /// Its index.
     pub index: u64,
-    /// Its name.
     pub name: Vec<u8>,
     /// Size of its unwind tables.
     pub tables_len: u32,
 }
 
-/// Reads the records of a part of a file without their code, by way of `read_at`, which fills a buffer from an offset of the file.
-/// Stops at the first one that is not whole.
+/// Reads the records of a part of a file without their code. `read_at` fills a buffer from an offset of the file. Stops at the
+/// first incomplete record.
 pub fn places(
     part: Range<u64>,
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<()>,
@@ -82,14 +78,14 @@ pub fn places(
                 let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else {
                     break;
                 };
-                // As long as somebody else says.
+                // The file decides this length, so the allocation may fail.
                 let mut name = Vec::new();
                 name.try_reserve_exact(name_len)?;
                 name.resize(name_len, 0);
                 read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
                 let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
                 if frame_load::is_one(size, &name, tables_len.into(), mapped) {
-                    // The group goes on.
+                    // The group of the code continues after the frame load.
                     at += record.total_size as u64;
                     continue;
                 }
@@ -107,7 +103,7 @@ pub fn places(
 }
 
 impl Header {
-    /// Reads the header of a file in this machine's byte order; `None` if it is none.
+    /// Reads a file header. `None` if the bytes are no header in this machine's byte order.
     pub fn read(file: &[u8]) -> Option<Header> {
         let raw = RawHeader::read(file).filter(|raw| !raw.swapped && raw.total_size as usize == HEADER_SIZE)?;
         let arch_timestamp = raw.arch_timestamp();
@@ -118,69 +114,55 @@ impl Header {
 /// One record, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// JIT_CODE_LOAD.
     Load(Loaded<'a>),
-    /// JIT_CODE_MOVE.
     Move {
         /// Where the code ran.
         old_addr: u64,
         /// Where it runs now.
         new_addr: u64,
-        /// Its size.
         size: u64,
         /// The index of its LOAD.
         index: u64,
     },
-    /// JIT_CODE_DEBUG_INFO.
     DebugInfo {
         /// Start of the code that the lines belong to.
         addr: u64,
         /// Address, line, column and file of each entry.
         entries: Vec<(u64, u32, u32, &'a [u8])>,
     },
-    /// JIT_CODE_CLOSE.
     Close,
-    /// JIT_CODE_UNWINDING_INFO.
     UnwindingInfo {
-        /// `.eh_frame`.
         eh_frame: &'a [u8],
-        /// `.eh_frame_hdr`.
         eh_frame_hdr: &'a [u8],
         /// Bytes after the code that the tables are mapped to.
         mapped_size: u64,
     },
-    /// An id that is not known, or a record too short for its id.
+    /// An unknown id, or a record that is too short for its id.
     Other(u32),
 }
 
-/// A LOAD record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded<'a> {
-    /// The process.
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// Where the code runs.
     pub addr: u64,
-    /// Unique number.
+    /// A number that is unique for each LOAD.
     pub index: u64,
-    /// Name.
     pub name: &'a [u8],
-    /// Code.
     pub code: &'a [u8],
 }
 
-/// The records of a file (without its header) in order, each with its time stamp. Ends where no whole record follows.
+/// The records of a file in order, each with its time stamp. The iterator ends where no whole record follows.
 #[derive(Clone, Debug)]
 pub struct Records<'a>(RawRecords<'a>);
 
 impl<'a> Records<'a> {
-    /// Starts after the header.
     pub fn new(file: &'a [u8]) -> Self {
         Records(RawRecords::from(file, HEADER_SIZE))
     }
 
-    /// Where the next record starts, or what is torn lies.
+    /// Offset of the next record, or of the incomplete bytes at the end.
     pub fn offset(&self) -> usize {
         self.0.offset()
     }

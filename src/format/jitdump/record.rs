@@ -1,11 +1,11 @@
-//! What all records are made of: sizes, ids, the prefix, and numbers at their places.
+//! The sizes, ids and common prefix of jitdump records, and how to write a number at an offset.
 
 use crate::format::get::u32_at;
 use crate::format::put::Put;
 
-/// Size of the file header. Readers take no other.
+/// Size of the file header. Readers accept no other size.
 pub const HEADER_SIZE: usize = 40;
-/// Size of what all records begin with: id, total size, time stamp.
+/// Size of the prefix that all records begin with: id, total size, time stamp.
 pub const PREFIX_SIZE: usize = 16;
 /// Size of a LOAD record before its name.
 pub const LOAD_FIXED_SIZE: usize = 56;
@@ -15,16 +15,14 @@ pub const UNWINDING_FIXED_SIZE: usize = 40;
 pub const DEBUG_FIXED_SIZE: usize = 32;
 /// Size of a DEBUG_INFO entry before its file name.
 pub(super) const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
-/// Size of a MOVE record.
 pub const MOVE_SIZE: usize = 64;
 
 /// "JiTD" when read with the writer's byte order.
 pub(super) const MAGIC: u32 = 0x4a69_5444;
 pub(super) const VERSION: u32 = 1;
-/// Header flag: time stamps come from the processor's counter and not from CLOCK_MONOTONIC.
+/// Header flag: time stamps come from the processor's counter instead of CLOCK_MONOTONIC.
 pub(super) const FLAG_ARCH_TIMESTAMP: u64 = 1;
 
-/// Record ids.
 pub mod id {
     /// Code has been compiled.
     pub const LOAD: u32 = 0;
@@ -36,7 +34,7 @@ pub mod id {
     pub const CLOSE: u32 = 3;
     /// Unwind tables of the next LOAD.
     pub const UNWINDING_INFO: u32 = 4;
-    /// Inlined functions of the next LOAD: a record of our own, which is in no file.
+    /// Inlined functions of the next LOAD. The project has defined this record. No jitdump file contains it.
     pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
 }
 
@@ -53,14 +51,15 @@ pub(super) fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// What matters of a record's prefix.
+/// The fields of a record's prefix without the time stamp.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw {
     pub id: u32,
     pub total_size: usize,
 }
 
-/// The prefix at `at`; `None` at the end or if the size cannot be one. The record itself need not be there.
+/// Reads the record prefix at offset `at`. `None` if the bytes end there, or if the size is below that of a prefix. The rest of
+/// the record may be missing.
 pub fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
     let prefix = bytes.get(at..at.checked_add(PREFIX_SIZE)?)?;
     let raw = Raw { id: u32_at(prefix, 0)?, total_size: u32_at(prefix, 4)? as usize };

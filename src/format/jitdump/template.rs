@@ -1,49 +1,49 @@
-//! An UNWINDING_INFO record that is ready to be copied: runtimes describe function after function with the same frame.
+//! An UNWINDING_INFO record that is ready to be copied, because runtimes describe many functions with the same frame.
 
 use super::{put_unwinding_fixed, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
 
-/// Copied at once, whatever the record's length is: what `cfi` makes of one frame without saved registers fits.
+/// Bytes that are copied at once. A record for one frame without saved registers fits.
 const PART: usize = 128;
 
-/// The longest record that there is a template of.
+/// The longest record that a template can hold.
 const MAX: usize = 2 * PART;
 
-/// A record without its time, for code of any size that its tables can be for.
+/// An UNWINDING_INFO record without its time stamp, for code of up to `code_max` bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct UnwindingTemplate {
-    /// The most bytes of code.
+    /// The largest code in bytes.
     code_max: u64,
     len: usize,
     tables_len: usize,
-    /// Where in the record the words are that depend on the size of the code, and what they are for a size of 0.
+    /// The words that depend on the size of the code: offset in the record, and value for a size of 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
 }
 
 impl UnwindingTemplate {
-    /// So many bytes after the record may be overwritten when it is copied.
+    /// `copy_to` may overwrite this many bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// That of code without tables: of no record, but copied as any other.
+    /// The template for code without unwind tables: its record is empty, but can be copied.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, tables_len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }
 
-    /// `None` if the tables are too long, or if they are no single description of the whole code.
+    /// `None` if the tables are too long, or if they are not a single description of the whole code.
     pub fn new(tables: &Tables) -> Option<UnwindingTemplate> {
         let (tables_len, code_max) = (tables.bytes.len(), tables.code_max());
         let len = UNWINDING_FIXED_SIZE + tables_len;
         let places = tables.places()?;
         let mut template = UnwindingTemplate { len, tables_len, code_max, ..UnwindingTemplate::empty() };
         let record = template.bytes.get_mut(..len)?;
-        // SAFETY: the record is as long.
+        // SAFETY: `record` has the length of the tables and of all before them.
         unsafe { put_unwinding_fixed(record.as_mut_ptr(), 0, tables, 0) };
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
-        // Words that lead back to the code count from where they are.
+        // The words that lead back to the code count from where they are.
         template.to_code = places.to_code.map(|(at, from)| (in_record(at) as u32, (from as u32).wrapping_neg()));
         template.size_at = in_record(places.size);
         Some(template)
@@ -55,26 +55,26 @@ impl UnwindingTemplate {
         code_size <= self.code_max
     }
 
-    /// Bytes of the record.
+    /// Size of the record in bytes.
     #[inline(always)]
     pub fn record_len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of the tables in it.
+    /// Size of the record's tables in bytes.
     #[inline(always)]
     pub fn tables_len(&self) -> usize {
         self.tables_len
     }
 
-    /// Writes the record for code of this size, which it is for, all but its time. `mapped_size`: see `Unwinding`.
+    /// Writes the record without the time stamp. `is_for` must accept `code_size`. `mapped_size`: see `Unwinding`.
     ///
     /// # Safety
     /// `out` has room for the record and for `SLACK` more bytes, and nobody else has it.
     #[inline(always)]
     pub unsafe fn copy_to(&self, out: *mut u8, mapped_size: u64, code_size: u64) {
         let from = self.bytes.as_ptr();
-        // SAFETY: the caller's promise, and `new` has found all places to lie within the record.
+        // SAFETY: the caller's promise, and `new` has checked that all places lie within the record.
         unsafe {
             copy_part(from, out);
             if self.len > PART {
@@ -91,7 +91,7 @@ impl UnwindingTemplate {
     }
 }
 
-/// Written out, because compilers that care for size call a function, and a loop takes twice as many instructions.
+/// Written out, because a loop takes twice as many instructions, and compilers that optimize for size call `memcpy`.
 ///
 /// # Safety
 /// `PART` bytes are readable at `from`, and writable at `to`.

@@ -1,4 +1,4 @@
-//! Golden bytes of every record, and what comes back when they are read.
+//! Golden bytes of every record, and tests that read the records back.
 
 use std::cell::Cell;
 
@@ -43,7 +43,7 @@ fn bytes(group: &Group<'_>) -> Vec<u8> {
 
 fn bytes_at(time: u64, group: &Group<'_>) -> Vec<u8> {
     let size = group.size().unwrap();
-    // One byte less is too little, as is no room for the part that follows.
+    // `write` returns `None` if one byte is missing for the group, or for the `behind` bytes after it.
     assert_eq!(group.write(time, &mut vec![0; size - 1], 0), Ok(None));
     assert_eq!(group.write(time, &mut vec![0; size + 4], 5), Ok(None));
     let mut out = vec![0xee; size + 5];
@@ -130,7 +130,7 @@ fn of_rows_with_one_offset_the_last_counts() {
     assert_eq!(record, Record::DebugInfo { addr: start, entries });
 }
 
-/// However the rows are shuffled, the record is that of the sorted table, in which rows with one offset are in the order of the given one.
+/// For any order of the rows, the record is the same as for rows sorted by offset. The sort is stable.
 #[test]
 fn rows_in_any_order() {
     let mut seed: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -163,14 +163,14 @@ fn bad_lines_are_named() {
         error
     };
     assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
-    // The rows are numbered as they were given, wherever they belong.
+    // An error names the index of the row in the caller's table.
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(8, 1, 0, b"f")]), Error::LineOffset);
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(5, 0, 0, b"f")]), Error::LineFile);
     assert_eq!(status(&[line(4, 0, 0, b"f")]), Error::LineFile);
     assert_eq!(status(&[line(4, 1, 0, b"")]), Error::LineFile);
 }
 
-/// Rows that no record can have are not all read: each may have a file of any length.
+/// After the record has become too large, no more rows are read. Each of them could have a file name of any length.
 #[test]
 fn rows_are_read_as_far_as_a_record_goes() {
     struct Long<'a>(&'a [u8], Cell<usize>);
@@ -247,7 +247,7 @@ fn a_claim_of_free_bytes_can_be_taken_back() {
     let mut out = bytes(&claimed);
     clear_mapped_size(&mut out, claimed.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
     assert_eq!(out, bytes(&group(&lines, unwind(0))));
-    // Nobody has made the tables that the claim was for.
+    // A group without unwind tables stays as it is.
     let bare = group(&lines, None);
     let mut out = bytes(&bare);
     clear_mapped_size(&mut out, bare.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
@@ -259,7 +259,7 @@ fn a_group_can_be_given_another_time() {
     let lines = [line(0, 10, 3, b"/a.lua")];
     let ready = ready();
     let unwind = Some(Unwinding { tables: &ready, mapped_size: 0 });
-    // With code bytes that look like another record.
+    // The code bytes look like another record.
     let code = le32(4).repeat(2);
     let mut out = [bytes(&group(&lines, unwind)), code.clone()].concat();
     set_time(&mut out, 99);
@@ -281,7 +281,7 @@ fn a_group_of_another_process() {
     assert!(!is_group_of(&head[..head.len() - 1], 8, 7 << 32, b"fib") && !is_group_of(&[], 8, 7 << 32, b"fib"));
     set_process(&mut head, 7);
     assert_eq!(head, bytes(&other));
-    // Groups follow each other with their code, and only the first one is meant.
+    // Only the first of two groups changes. The first one's code lies between them.
     let mut two = [&head[..], &[0x90; 8], &bytes(&group(&lines, None))].concat();
     set_process(&mut two, 9);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What the library does with unwind descriptions: how much room their tables take, and a cache of encoded tables.
+//! The room that unwind tables need after code, and a cache of encoded tables.
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
@@ -9,16 +9,16 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Frame, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
-/// Bytes after code of `code_size` bytes that tables of `tables_len` bytes take: they start at the first multiple of 8 from the
-/// code's start, where perf's ELF file has them (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
+/// Bytes needed after code of `code_size` bytes for tables of `tables_len` bytes. The tables start at the first multiple of 8
+/// from the code's start, as in perf's ELF file (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
     code_size.wrapping_neg() % 8 + tables_len as u64
 }
 
-/// Bytes that must be free after code of `code_size` bytes to hold its tables, alignment included. A size of 0 gives as many as
-/// are enough for any size. The result is 0 if there are no tables.
+/// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For size 0, the result is
+/// enough for any size. Returns 0 if there are no tables.
 ///
-/// Which entries of an `.eh_frame` section are used is only known with the address of the code, so all are counted.
+/// All entries of an `.eh_frame` section are counted, because which ones are used depends on the code's address.
 pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     if matches!(unwind, Unwind::None) {
         return Ok(0);
@@ -35,22 +35,21 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     Ok(room(code_size, tables_len))
 }
 
-/// A `jitsym_unwind` as the caller has it, word by word after its size: the same again means the same tables.
+/// The words of a caller's `jitsym_unwind` after its size field. Equal words mean equal tables.
 pub type Raw = [u64; RAW_WORDS];
 
-/// Their number.
 pub const RAW_WORDS: usize = 12;
 
-/// The description that was used last as its caller gave it, and the record of its tables.
+/// The description that was used last, in the caller's form, and the record of its tables.
 #[derive(Debug)]
 #[repr(C)]
 struct Recent {
     template: UnwindingTemplate,
-    /// The entry that it was made of.
+    /// Index of the cache entry that the template was made from.
     entry: usize,
     raw: Raw,
     saved: Vec<SavedRegister>,
-    /// The smallest code that it was found good for; `u64::MAX` if the caller's form is not known.
+    /// The smallest code size for which the description is valid. `u64::MAX` if `raw` is not set.
     least: u64,
 }
 
@@ -62,10 +61,11 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Written out: of `==`, and of a loop, compilers that care for size make twice as many instructions.
+    /// Whether the words are equal to the remembered ones. Written out, because `==` and a loop take twice as many instructions
+    /// when compiled for size.
     ///
     /// # Safety
-    /// There is one, which need not be aligned.
+    /// `raw` points to a readable `Raw`, which need not be aligned.
     #[inline(always)]
     unsafe fn is(&self, raw: *const Raw) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -92,26 +92,26 @@ impl Recent {
     }
 }
 
-/// Descriptions with a longer key are not kept.
+/// Descriptions with a longer key are not cached.
 const KEY_WORDS: usize = 128;
 
-/// Entries kept; a runtime has a handful of frame layouts, if it does not have one for each function.
+/// The capacity of the cache. Runtimes have a handful of frame layouts, or one for each function.
 const ENTRIES: usize = 16;
 
-/// Tables of the descriptions that were used last, so that code after code with the same prologue is described without
-/// encoding anything and without allocating. For one thread; takes no memory until it is used.
+/// Tables of the descriptions that were used last, so that code with the same prologue needs no encoding and no allocation. For
+/// one thread. Allocates nothing until the first use.
 #[derive(Debug, Default)]
 pub struct Cache {
     entries: Vec<Entry>,
-    /// Key of the current description.
+    /// Key of the description that the current call is for.
     key: Vec<u32>,
-    /// Entry that was used last.
+    /// Index of the entry that was used last.
     recent: usize,
-    /// What is copied if that is asked for again.
+    /// The record that is copied if the last description is used again.
     ready: Recent,
-    /// Entry to be replaced next.
+    /// Index of the entry that is replaced next.
     oldest: usize,
-    /// Tables that are not kept beyond the call.
+    /// Tables that are valid for one call only.
     passing: Option<Tables>,
 }
 
@@ -122,10 +122,10 @@ struct Entry {
 }
 
 impl Cache {
-    /// What [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size: to be copied for
-    /// code of this size (`Tables::copy_to`).
+    /// The tables that [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size. The
+    /// caller must copy them with `Tables::copy_to`.
     ///
-    /// Fails as [`cfi::encode`] does, and with `Arch`.
+    /// The errors are those of [`cfi::encode`], and `Arch`.
     pub fn tables<'c>(&'c mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&'c Tables>> {
         if matches!(unwind, Unwind::None) {
             return Ok(None);
@@ -144,15 +144,15 @@ impl Cache {
             tables.check_size(code_size)?;
             return Ok(Some(tables));
         }
-        // What is remembered would be of another entry.
+        // This description has no entry, so no entry is the recent one.
         self.recent = usize::MAX;
         self.passing = cfi::encode(arch, unwind, code_addr, code_size)?;
         Ok(self.passing.as_ref())
     }
 
-    /// As `tables`, for a record that is copied whole. `TooLarge` also if there can be no template of it.
+    /// As `tables`, but returns a template of the record. `TooLarge` also if no template can be made.
     pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
-        // There is none of what is not kept.
+        // Tables that are not cached have no template.
         if matches!(unwind, Unwind::EhFrame { .. }) {
             return Err(Error::TooLarge);
         }
@@ -167,43 +167,43 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether the description of `ready_template` was given in this raw form, but perhaps for the registers saved, and was found
-    /// good for code that is not larger. Most runtimes have one frame layout, and give it again and again.
+    /// Whether these are the words of the last `remember`, and the description is valid for this size. The caller must compare
+    /// the saved registers with `ready_saves`. Most runtimes have one frame layout, and pass it again and again.
     ///
     /// # Safety
-    /// There is one, which need not be aligned.
+    /// `raw` points to a readable `Raw`, which need not be aligned.
     #[inline(always)]
     pub unsafe fn is_ready(&self, raw: *const Raw, code_size: u64) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.ready.is(raw) && code_size >= self.ready.least && self.ready.template.is_for(code_size) }
     }
 
-    /// Whether it saves these registers, too.
+    /// Whether the description of `ready_template` saves these registers.
     #[inline(always)]
     pub fn ready_saves(&self, saved: &[SavedRegister]) -> bool {
-        // Most save none, for which `==` would call a function.
+        // Most descriptions save no registers. For these, `==` would call a function without need.
         let known = &self.ready.saved;
         known.len() == saved.len() && (saved.is_empty() || known == saved)
     }
 
-    /// The template that was asked for last.
+    /// The template that `template` returned last.
     #[inline(always)]
     pub fn ready_template(&self) -> &UnwindingTemplate {
         &self.ready.template
     }
 
-    /// Remembers that the description whose template was asked for last has this raw form. Its tables must not depend on the size
-    /// of the code except for that size itself.
+    /// Remembers the caller's form of the description that `template` was called for last. Its tables must depend on the code
+    /// size only by containing it.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
-        // In the memory that it has: runtimes with several frame layouts come by here.
+        // Reuses the memory, because runtimes with several frame layouts come here often.
         self.ready.saved.clear();
         self.ready.saved.extend_from_slice(saved);
     }
 
-    /// Makes the key: all that the tables depend on but the size of the code. `false` if the description is not to be kept.
+    /// Makes the key: all that the tables depend on, except for the code size. `false` if the description must not be cached.
     ///
-    /// Places are checked against the size here, because they were checked against another one when the entry was made.
+    /// Checks the places, because an entry's tables may have been made for another code size.
     fn describe(&mut self, arch: Arch, unwind: &Unwind, code_size: u64) -> Result<bool> {
         self.key.clear();
         self.key.reserve(KEY_WORDS);
@@ -232,7 +232,8 @@ impl Cache {
                 if rows.last().is_some_and(|row| u64::from(row.offset) >= code_size) {
                     return Err(Error::UnwindOrder);
                 }
-                // The number of registers makes the key unambiguous; one that is cut does not fit anyway.
+                // The number of registers makes the key unambiguous. A truncated number is harmless: the key would be too long
+                // anyway.
                 Ok(self.put(&[3], &[])
                     && rows.iter().all(|row| {
                         let words = [row.offset, row.cfa_register, row.cfa_offset as u32, row.saved.len() as u32];
@@ -243,20 +244,20 @@ impl Cache {
         }
     }
 
-    /// Appends to the key; `false` if it would become too long.
+    /// Appends to the key. `false` if the key would become too long.
     fn put(&mut self, words: &[u32], saved: &[SavedRegister]) -> bool {
         let room = KEY_WORDS - self.key.len();
         if words.len() > room || saved.len() > (room - words.len()) / 2 {
             return false;
         }
         self.key.extend_from_slice(words);
-        // At once: a loop takes more than twice as many instructions.
+        // One call for all registers, because a loop takes more than twice as many instructions.
         // SAFETY: a register is two words in C's layout, and any word is a u32.
         self.key.extend_from_slice(unsafe { std::slice::from_raw_parts(saved.as_ptr().cast(), 2 * saved.len()) });
         true
     }
 
-    /// The entry with the key, the one that was used last being tried first.
+    /// The entry with this key. Tries the entry that was used last first.
     fn find(&self) -> Option<usize> {
         if self.entries.get(self.recent).is_some_and(|entry| entry.key == self.key) {
             return Some(self.recent);
@@ -264,7 +265,7 @@ impl Cache {
         self.entries.iter().position(|entry| entry.key == self.key)
     }
 
-    /// Adds an entry, in place of the oldest one if all are taken.
+    /// Adds an entry. If the cache is full, replaces the oldest entry.
     fn keep(&mut self, tables: Tables) {
         let entry = Entry { key: self.key.clone(), tables };
         match self.entries.get_mut(self.oldest) {

@@ -1,4 +1,4 @@
-//! What the cache answers is what encoding anew gives.
+//! Checks that the cache returns the same tables as a fresh encoding.
 
 use super::*;
 use crate::api::code::{FramePointer, UnwindRow};
@@ -14,7 +14,7 @@ fn fresh(unwind: &Unwind, size: u64) -> Result<Option<Tables>> {
     cfi::encode(Arch::X86_64, unwind, 0, size)
 }
 
-/// Asks the cache and compares with a fresh encoding; returns where the bytes lie.
+/// Checks that the cache returns the same tables as a fresh encoding. Returns the address of the cached bytes.
 fn ask(cache: &mut Cache, unwind: &Unwind, size: u64) -> *const u8 {
     let expected = fresh(unwind, size).unwrap().unwrap();
     let tables = cache.tables(unwind, 0, size).unwrap().unwrap();
@@ -65,7 +65,7 @@ fn equal_descriptions_share_an_entry() {
     let mut cache = Cache::default();
     let spelled = FramePointer { pushed: 1, set: 4, cfa_offset: 16, saved_from: 9, ..FramePointer::default() };
     assert_eq!(ask(&mut cache, &fp(0), 50), ask(&mut cache, &Unwind::FramePointer(spelled), 60));
-    // An epilogue that ends where the code ends, however it is said; and one that does not.
+    // Two epilogues that end where the code ends, and one that ends before.
     let to_end = FramePointer { epilogue_begin: 20, ..FramePointer::default() };
     let to_21 = FramePointer { epilogue_end: 21, ..to_end };
     let at = ask(&mut cache, &Unwind::FramePointer(to_end), 30);
@@ -77,7 +77,7 @@ fn equal_descriptions_share_an_entry() {
 #[test]
 fn keys_tell_rows_apart() {
     let mut cache = Cache::default();
-    // Without the number of saved registers these would be the same words: 0 7 16, 3 8 24, 32 6 40.
+    // Without the number of saved registers, both descriptions would have the same words: 0 7 16, 3 8 24, 32 6 40.
     let row = |offset, cfa_register, cfa_offset| UnwindRow { offset, cfa_register, cfa_offset, saved: &[] };
     let saved = [(3, 8), (24, 32), (6, 40)].map(|(reg, offset)| SavedRegister { reg, offset });
     let one = [UnwindRow { saved: &saved, ..row(0, 7, 16) }];
@@ -142,7 +142,7 @@ fn not_kept() {
     }
     assert_eq!(cache.entries.len(), 1);
     assert_eq!(cache.tables(&unwind, 100, 50), Err(Error::UnwindFormat));
-    // A description that is refused is not kept either.
+    // A refused description is not kept either.
     assert_eq!(cache.tables(&Unwind::FixedFrame(FixedFrame::new(7, &[])), 0, 50), Err(Error::UnwindFormat));
     assert_eq!(cache.tables(&Unwind::FixedFrame(FixedFrame::new(7, &[])), 0, 50), Err(Error::UnwindFormat));
     assert_eq!(cache.entries.len(), 1);
@@ -159,7 +159,7 @@ fn room_is_padding_and_tables() {
     assert_eq!(room_needed(&fp(0), 3), Err(Error::UnwindOrder));
     assert_eq!(room_needed(&fp(0), 1 << 31), Err(Error::TooLarge));
 
-    // With an epilogue that ends before the code does the tables are larger; the bound knows.
+    // An epilogue that ends before the code makes the tables larger. The bound includes this.
     let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
     let eh_frame = Unwind::EhFrame { bytes: &tables.bytes[..tables.eh_frame_size()], addr: 104 };
     for unwind in [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame(FixedFrame::new(8, &[])), eh_frame] {
@@ -172,7 +172,7 @@ fn room_is_padding_and_tables() {
 
 #[test]
 fn the_same_raw_description_again_is_the_same_tables() {
-    // SAFETY: a reference.
+    // SAFETY: `raw` is a reference.
     let is_ready = |cache: &Cache, raw: &Raw, size| unsafe { cache.is_ready(raw, size) };
     let mut cache = Cache::default();
     let (one, other): (Raw, Raw) = ([1; 12], [2; 12]);
@@ -186,7 +186,7 @@ fn the_same_raw_description_again_is_the_same_tables() {
     assert!(!is_ready(&cache, &one, 1 << 31) && !is_ready(&cache, &one, (1 << 31) - 1), "it is too large");
     assert!(!is_ready(&cache, &other, 100));
     assert!(!cache.ready_saves(&SAVED[..1]) && !cache.ready_saves(&[]));
-    // A template of another frame takes its place.
+    // The template of another frame replaces this template.
     cache.template(&fp(5), 0, 100).unwrap().unwrap();
     assert!(!is_ready(&cache, &one, 100));
 }
@@ -209,7 +209,7 @@ fn a_copied_record_is_a_fresh_one() {
             let template = cache.template(unwind, 0, size).unwrap().unwrap();
             assert_eq!((template.record_len(), template.tables_len()), (layout.load, tables.bytes.len()));
             let mut copied = vec![0xaa; template.record_len() + UnwindingTemplate::SLACK];
-            // SAFETY: there is room.
+            // SAFETY: `copied` has room for the record and `SLACK` more bytes.
             unsafe {
                 template.copy_to(copied.as_mut_ptr(), 40, size);
                 put_time(copied.as_mut_ptr(), 77);
@@ -217,7 +217,7 @@ fn a_copied_record_is_a_fresh_one() {
             assert_eq!(copied[..template.record_len()], written[..layout.load], "{unwind:?} of {size} bytes");
         }
     }
-    // Of tables that are longer there is none.
+    // Longer tables have no template.
     let many: Vec<_> = (0..20).map(|at| UnwindRow { offset: 2 * at, ..rows[0] }).collect();
     assert_eq!(cache.template(&Unwind::Rows(&many), 0, 100).map(|_| ()), Err(Error::TooLarge));
     assert!(cache.template(&frames[3], 0, 100).unwrap().is_some());

@@ -20,7 +20,7 @@ fn what_was_used_last_is_used_first() {
     for chunk in [b, a, small] {
         pool.recycle(chunk);
     }
-    // The small one is for when there is no other.
+    // A small chunk is used only when there is no other.
     for expected in [a, b, small] {
         let last = pool.take(FIRST_SIZE).unwrap();
         assert_eq!(last.chunk(), expected);
@@ -28,7 +28,7 @@ fn what_was_used_last_is_used_first() {
     }
 }
 
-/// The writer enlarges one at a time: a thread that needs a chunk meanwhile finds another one.
+/// The writer enlarges one chunk at a time: a thread that needs a chunk meanwhile finds another.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn free_chunks_stay_free_while_some_are_made_larger() {
@@ -100,7 +100,7 @@ fn the_pool_grows_to_its_bound_and_back() {
     assert_eq!((pool.bytes_held(), pool.bytes_used()), (8 << 20, 8 << 20));
     assert!(pool.is_low() && pool.is_ample() && !pool.grow(FIRST_SIZE) && pool.take_large(BODY_MAX + 1).is_none());
     taken.into_iter().for_each(|chunk| pool.recycle(chunk));
-    // A large record has asked.
+    // The attempt to take a large chunk has set the mark.
     assert!(pool.take_cramped() && !pool.take_cramped());
     pool.make_way();
     assert_eq!((pool.bytes_held(), pool.bytes_used()), (4 << 20, 0));
@@ -112,7 +112,7 @@ fn the_pool_grows_to_its_bound_and_back() {
 fn small_chunks_make_way_for_a_larger_one() {
     let pool = pool(64 << 20);
     while pool.grow(4 * FIRST_SIZE) {}
-    // The first one is smaller than the others.
+    // The pool's first chunk is smaller, so a few small chunks still fit.
     while pool.grow(FIRST_SIZE) {}
     assert!(pool.bytes_held() > (64 << 20) - CHUNK_SIZE as u64);
     assert!(pool.take(CHUNK_SIZE).is_none() && pool.take_new(FIRST_SIZE).is_none() && pool.take_cramped());

@@ -1,16 +1,18 @@
-//! Quiesces the library for a fork, so that the child has whole data. A quiescent library has its writer between two rounds, no
-//! thread that is laying down a record, and everything published applied.
+//! Quiesces the library for a fork, so that the child inherits complete data.
 //!
-//! The forking thread asks the writer, and waits for a while. The writer keeps the registering threads from beginning another
-//! record, makes a last round, and stays quiescent until the fork is over. A fork does not wait for ever, and proceeds if the writer
-//! hangs in a slow disk. Then the child learns that its data is incomplete, or, if the writer was changing that data, that it has
-//! none.
+//! The library is quiescent when the writer is between two rounds, no thread is writing a record, and everything published is
+//! applied.
 //!
-//! Nor does any other thread wait for ever. Between our handler and the fork itself the host's own handlers run. They may wait for
-//! a lock held by a thread that waits here. So threads and writer continue after a while, and note that in memory that the child
-//! shares (`WithChildren`). The child sees there at least everything that was noted before it was forked.
+//! The forking thread asks the writer, and waits for a limited time. The writer keeps the registering threads from beginning
+//! another record, makes a last round, and stays quiescent until the fork is over. If the writer hangs in a slow disk, the
+//! fork proceeds without it. The child then learns that its data is incomplete or, if the writer was changing the data,
+//! unusable.
 //!
-//! The child uses none of this: its lock may be held by a thread that does not exist there.
+//! Other threads wait for a limited time too. Between the library's handler and the fork itself, the host's own handlers run.
+//! They may wait for a lock held by a thread that waits here. So threads and writer continue after a while, and note this in
+//! memory that the child shares (`WithChildren`). The child sees at least every note that was made before the fork.
+//!
+//! The child does not use this state: the lock may be held by a thread that does not exist in the child.
 
 use std::ptr;
 use std::time::Duration;
@@ -21,20 +23,20 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time of a quiesce share it. Later ones wait for the next, so that threads which fork all
-/// the time do not keep others from registering.
+/// Forks that begin within this time after a first fork share its quiescent state. Later forks wait for the next quiescent
+/// state, so that threads which fork all the time do not keep others from registering.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
-/// How long a thread that registers something is kept by a fork.
+/// The longest time that a fork keeps a registering thread waiting.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// How long the writer is kept. Copying the page tables of a very large process takes its time.
+/// The longest time that a fork keeps the writer waiting. Copying the page tables of a very large process takes time.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 /// The state in which a fork has found the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Rest {
-    /// Nothing is known, or the writer was at work: nothing that is inherited can be used.
+    /// Nothing is known, or the writer was at work: the child can use nothing that it has inherited.
     Disturbed = 0,
     /// No writer runs.
     NoWriter = 1,
@@ -45,7 +47,7 @@ pub enum Rest {
 }
 
 impl Rest {
-    /// The value with this number.
+    /// The value with this number; `Disturbed` for any other number.
     pub fn of(number: u32) -> Rest {
         [Rest::NoWriter, Rest::Partial, Rest::Whole]
             .into_iter()
@@ -54,13 +56,12 @@ impl Rest {
     }
 }
 
-/// The result of a fork's search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub rest: Rest,
-    /// Where the writer's state is.
+    /// The address of the writer's state.
     pub writer: *mut (),
-    /// The counts in the shared memory when the fork began.
+    /// The counts of `WithChildren` when the fork began.
     writer_went_on: u32,
     thread_went_on: u32,
 }
@@ -68,12 +69,12 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// In a child that has inherited this itself, and changes nothing of it.
+    /// For a fork in a child that has not used its inherited state, which its own child then inherits.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
 
-    /// In the child: the library's state at the fork itself.
+    /// In the child: the library's state at the moment of the fork.
     pub fn rest_in_child(&self, shared: &WithChildren) -> Rest {
         let sound = shared.writer_went_on.load(Ordering::SeqCst) == self.writer_went_on;
         let whole = shared.thread_went_on.load(Ordering::SeqCst) == self.thread_went_on;
@@ -86,34 +87,33 @@ impl Found {
     }
 }
 
-/// See the module's description.
 #[derive(Debug, Default)]
 pub struct Quiesce {
     state: Mutex<State>,
     changed: Condvar,
-    /// Threads that begin to register now have to wait.
+    /// Threads that begin to register have to wait.
     halting: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where the writer's state is, as long as one runs.
+    /// The address of the writer's state, while a writer runs.
     writer: Option<WriterState>,
-    /// Where children look whether this quiesce has held.
+    /// Memory in which children see whether the library stayed quiescent until the fork.
     shared: Option<&'static WithChildren>,
-    /// The writer changes what a child would take over.
+    /// The writer is changing data that a child would take over.
     moving: bool,
-    /// It is in the middle of such a change, and does something slow for which no fork waits.
+    /// The writer has interrupted such a change for slow work, for which no fork waits.
     is_aside: bool,
-    /// Forks that wait for the writer.
+    /// Number of forks that wait for the writer.
     waiting: u32,
-    /// The writer is quiescent for them.
+    /// The writer is quiescent for these forks.
     answered: bool,
-    /// It had everything then.
+    /// The writer had applied everything published when it became quiescent.
     whole: bool,
-    /// Forks under way. The writer does not move.
+    /// Number of forks under way. Meanwhile the writer changes nothing.
     forking: u32,
-    /// When the first of them began.
+    /// When the first of the forks under way began.
     since: Option<Instant>,
     halted: Vec<Arc<ThreadSlot>>,
 }
@@ -121,7 +121,7 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct WriterState(*mut ());
 
-// SAFETY: an address, used by nobody here.
+// SAFETY: an address that is never dereferenced here.
 unsafe impl Send for WriterState {}
 
 impl State {
@@ -143,7 +143,7 @@ impl State {
         Found { rest, writer, writer_went_on, thread_went_on }
     }
 
-    /// A thread gives up waiting for a fork.
+    /// Notes that a thread has given up waiting for a fork.
     fn give_up_threads(&mut self) {
         self.whole = false;
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
@@ -163,14 +163,14 @@ impl Quiesce {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A writer begins to run, whose state is at this address until `end`.
+    /// Notes that a writer begins to run. Its state stays at the address `writer` until `end`.
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
         (state.moving, state.is_aside, state.whole) = (false, false, false);
     }
 
-    /// The writer has ended.
+    /// Notes that the writer has ended.
     pub fn end(&self) {
         let mut state = self.state();
         (state.writer, state.moving, state.is_aside) = (None, false, false);
@@ -178,36 +178,37 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// The writer begins to change what a child would take over. Waits while the process forks.
+    /// The writer begins to change data that a child would take over. Waits while the process forks.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
-    /// The writer has made that change.
+    /// The change that began with `enter` is complete.
     pub fn leave(&self) {
         self.rest(false);
     }
 
-    /// Ends a change, or interrupts it. Returns whether there was one.
+    /// Ends a change by the writer, or interrupts it (`is_aside`). Returns whether a change was under way.
     fn rest(&self, is_aside: bool) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
         state.is_aside |= is_aside && was_moving;
-        // Without a waiting fork this would be a useless system call each time.
+        // Without a waiting fork, this would be a useless system call.
         if state.waiting > 0 {
             self.changed.notify_all();
         }
         was_moving
     }
 
-    /// Runs slow work that does not change the data that a child takes over, while the writer is at work.
+    /// Runs slow work of the writer that changes no data which a child takes over. No fork waits for this work.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest(true);
         let result = body();
         if was_moving {
             let state = self.state();
-            // Not for a fork that still waits: waiting here would delay the round that it waits for.
+            // Waits only for forks under way. A fork that still waits needs the writer's next round, which a wait here would
+            // delay.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -231,7 +232,7 @@ impl Quiesce {
         state
     }
 
-    /// A thread has been halted for too long, and continues.
+    /// Lets a thread continue that has been halted for too long.
     pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
@@ -242,8 +243,8 @@ impl Quiesce {
         self.state().is_asked()
     }
 
-    /// From now on threads that begin to register wait. `barrier::all_threads` and then the search for such threads have to
-    /// follow. False if nobody asks for it any more.
+    /// From now on, threads that begin to register wait. The writer then has to call `barrier::all_threads`, and to look for
+    /// threads that have begun earlier. False if no fork asks any more.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -253,7 +254,7 @@ impl Quiesce {
         asked
     }
 
-    /// Halts threads. False if nobody asks for it any more.
+    /// Halts the threads of these slots. False if no fork asks any more.
     pub fn hold_threads(&self, slots: impl Iterator<Item = Arc<ThreadSlot>>) -> bool {
         let mut state = self.state();
         if !state.is_asked() {
@@ -264,12 +265,12 @@ impl Quiesce {
         true
     }
 
-    /// Whether all halted threads have ended what they had begun.
+    /// Whether all halted threads have finished the records that they had begun.
     pub fn is_quiet(&self) -> bool {
         !self.state().halted.iter().any(|slot| slot.is_busy())
     }
 
-    /// The writer begins its last round before a fork. False if the fork has not waited.
+    /// The writer begins its last round before a fork. False if the fork has given up waiting.
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();
@@ -277,7 +278,7 @@ impl Quiesce {
         asked
     }
 
-    /// The writer is quiescent, and does not `enter` before the fork is over.
+    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     pub fn answer(&self, whole: bool) {
         let mut state = self.state();
         state.moving = false;
@@ -288,7 +289,7 @@ impl Quiesce {
         }
     }
 
-    /// A thread that begins to register waits for the end of a fork. It must have told the writer of itself before.
+    /// Called by a thread that begins to register, after it has sent its slot to the writer. Waits for the end of a fork.
     pub fn wait_to_register(&self) {
         let begin = Instant::now();
         fence(Ordering::SeqCst);
@@ -301,8 +302,9 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: quiesces the library, as far as that succeeds within `patience`. Of that, two thirds are for the writer to have
-    /// everything, and the rest is for it to become quiescent at all. `wake` wakes the writer. To be followed by `over` in the parent.
+    /// Before a fork: quiesces the library, as far as possible within `patience`. For two thirds of this time the fork waits
+    /// until the writer has applied everything, for the rest only until the writer pauses. `wake` wakes the writer. In the
+    /// parent, `over` has to follow.
     pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
@@ -313,7 +315,7 @@ impl Quiesce {
             wake();
             state = self.state();
             state = self.wait(state, begin + (patience - grace), |state| state.writer.is_none() || state.is_ready());
-            // It pauses where it writes to a file next.
+            // A writer at work pauses at its next write to a file (`aside`).
             state = self.wait(state, begin + patience, |state| !state.moving);
             state.waiting -= 1;
         }
@@ -322,7 +324,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a round of the writer, if it is quiescent already and `is_quiescent` says that it has everything.
+    /// As `prepare`, without a round of the writer. `None` unless the writer is at rest and `is_quiescent` says that
+    /// everything is applied.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;
@@ -352,7 +355,7 @@ impl Quiesce {
         state
     }
 
-    /// After a fork, in the parent.
+    /// To be called in the parent after a fork. After the last of several forks, the writer and the threads continue.
     pub fn over(&self) {
         let mut state = self.state();
         state.forking = state.forking.saturating_sub(1);

@@ -4,7 +4,7 @@ use std::thread::scope;
 
 use super::*;
 
-/// As a fork has it.
+/// The patience of a real fork.
 const PATIENCE: Duration = Duration::from_millis(75);
 
 fn writer() -> *mut () {
@@ -19,13 +19,13 @@ fn of(found: Found) -> (Rest, *mut ()) {
     (found.rest, found.writer)
 }
 
-/// Tries again what a busy machine may have been too slow for: a fork waits for the writer, and the writer for a fork, a short time
-/// only. `attempt` returns whether it was in time.
+/// Repeats `attempt` until it returns that it was in time. On a busy machine an attempt may be too slow, because a fork and
+/// the writer wait for each other only a short time.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// What the writer does once it is asked, with these threads; nothing if that is never, or if it comes too late.
+/// Acts as the writer of these threads: waits until a fork asks, and answers. Does nothing if no fork asks, or only too late.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);
@@ -85,7 +85,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     let still = Quiesce::default();
     still.begin(writer(), shared());
     let begin = Instant::now();
-    // It sleeps, or does not come to it.
+    // The writer sleeps, or has no time to answer.
     assert_eq!(of(still.prepare(PATIENCE, || {})), (Rest::Partial, writer()));
     assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");
@@ -94,7 +94,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     still.enter();
     assert_eq!(of(still.prepare(PATIENCE, || {})), (Rest::Disturbed, ptr::null_mut()));
     still.over();
-    // During a slow write it is as good as quiescent, and does not return from the write before the fork is over.
+    // During a slow write the writer counts as quiescent, and `aside` returns only after the fork is over.
     in_time(|| {
         let ((began, begins), (written, writes), (wrote, goes_on)) =
             (mpsc::channel(), mpsc::channel(), mpsc::channel());

@@ -1,4 +1,4 @@
-//! Questions to the writer: a flush waits until it has answered.
+//! Requests to the writer, such as a flush, and the wait for the answer.
 
 use std::sync::TryLockError;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Waiting is counted in steps of this length, so that time in which the process is stopped counts for no more.
+/// Waiting is counted in steps of this length, so that time in which the process is stopped counts as one step at most.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -18,7 +18,7 @@ impl Shared {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, if nobody else has them.
+    /// The requests, unless another thread has locked them.
     pub fn try_requests(&self) -> Option<MutexGuard<'_, Requests>> {
         match self.requests.try_lock() {
             Ok(requests) => Some(requests),
@@ -27,19 +27,19 @@ impl Shared {
         }
     }
 
-    /// Tells waiting threads that there is an answer, or that there will be none.
+    /// Wakes waiting threads: there is an answer, or there will never be one.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended, with everything
-    /// written, except after an error: see `last_answer`.
+    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended. It has then written
+    /// everything, unless `last_answer` returns an error.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.await_answer(self.ask(true, false)?, timeout)
     }
 
-    /// Waits until the sinks that calls wait for know of everything committed before the call. They are told before anything is
-    /// written to a file. `goes_on` is asked after each `step` without an answer.
+    /// Waits until the sinks that calls wait for know of everything committed before the call. The writer tells these sinks
+    /// before it writes files. After each `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false, false)?;
         loop {
@@ -50,22 +50,22 @@ impl Shared {
         }
     }
 
-    /// Dates a request that the calling thread makes: not before any record which it has laid down.
+    /// Sets the time of the calling thread's request: no earlier than that of any record which this thread has written.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }
 
-    /// The writer's last answer, or the result with which it has ended.
+    /// The writer's last answer, or the result with which the writer has ended.
     pub fn last_answer(&self) -> Result<()> {
         self.requests().result.map_or(Ok(()), Err)
     }
 
-    /// As `flush`, when the process exits.
+    /// As `flush`, for the thread by which the process exits.
     pub fn flush_at_exit(&self, timeout: Duration) -> Result<()> {
         self.await_answer(self.ask(true, true)?, timeout)
     }
 
-    /// Puts a question, and returns its number.
+    /// Makes a request and returns its number.
     fn ask(&self, to_write: bool, exiting: bool) -> Result<u64> {
         let mut requests = self.requests();
         if requests.exit_is_elsewhere() {
@@ -75,7 +75,7 @@ impl Shared {
             requests.exiting = Some(thread::id());
         }
         if !requests.open {
-            // A writer that begins later would not know of it.
+            // A writer that starts later would not know of this request.
             return Err(Error::Closed);
         }
         requests.asked += 1;
@@ -112,7 +112,7 @@ impl Shared {
         };
         match problem(&requests) {
             _ if is_late => Err(Error::Timeout),
-            // The writer ended before it came to this: what ends it writes everything.
+            // The writer ended before it answered. A writer that ends writes everything.
             _ if !is_answered(&requests) => Err(Error::Closed),
             Some(error) => Err(error),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What registering threads and the writer share: the pool, the ids, the channel between them.
+//! The state that registering threads and the writer share: the pool, the ids, the channel between them.
 
 mod ask;
 mod room;
@@ -25,22 +25,23 @@ use crate::sys::sync::{Arc, Condvar, Instant, Mutex};
 use crate::sys::timekeeper::Timekeeper;
 use crate::sys::{reserve, thread};
 
-/// All code indices of this library are at least this.
+/// The lowest code index that this library uses.
 pub const INDICES_START: u64 = 1 << 40;
 
-/// The first code index. perf names files after process and index, in a directory that other writers of the same process
-/// use too. CPython, V8, LLVM and wasmtime count from 0, other copies of this library from their own address.
+/// The first code index. perf names files after process and index, in a directory that other jitdump writers of the process
+/// use too. CPython, V8, LLVM and wasmtime count from 0; each copy of this library counts from a number derived from its
+/// address.
 fn first_index() -> u64 {
-    /// A copy is larger than this, so that no two begin with the same number.
+    /// A copy of the library is larger than this, so no two copies begin with the same index.
     const PLACE: usize = 1 << 16;
     let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
     INDICES_START + (place << 28)
 }
 
-/// After so many forks the writer looks at what children have left.
+/// After so many forks, the writer looks for spools that children have left.
 const FORKS: u32 = 16;
 
-/// Threads take code indices by this many.
+/// Number of code indices that a thread takes at once.
 const INDEX_BLOCK: u64 = 1024;
 
 /// Messages of a registering thread to the writer, besides the records in its chunk.
@@ -48,15 +49,10 @@ pub enum Message {
     /// A thread has begun to register.
     Attach(Arc<ThreadSlot>),
     /// A thread has filled a chunk, and no longer writes to it.
-    Full {
-        /// The thread's slot.
-        slot: u64,
-        /// The chunk.
-        chunk: Chunk,
-    },
+    Full { slot: u64, chunk: Chunk },
 }
 
-/// The shared state. One a process, never freed.
+/// The shared state. A process has one and never frees it.
 #[derive(Debug)]
 pub struct Shared {
     pub pool: Pool,
@@ -68,44 +64,42 @@ pub struct Shared {
     answered: Condvar,
     next_index: AtomicU64,
     next_slot: AtomicU64,
-    /// Number of threads that have a place.
+    /// Number of threads that have a slot.
     attached: AtomicUsize,
     unwind_records: AtomicBool,
     drop_when_full: AtomicBool,
     max_wait_ms: AtomicU32,
     fork: AtomicU8,
-    /// How often the process has forked since somebody has looked at what children have left.
+    /// Number of forks since the writer last looked for spools of children.
     forks: AtomicU32,
-    /// Number of registrations and moves whose code bytes the writer has to read yet.
+    /// Number of registrations and moves whose code bytes are still to be read by the writer.
     unread: AtomicI64,
     /// The writer sleeps until it is woken.
     asleep: AtomicBool,
-    /// The writer has been woken because chunks run short, and has not seen to that yet.
+    /// The writer was woken because chunks run short, and has begun no round since.
     hurried: AtomicBool,
-    /// The process's first thread wakes the writer when it ends, and has not begun to.
+    /// The process's first thread will wake the writer when this thread ends.
     first_tells: AtomicBool,
-    /// The place where the writer sleeps.
     pub parker: Parker,
-    /// Requests of signal handlers to the writer.
     pub signal_flush: SignalFlush,
-    /// The process exits, and only the thread by which it does so registers anything.
+    /// The process exits: only the exiting thread may register code.
     shut: AtomicBool,
-    /// No other thread has anything left to be written.
+    /// The next round reads all records of threads other than the exiting one.
     exit_whole: AtomicBool,
-    /// A writer has ended with records unread, for want of memory.
+    /// A writer has ended without reading all records, because memory was short.
     left_unread: AtomicBool,
-    /// The writer has no memory for what was laid down.
+    /// Memory is short, and the writer leaves records in their chunks.
     short: AtomicBool,
 }
 
 impl Shared {
     pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Shared> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
-        // The channel takes its memory in one piece.
+        // The channel allocates its memory in one piece, and cannot report a failure.
         if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
         }
-        // Room for every chunk that there can be, and for many threads that start at once.
+        // Room for a message about every possible chunk, and for many threads that start at once.
         let messages = channel::bounded(pool.most_chunks() + 1024);
         Ok(Shared {
             pool,
@@ -136,7 +130,7 @@ impl Shared {
         })
     }
 
-    /// Takes over the parts of a new configuration that are about registering threads.
+    /// Applies those parts of a new configuration that concern registering threads.
     pub fn configure(&self, config: &Config) {
         clock::find_host();
         self.unwind_records.store(config.unwind, Ordering::Relaxed);
@@ -146,18 +140,17 @@ impl Shared {
         self.fork.store(config.fork as u8, Ordering::Relaxed);
     }
 
-    /// What a forked child takes over.
     pub fn fork(&self) -> Fork {
         let mode = self.fork.load(Ordering::Relaxed);
         [Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
     }
 
-    /// The process has forked. Whether the writer is to look at what children have left.
+    /// Counts a fork. Returns whether the writer should now look for spools of children.
     pub fn has_forked(&self) -> bool {
         self.forks.fetch_add(1, Ordering::Relaxed) + 1 >= FORKS
     }
 
-    /// Whether children may have left something: at least so much that it is worth a look, or anything at all.
+    /// Whether to look for spools of children: after `FORKS` forks, or with `any` after one. If so, the count begins anew.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -166,31 +159,31 @@ impl Shared {
         are_due
     }
 
-    /// Takes over the ids and indices that were given out in the parent before the fork.
+    /// In a forked child: continues with the parent's ids and code indices.
     pub fn inherit(&mut self, parent: &Shared, registries: [&mut Registry; 2]) {
         self.ids = parent.ids.inherit(registries);
         self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
 
-    /// Whether unwinding records are wanted in the jitdump.
+    /// Whether the jitdump is to have unwinding records.
     #[inline]
     pub fn unwind_records(&self) -> bool {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// The sinks for which threads lay down records: see [`Status::wanted`].
+    /// What threads write records for: see [`Status::wanted`].
     #[inline]
     pub fn wanted(&self) -> Sinks {
         self.status.wanted()
     }
 
-    /// Whether there is nothing to lay down records for.
+    /// Whether no records are wanted: no sink runs, and live code is not remembered.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.wanted() == Sinks::NONE
     }
 
-    /// Counts code whose bytes the writer has to read.
+    /// Changes the number of registrations and moves whose code bytes the writer still has to read.
     #[inline]
     pub fn add_unread(&self, change: i64) {
         if change != 0 {
@@ -198,7 +191,6 @@ impl Shared {
         }
     }
 
-    /// Whether there is such code.
     pub fn has_unread(&self) -> bool {
         self.unread.load(Ordering::Acquire) > 0
     }
@@ -209,7 +201,7 @@ impl Shared {
         start..start + INDEX_BLOCK
     }
 
-    /// Makes the place of a thread, and tells the writer.
+    /// Makes a slot for the calling thread and sends it to the writer.
     pub fn attach(&self) -> Result<Arc<ThreadSlot>> {
         let slot = Arc::new(ThreadSlot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
         self.attached.fetch_add(1, Ordering::SeqCst);
@@ -226,55 +218,56 @@ impl Shared {
         Ok(slot)
     }
 
-    /// After this only the thread by which the process exits registers anything.
+    /// From now on, only the exiting thread may register code.
     pub fn shut_out(&self) {
         self.shut.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a thread may no longer register anything. A thread that begins to must have told the writer of itself before.
+    /// Whether a thread may no longer register code, because the process exits. A new thread has to send its slot to the
+    /// writer before it asks.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
     }
 
-    /// A writer ends without having read everything.
+    /// Notes that a writer ends without having read all records.
     pub fn set_left_unread(&self) {
         self.left_unread.store(true, Ordering::Release);
     }
 
-    /// Whether the writer leaves records where they are, because it has no memory for them.
+    /// Notes whether memory is short, so that the writer leaves records in their chunks.
     pub fn set_short(&self, is_short: bool) {
         self.short.store(is_short, Ordering::Relaxed);
     }
 
-    /// Whether records are left in the spool that nobody will write.
+    /// Whether a writer has ended and left records unread in the spool.
     pub fn has_left_unread(&self) -> bool {
         self.left_unread.load(Ordering::Acquire)
     }
 
-    /// The round that is made next reads all that other threads have registered.
+    /// Notes that the next round reads everything that other threads have registered.
     pub fn set_exit_whole(&self) {
         self.exit_whole.store(true, Ordering::Release);
     }
 
-    /// Whether nothing is left of what other threads have registered, once the exit is answered.
+    /// Whether the exiting thread's flush, once answered, covers everything that other threads have registered.
     pub fn is_exit_whole(&self) -> bool {
         self.exit_whole.load(Ordering::Acquire)
     }
 
-    /// A thread has ended its place.
+    /// Counts a thread that gives up its slot.
     pub fn detached(&self) {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether nobody registers anything but `own` threads, and everything that was registered is written. Only while those
-    /// that begin to register are kept waiting, and the writer is.
+    /// Whether only `own` threads have a slot, and all records are consumed. To be called while the writer, and threads that
+    /// begin to register, are kept waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: brings the library to rest, within this time. `attached`: the calling thread has a place.
+    /// Before a fork: quiesces the library within `patience`. `attached`: the calling thread has a slot.
     pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
         let still = &self.status.quiesce;
         // Most processes that fork have one thread, and have registered nothing for a while.
@@ -284,14 +277,14 @@ impl Shared {
         }
     }
 
-    /// Sends to the writer. There is room but in a storm of new threads, so waiting is the exception.
+    /// Sends a message to the writer. Waits only while the channel is full, as when very many threads start at once.
     pub fn send(&self, message: Message) -> Result<()> {
         if self.messages.0.is_full() {
             self.hurry();
         }
         let end = Instant::now() + Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         let mut message = message;
-        // The channel's own way to wait has thread-local storage with a destructor: see `sys/loader`.
+        // The channel's blocking `send` has thread-local storage with a destructor: see `sys/loader`.
         while let Err(full) = self.messages.0.try_send(message) {
             if Instant::now() >= end {
                 self.status.counters.dropped.add(1);
@@ -303,12 +296,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends to the writer if there is room.
+    /// Sends a message to the writer, unless the channel is full.
     pub fn send_now(&self, message: Message) -> bool {
         self.messages.0.try_send(message).is_ok()
     }
 
-    /// The next message. For the writer, which never waits here: so no sender ever has to wake it.
+    /// The next message. Only for the writer, which never waits in the channel, so no sender has to wake the writer.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
     }

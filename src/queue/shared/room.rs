@@ -9,28 +9,29 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// An empty chunk of at least this size for a thread, if there is one. `filled`: it has filled another one.
+    /// Takes a chunk of at least this size, if there is one. `filled`: the calling thread has filled a chunk before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {
             self.ask_for_chunks(size);
         } else if self.pool.is_scarce() {
-            // Before somebody has to wait.
+            // Early, so that the writer takes idle chunks back before a thread has to wait.
             self.hurry();
         }
         taken
     }
 
-    /// The next chunk for a thread that has filled one of this size, with room for a body of this length, if such a one is free. It may
-    /// be smaller: making it larger would cost the thread more than changing chunks more often until the writer has made larger ones.
+    /// Takes the next free chunk, if it has room for a body of this length. The thread has filled a chunk of `size` bytes. The
+    /// next one may be smaller: enlarging it would cost the thread more than changing chunks more often, until the writer has
+    /// made larger ones.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
         taken
     }
 
-    /// A thread needs chunks of this size. Waking costs more than a hundred registrations, so only one thread does it, and none for
-    /// its first chunk.
+    /// Notes that threads need chunks of this size, and wakes the writer if few are free. Waking costs more than a hundred
+    /// registrations, so only one thread wakes the writer.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
         if self.pool.is_low() {
@@ -38,19 +39,19 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer, once a round: for many threads that want the same, one wakes it.
+    /// Wakes the writer, at most once a round: if many threads need chunks, only one of them wakes the writer.
     pub(super) fn hurry(&self) {
         if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
         }
     }
 
-    /// The writer sees to the reason for which it was woken.
+    /// Called when a round begins: from now on `hurry` wakes the writer again.
     pub fn clear_hurry(&self) {
         self.hurried.store(false, Ordering::Relaxed);
     }
 
-    /// Memory, as soon as `take` finds some, within the time that the session allows.
+    /// Waits until `take` finds memory, within the time that the session allows.
     #[cold]
     pub fn wait_for(&self, mut take: impl FnMut() -> Option<Cursor>) -> Option<Cursor> {
         if let Some(cursor) = take() {
@@ -66,24 +67,25 @@ impl Shared {
         loop {
             thread::sleep_micros(100);
             match take() {
-                // Others may have been faster, so the writer goes on making room.
+                // Other threads may have been faster, so the writer has to make more room.
                 None if Instant::now() < end && self.may_wait() => self.hurry(),
                 result => return result,
             }
         }
     }
 
-    /// A chunk that the writer makes free, as long as it makes progress. When threads only register faster than it writes,
-    /// waiting costs them less than more memory, whose pages have to be made. If it hangs in a slow disk, only memory helps.
+    /// Waits for a chunk that the writer frees, as long as the writer makes progress. If threads merely register faster than
+    /// the writer writes, waiting costs less than the faults of new memory. If the writer hangs in a slow disk, only new
+    /// memory helps.
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
-        // For a thread that always comes too late.
+        // Ends the wait of a thread that finds every freed chunk taken by others.
         const LONGEST: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);
         while self.may_wait() {
-            // Waking eight threads ten times a millisecond would cost as much as writing what they register.
+            // Not shorter: waking eight threads ten times a millisecond would cost as much as writing what they register.
             thread::sleep_micros(400);
             let taken = self.pool.take(size);
             if taken.is_some() {
@@ -101,7 +103,7 @@ impl Shared {
         None
     }
 
-    /// Without memory the writer makes none free, nor without anything to write.
+    /// Whether waiting is allowed and can help. Without memory, or without records to write, the writer frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
         !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()

@@ -1,22 +1,22 @@
-//! The writer's sleep, and the order of accesses by which no record is overlooked meanwhile.
+//! The writer's sleep, and the memory order that keeps a sleeping writer from missing a record.
 
 use super::Shared;
 use crate::sys::sync::atomic::{compiler_fence, fence, Ordering};
 use crate::sys::{barrier, thread};
 
 impl Shared {
-    /// Says that the writer sleeps until it is woken, or that it does not.
+    /// Announces that the writer sleeps until it is woken, or that it no longer sleeps.
     pub fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 
-    /// Whether the writer has not been woken since it said so.
+    /// Whether nobody has woken the writer since it announced its sleep.
     pub fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Whether the calling thread, if it is the process's first one, wakes the writer when it ends. The host's own work at its end
-    /// may come later.
+    /// Notes whether the calling thread will wake the writer when the thread ends. Counts only for the process's first thread.
+    /// The host's own work at the thread's end may come later.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -28,9 +28,9 @@ impl Shared {
         self.first_tells.load(Ordering::Relaxed)
     }
 
-    /// Stands between the write that a registering thread announces and its read afterwards. The other side, in the writer,
-    /// calls `barrier::all_threads` between the same two. Where the kernel makes that a barrier for every thread, only the compiler
-    /// has to be kept from changing the order here.
+    /// Keeps a registering thread's announcement before the thread's following read. The writer calls `barrier::all_threads`
+    /// between its own announcement and its own read. Where the kernel makes that call a barrier for every thread, only the
+    /// compiler has to be kept from reordering here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {
@@ -40,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// Called after each record: a thread that publishes one while the writer sleeps wakes it.
+    /// Called after each record: wakes the writer if it sleeps.
     #[inline(always)]
     pub fn wake_if_asleep(&self) {
         self.order();
@@ -49,7 +49,6 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer.
     #[cold]
     pub fn wake(&self) {
         self.set_asleep(false);

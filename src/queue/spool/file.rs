@@ -1,4 +1,4 @@
-//! The spool file of a process, which keeps the file locked as long as it lives.
+//! The spool file of a process. The process keeps the file locked as long as it lives.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -38,14 +38,14 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed the spool or given its name to another file. False if its directory is another one than
-    /// before: the process may have changed its root.
+    /// Whether somebody has removed the spool or given its name to another file. False if the path leads to another directory
+    /// than before: the process may have changed its root.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Removes the file's name, unless it is lost.
+    /// Removes the file's name, unless the spool is lost.
     pub fn remove(&self) {
         if !self.is_lost() {
             // A failure is ignored: nothing can be done about it, and the file's content is right.
@@ -80,7 +80,7 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// `None` if another process took the new spool for that of a dead process before it was locked.
+    /// `None` if another process took the new spool for a dead process's spool before the file was locked here.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // The time makes the name unique: a process may contain several copies of this library.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
@@ -98,14 +98,14 @@ impl SpoolFile {
         Ok(spool.is_named().then_some(spool))
     }
 
-    /// Whether the name is still that of this file.
+    /// Whether the name still belongs to this file.
     fn is_named(&self) -> bool {
         let named = fs::symlink_metadata(&self.path);
         named.is_ok_and(|named| self.file.metadata().is_ok_and(|own| number_of(&own) == number_of(&named)))
     }
 
-    /// Opens what may be the spool of a dead process of this user, and locks it against all others who would recover it. `None`
-    /// if somebody else has locked it.
+    /// Opens a file that may be the spool of a dead process of this user, and locks it against everybody else who would
+    /// recover it. `None` if somebody else has locked it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
@@ -121,12 +121,12 @@ impl SpoolFile {
         Ok(spool.is_named().then_some(spool))
     }
 
-    /// Opens what may be a spool for reading. Follows no link, and does not wait if the file is a pipe.
+    /// Opens a file that may be a spool, for reading. Follows no link, and does not wait if the file is a pipe.
     pub fn open_to_look(path: &Path) -> io::Result<File> {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// What has to be known when the spool is mapped and has no descriptor.
+    /// What has to be known about the spool once it is mapped and has no descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
@@ -136,12 +136,11 @@ impl SpoolFile {
         &self.file
     }
 
-    /// Writes by a system call: through a mapping this would raise SIGBUS if somebody has cut the file.
+    /// Writes by a system call. A write through a mapping would raise SIGBUS if somebody has cut the file.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Removes the file's name.
     pub fn remove(&self) {
         // A failure is ignored: nothing can be done about it, and the file's content is right.
         let _ = fs::remove_file(&self.path);
@@ -154,10 +153,10 @@ fn options() -> OpenOptions {
     options
 }
 
-/// A spool in a directory, by its name.
+/// A spool in a directory, with what its name says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    /// When the spool was made (`monotonic_ns`). The first field, because lists are in the order of this time.
+    /// The time at which the spool was made (`monotonic_ns`). This is the first field because lists are sorted by it.
     pub made: u64,
     pub pid: u32,
     /// Whether the spool belongs to this process, or to the program that this process ran before it executed this one.
@@ -194,7 +193,7 @@ pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))
 }
 
-/// Whether a file begins as a spool does. A new spool has zeros there, or is empty.
+/// Whether a file begins like a spool. A new spool is empty or begins with zeros.
 pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
     let mut start = [0; START.len()];
     let read = dir.open_to_read(name).and_then(|file| file.read_at(&mut start, 0));
@@ -241,7 +240,7 @@ mod tests {
         drop(spool);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
         drop(mapped);
-        // Children of other tests have a copy of the lock until they execute their programs.
+        // Children of other tests hold a copy of the lock until they execute their programs.
         let open = || loop {
             if let Some(spool) = SpoolFile::open_dead(&path).unwrap() {
                 return spool;

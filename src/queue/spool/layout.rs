@@ -1,16 +1,15 @@
-//! What a spool looks like: a header that says whose it is and how far the writer has come, a directory of the units, and the
-//! units.
+//! The layout of a spool: a header with the owner and the writer's progress, a directory of the units, and the units.
 //!
 //! ```text
 //! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
 //! ```
 //!
-//! The writer commits round by round. The data of a round (how much of each chunk is consumed, how long the files are) is written
-//! beside the data of the last committed round. One store of the round's number makes it valid. A process may be killed between any
-//! two stores.
+//! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
+//! are) beside the data of the last committed round. Then one store of the round's number makes the new data valid: a process
+//! may be killed between any two stores.
 //!
-//! A round that gives the name of a file to another one is committed by that: its data is stored before, and counts once the file of
-//! which it tells has the name.
+//! A round that replaces a file is committed by the rename. Its data is stored before, and counts once the new file has the
+//! name.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -30,17 +29,18 @@ use crate::sys::owner::Owner;
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;
 
-/// In the directory: part of a chunk that begins in an earlier unit. Else the number of units of the chunk that begins here,
-/// 0 if none does.
+/// In the directory: the unit is part of a chunk that begins in an earlier unit. Other words are the number of units of the
+/// chunk that begins in this unit, or 0 if no chunk begins here.
 pub const INSIDE: u32 = u32::MAX;
 
-/// In the place of a round that is awaited: a recovery has written all to the map, which counts once it is in place.
+/// In `Header::awaited`, in place of a round: a recovery has written all records to a new map. The records count as written
+/// once this map has its name.
 pub const ALL: u64 = u64::MAX;
 
-/// Room for a path: the longest directory, and the name of a file in it.
+/// Bytes of room for a path: the longest directory, and the name of a file in it.
 pub const PATH_ROOM: usize = 1024 + 64;
 
-/// What the first bytes of a spool are. The fields up to `published` lie there in all versions.
+/// The first bytes of a spool. The fields up to `published` have the same offsets in all versions.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Header {
@@ -56,13 +56,14 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The one of the last round and the one of the round before or after it; the place is the lowest bit of the round.
+    /// The progress after two rounds: the last committed one, and the round before or after it. The index is the lowest bit of
+    /// the round's number.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
-    /// Number of the last round that was to be committed by giving a file its name, or `ALL`.
+    /// Number of the last round that was to be committed by renaming a file, or `ALL`.
     awaited: AtomicU64,
-    /// How often the files were set. The lowest bit is the place of those that are valid.
+    /// How often `files` was set. The lowest bit is the index of the valid cell.
     files_set: AtomicU64,
     files: [FilesCell; 2],
 }
@@ -76,22 +77,22 @@ pub struct Progress {
     pub last_time: u64,
     /// The perf map, if it is written.
     pub map: Option<FileState>,
-    /// Lines of the map have to change: it says all that it should, but not that alone.
+    /// Lines of the map have to change: the map has all lines that it should have, but also outdated ones.
     pub map_is_stale: bool,
-    /// Others in the process write to the map, so that it is only appended to.
+    /// Other code in the process also writes to the map, so the library only appends to it.
     pub map_is_shared: bool,
     /// The jitdump, if it is written.
     pub dump: Option<FileState>,
 }
 
-/// A file, and how much of it belongs to what is committed.
+/// A file, and how many bytes of it belong to the committed rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileState {
     pub identity: Identity,
     pub len: u64,
 }
 
-/// The files, as far as they stay the same while a session is open.
+/// What stays the same about the files while a session is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     pub map_path: Vec<u8>,
@@ -110,7 +111,7 @@ struct FileCell {
     born: AtomicU64,
 }
 
-/// Those of [`Files`].
+/// [`Files`] in the spool.
 #[derive(Debug)]
 #[repr(C)]
 struct FilesCell {
@@ -132,19 +133,20 @@ struct StateCell {
 #[derive(Debug)]
 #[repr(C)]
 struct FileStateCell {
-    /// 0 for a file that is not written: every file that is has a device and an inode.
+    /// All 0 for a file that is not written: every written file has a device and an inode.
     file: FileCell,
     len: AtomicU64,
 }
 
-/// Where in a spool the file is announced that is about to replace the map, and what is written there. `awaited`: see the field.
+/// Announces the file that is about to replace the map: an offset in the spool, and the bytes to write there. `awaited`: see
+/// the field.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
     let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// Where in a spool the number of the last round that was committed lies, and what is written there.
+/// Sets the number of the last committed round: an offset in the spool, and the bytes to write there.
 pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
@@ -185,7 +187,7 @@ impl FileStateCell {
 }
 
 impl Header {
-    /// Says whose spool this is, which makes it one.
+    /// Stores whose spool this is. Only this makes the file a spool.
     pub fn describe(&self, owner: &Owner, units: usize) {
         self.version.store(VERSION, Ordering::Relaxed);
         self.unit_size.store(CHUNK_SIZE as u32, Ordering::Relaxed);
@@ -197,12 +199,12 @@ impl Header {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Nobody is to complete anything from it any more.
+    /// Makes the spool void: nobody completes files from it any more.
     pub fn void(&self) {
         self.magic.store(0, Ordering::Release);
     }
 
-    /// Whose spool this is, and of how many units; `None` if it is none, or of another version.
+    /// Whose spool this is, and how many units it has. `None` if this is no spool, or one of another version.
     pub fn description(&self) -> Option<(Owner, usize)> {
         let known = self.magic.load(Ordering::Acquire) == MAGIC
             && self.version.load(Ordering::Relaxed) == VERSION
@@ -222,7 +224,7 @@ impl Header {
         unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
     }
 
-    /// The pid in a spool of this version, or of another one since `first`.
+    /// The pid in a spool of version `first` or later.
     pub fn pid_of_any_version(&self, first: u32) -> Option<u32> {
         let known = self.magic.load(Ordering::Acquire) == MAGIC && self.version.load(Ordering::Relaxed) >= first;
         self.pid.load(Ordering::Relaxed).try_into().ok().filter(|_| known)
@@ -232,7 +234,6 @@ impl Header {
         &self.published
     }
 
-    /// Number of the last round that was committed.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
@@ -245,8 +246,8 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Makes everything that was stored for the next round valid from the moment on at which a file of this state has its name that the
-    /// last round does not know. The round is to be committed after that in any case.
+    /// Prepares a commit by rename. Everything that was stored for the next round becomes valid once a file of `state`, which
+    /// the last round does not have, gets its name. The round has to be committed afterwards in any case.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -262,7 +263,7 @@ impl Header {
         cell.dump.set(state.dump);
     }
 
-    /// The state of the last round that was committed.
+    /// The progress after the last committed round.
     pub fn state(&self) -> Progress {
         self.state_of(self.committed())
     }
@@ -284,13 +285,12 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// The last file that was announced.
     pub fn next_map(&self) -> Identity {
         self.next_map.get()
     }
 
-    /// What a spool is whose process is dead: of a round that was to be committed by giving a file its name, whether that has come to be.
-    /// `has_name`: whether the map has its name, or the jitdump. Returns whether a round is committed by that.
+    /// In the spool of a dead process: commits a round that was to be committed by a rename, if the file was renamed.
+    /// `has_name`: whether the map or jitdump with this identity has its name. Returns whether a round was committed here.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -309,8 +309,8 @@ impl Header {
         is_committed
     }
 
-    /// Where in a spool the state of the last round that was committed says which file the map is, and what is written there for another
-    /// one, of whose length nothing is known.
+    /// Makes another file the map of the last committed round: an offset in the spool, and the bytes to write there. Nothing
+    /// is known of the file's length.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -319,12 +319,13 @@ impl Header {
         (at as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 
-    /// Whether a recovery has written all to the map, which is in place then.
+    /// Whether a recovery has written all records to the map that it has announced. The records count as written once that map
+    /// has its name.
     pub fn awaits_all(&self) -> bool {
         self.awaited.load(Ordering::Acquire) == ALL
     }
 
-    /// Says which files there are, in one store. To be called while no file is written.
+    /// Stores what stays the same about the files. One store makes all of it valid. To be called while no file is written.
     pub fn set_files(&self, files: &Files) {
         let Files { map_path, dump_path, simpleperf, arch_timestamps } = files;
         let set = self.files_set.load(Ordering::Relaxed).wrapping_add(1);
@@ -338,7 +339,7 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Which files there are; `None` if that makes no sense.
+    /// What stays the same about the files. `None` if the data is invalid.
     pub fn files(&self) -> Option<Files> {
         let cell = &self.files[(self.files_set.load(Ordering::Acquire) & 1) as usize];
         let flags = cell.flags.load(Ordering::Relaxed);
@@ -352,11 +353,11 @@ impl Header {
     }
 }
 
-/// A copy of the header and the directory of a spool, which somebody may change or cut meanwhile.
+/// A copy of the header and the directory of a spool, because another process may change or cut the spool meanwhile.
 pub struct HeaderCopy(Region);
 
 impl HeaderCopy {
-    /// Reads it of a spool with that many units, if the file is as long.
+    /// Reads the header and the directory of a spool with that many units. `None` if the file is too short.
     pub fn read(file: &File, units: usize) -> Option<HeaderCopy> {
         let len = header_len(units);
         let copy = Region::private(len).ok()?;
@@ -382,10 +383,9 @@ mod tests {
 
     use super::*;
 
-    /// Starts a process that shares this one's shared memory and does this for ever.
+    /// Starts a process that has the shared memory of this one and calls `body` until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
-        // Not the C library's fork, which runs handlers.
-        // SAFETY: the child uses nothing that another thread may have held.
+        // This is not the C library's `fork`, because that runs handlers.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
         if child == 0 {
@@ -396,7 +396,7 @@ mod tests {
         child
     }
 
-    /// A process that is killed while it says which files there are leaves those of before or those of after.
+    /// A process that is killed in `set_files` leaves either the old data about the files or the new data.
     #[test]
     fn files_change_at_once() {
         let (len, how) = (header_len(0), libc::MAP_SHARED | libc::MAP_ANONYMOUS);

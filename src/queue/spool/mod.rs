@@ -1,8 +1,8 @@
-//! The memory that records lie in on their way to the writer, and what of it outlives the process.
+//! The memory for records on their way to the writer. If possible, it outlives the process.
 //!
-//! The memory is one range of units (of the size of a chunk) after a header. If possible it is a file in shared memory, the spool.
-//! Then everything published in it, and the writer's progress, is there after SIGKILL, for [`recover`] to continue from. Otherwise,
-//! and while nothing is written, it is private memory of the same shape at the same addresses.
+//! The memory is a header and a range of units, each of the size of a chunk. If possible, it is a file in shared memory, the
+//! spool. Then published records and the writer's progress survive SIGKILL, and [`recover`] continues from them. Without a
+//! spool, and while nothing is written, it is private memory of the same layout at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -23,21 +23,20 @@ use crate::sys::owner::Owner;
 use file::{NamedSpool, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 
-/// See the module's description.
 #[derive(Debug)]
 pub struct Memory {
     region: Region,
     units: usize,
-    /// Where the first unit lies.
+    /// The offset of the first unit.
     start: usize,
     /// Locked for moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// The units that are private memory, because the file system had no more room.
+    /// The units that are private memory: the file system had no more room, or the spool is being left.
     private: Box<[AtomicBool]>,
 }
 
 impl Memory {
-    /// Makes room for `units` units, as private address space; no unit has memory yet.
+    /// Reserves private address space for `units` units. No unit has memory yet.
     pub fn new(units: usize) -> io::Result<Memory> {
         let start = header_len(units);
         let region = private(start, units)?;
@@ -45,13 +44,13 @@ impl Memory {
         Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
 
-    /// Puts a spool in the place of it. There is no chunk in it.
+    /// Replaces the private memory by a spool in `dir`. No chunk may be in the memory.
     pub fn attach(&self, dir: &Path) -> io::Result<()> {
         let owner = Owner::this_process();
         let len = self.start + self.units * CHUNK_SIZE;
         let file = SpoolFile::create(dir, &owner, len)?;
         let named = file.named().inspect_err(|_| file.remove())?;
-        // With the first chunk: a spool that cannot hold that is none.
+        // With memory for the first chunk: a spool without room for a chunk is useless.
         let head = (self.start + FIRST_SIZE).next_multiple_of(page_size());
         let mapped = Region::closed_file(file.file(), len).and_then(|region| {
             region.open(0..head)?;
@@ -63,17 +62,16 @@ impl Memory {
             return Err(error);
         }
         self.header().describe(&owner, self.units);
-        // The mapping keeps the file locked from here on, and no descriptor is needed.
+        // From here on, the mapping keeps the file locked, and no descriptor is needed.
         *self.spool() = Some(Arc::new(named));
         Ok(())
     }
 
-    /// Whether there is a spool.
     pub fn has_spool(&self) -> bool {
         self.spool().is_some()
     }
 
-    /// Before chunks are moved out of the spool: it is removed, and nobody completes anything from it any more.
+    /// Removes the spool before chunks are moved out of it. From now on, nobody completes files from this spool.
     pub fn give_up_spool(&self) {
         self.header().void();
         self.remove_spool();
@@ -83,14 +81,14 @@ impl Memory {
     pub fn take_from_spool(&self, chunk: Chunk) {
         let units = self.units_of(chunk);
         let bytes = self.bytes(units.start, chunk.size());
-        // What has failed is tried again by the next round.
+        // If the copy fails, the next round tries again.
         if !units.clone().all(|unit| self.is_private(unit)) && self.region.copy_to_private(bytes).is_ok() {
             self.set_private(units);
         }
     }
 
-    /// Ends the use of the spool if no chunk is left in it, while nobody makes or gives up chunks. Later ones are private memory in any
-    /// case.
+    /// Ends the use of the spool if no chunk is left in it. Later chunks are private memory in any case. Nobody may make or
+    /// give up chunks meanwhile.
     pub fn leave_spool(&self) {
         let directory = self.header().directory(self.units);
         let is_empty = |&unit: &usize| directory[unit].load(Ordering::Relaxed) == 0;
@@ -101,7 +99,7 @@ impl Memory {
         }
     }
 
-    /// Takes the rest of the spool out of the address space: earlier chunks may have left pages of it that are open.
+    /// Closes the gaps between chunks: pages of earlier chunks may still be open there.
     fn close_between_chunks(&self) -> io::Result<()> {
         let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
         let mut end = self.start;
@@ -117,10 +115,10 @@ impl Memory {
         units.for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
     }
 
-    /// Gives everything back to the kernel, and removes the spool. There is no chunk in it.
+    /// Gives everything back to the kernel, and removes the spool. No chunk may be in the memory.
     pub fn detach(&self) {
         let spool = self.spool().take();
-        // Without address space for it, what is there stays.
+        // Without address space for the new mapping, the old one stays.
         let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
         spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
@@ -134,7 +132,7 @@ impl Memory {
         self.spool().clone()
     }
 
-    /// Whether somebody has removed the spool: nobody would find it after the end of the process.
+    /// Whether somebody has removed the spool. Nobody would find it after the end of the process.
     pub fn is_spool_lost(&self) -> bool {
         self.known_spool().is_some_and(|spool| spool.is_lost())
     }
@@ -144,12 +142,11 @@ impl Memory {
         unsafe { self.region.start().cast::<Header>().as_ref() }
     }
 
-    /// Number of units.
     pub fn units(&self) -> usize {
         self.units
     }
 
-    /// Whether all of it outlives the process.
+    /// Whether all of the memory outlives the process.
     pub fn state(&self) -> SpoolState {
         let is_kept = self.known_spool().is_some_and(|spool| !spool.is_lost());
         match is_kept && (0..self.units).all(|unit| !self.is_private(unit)) {
@@ -168,8 +165,8 @@ impl Memory {
         self.private[unit].load(Ordering::Relaxed)
     }
 
-    /// Makes one chunk of units that nobody uses, and gives its `size` bytes memory. A single unit may have a smaller chunk in it, and
-    /// a larger one later.
+    /// Makes one chunk in units that nobody uses, and provides memory for its `size` bytes. In a single unit the chunk may be
+    /// smaller, and another call may enlarge it later.
     pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
         let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
@@ -179,7 +176,7 @@ impl Memory {
                 Ok(())
             }
         };
-        // A unit that was private once stays so: what a file has there could not be given back.
+        // A unit that is private stays private: memory that the file has there could not be given back.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
@@ -192,15 +189,15 @@ impl Memory {
         for unit in units.clone().skip(1) {
             directory[unit].store(INSIDE, Ordering::Relaxed);
         }
-        // Last: from now on the chunk is looked for here.
+        // Stored last: from now on, the chunk can be found by the directory.
         directory[units.start].store(units.len() as u32, Ordering::Release);
         Ok(chunk)
     }
 
-    /// Takes their memory, `len` bytes, from chunks that are no longer used and lie in a row.
+    /// Gives back the memory, `len` bytes, of adjacent chunks that are no longer used.
     pub fn unmake_chunks(&self, units: &Range<usize>, len: usize) {
         let directory = self.header().directory(self.units);
-        // First: what is inside may look like anything.
+        // The directory is cleared first, so that nobody reads the chunks once their memory is given back.
         for unit in units.clone() {
             directory[unit].store(0, Ordering::Release);
         }
@@ -216,8 +213,7 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
-    /// Whether something is published in it that the writer is not done with. What the writer is making or taking away may be
-    /// missed.
+    /// Whether a published record is not consumed yet. Chunks that are being made or given up may be missed.
     pub fn has_unread(&self) -> bool {
         self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
     }
@@ -226,7 +222,7 @@ impl Memory {
     fn chunks(&self) -> impl Iterator<Item = (usize, Chunk)> + '_ {
         let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
         let directory = self.header().directory(self.units).iter().enumerate();
-        // SAFETY: a chunk begins there. If it is taken away just now, its memory is still there and reads as an empty one.
+        // SAFETY: a chunk begins there. If it is given up just now, its memory still exists and reads as an empty chunk.
         directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 
@@ -241,17 +237,18 @@ impl Memory {
         self.header().committed() + 1
     }
 
-    /// Ends a round of the writer: what was marked as consumed in it is in the files from now on.
+    /// Commits a round of the writer: what was marked as consumed in it counts as written from now on.
     pub fn commit(&self, state: &Progress) {
         self.header().commit(self.next_round(), state);
     }
 
-    /// In a forked child: the memory is not there, whatever the kernel. With it the child would keep the spool locked.
+    /// In a forked child: unmaps the memory, unless the kernel has done so. With the memory, the child would keep the spool
+    /// locked.
     pub fn leave_in_child(&self) {
         self.region.leave_in_child();
     }
 
-    /// Removes the spool's name, when everything in it is written.
+    /// Removes the spool's name, when everything in it is written or void.
     pub fn remove_spool(&self) {
         if let Some(spool) = self.known_spool() {
             spool.remove();
@@ -259,7 +256,7 @@ impl Memory {
     }
 }
 
-/// Private memory for this number of units after the header, which is open.
+/// Maps private memory for the header, which is open, and for `units` units after it.
 fn private(start: usize, units: usize) -> io::Result<Region> {
     let region = Region::closed(start + units * CHUNK_SIZE)?;
     region.open(0..start)?;

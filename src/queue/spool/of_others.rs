@@ -1,4 +1,4 @@
-//! Reads what the spool of another process says, while that lives.
+//! Reads what another process publishes in its spool while that process lives.
 
 use std::io;
 use std::path::Path;
@@ -7,28 +7,29 @@ use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
 
-/// How often a text that changes meanwhile is read.
+/// The spool is read at most so many times, if the text changes meanwhile.
 const READINGS: usize = 10;
 
-/// What the spool of a living process says.
+/// What a living process publishes in its spool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// The process, as it knows itself.
+    /// The pid of the process in its own pid namespace.
     pub pid: u32,
-    /// Counters and others, by the names that they have in `jitsym_stats`.
+    /// Counters and other values, with their names in `jitsym_stats`.
     pub values: Vec<(String, u64)>,
     /// Text of the last failure; empty if there was none.
     pub failure: String,
 }
 
 impl Said {
-    /// The value of this name; 0 if nothing is said of it.
+    /// The value with this name; 0 if the process does not publish it.
     pub fn value(&self, name: &str) -> u64 {
         self.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
     }
 }
 
-/// Reads what a spool says, and believes nothing in it.
+/// Reads what a process publishes, and trusts nothing in the spool. If two readings in a row have the same text, the text is
+/// complete.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");

@@ -1,27 +1,28 @@
-//! What a living process tells others of itself, for `jitsym doctor PID`: its counters, and its last failure.
+//! What a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
 //!
-//! It lies in the header of the spool, at the same place in all versions, and names its values. So a program of another version reads
-//! it too. Each value is right by itself, as in `jitsym_stats`. The writer stores them after each round.
+//! This lies in the header of the spool, at the same offset in all versions, with the names of the values. So a program of
+//! another version can read it too. Each value is right by itself, as in `jitsym_stats`. The writer stores the values after
+//! each round.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::text_cell::TextCell;
 use crate::queue::status::{LastError, Stats};
 
-/// Where it lies in the file.
+/// The offset of this part in the file.
 pub const PLACE: usize = 64;
-/// The version of the spool that it came with.
+/// The first version of the spool that has this part.
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
-/// Room for values, and for bytes of their names and of the last failure.
+/// Room for so many values, and bytes of room for their names and for the text of the last failure.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
-/// A part of the header.
+/// The part of the header that is published.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {
-    /// Stored last: 0 before anything is said.
+    /// Stored last: 0 until something is published.
     layout: AtomicU32,
     count: AtomicU32,
     values: [AtomicU64; VALUES],
@@ -35,7 +36,7 @@ pub struct Published {
 const _: () = assert!(Stats::NAMES.len() <= VALUES && Stats::NAMES_IN_ONE.len() <= NAMES);
 
 impl Published {
-    /// Says this. For the writer.
+    /// Publishes these values. Only for the writer.
     pub fn set(&self, stats: &Stats, last_error: &LastError) {
         for (cell, value) in self.values.iter().zip(stats.values()) {
             cell.store(value, Ordering::Relaxed);
@@ -52,7 +53,7 @@ impl Published {
         }
     }
 
-    /// The values with their names, and the last failure. `None` if nothing is said, or not in this layout.
+    /// The values with their names, and the last failure. `None` if nothing is published, or in another layout only.
     pub(super) fn get(&self) -> Option<(Vec<(String, u64)>, String)> {
         if self.layout.load(Ordering::Acquire) != LAYOUT {
             return None;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Text of up to eight bytes a word, without zeros.
+/// Text without zero bytes, eight bytes in each word.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TextCell<const WORDS: usize> {
@@ -20,7 +20,7 @@ impl<const WORDS: usize> TextCell<WORDS> {
         }
     }
 
-    /// `None` if that makes no sense.
+    /// The text; `None` if the cell has an invalid length or a zero byte.
     pub fn get(&self) -> Option<Vec<u8>> {
         let len = usize::try_from(self.len.load(Ordering::Relaxed)).ok().filter(|&len| len <= 8 * WORDS)?;
         let mut text: Vec<u8> = self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();

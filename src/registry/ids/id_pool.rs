@@ -1,4 +1,4 @@
-//! The free slots that a thread holds ready, so that most registrations take one without asking others.
+//! Free slots that a thread holds ready, so that most registrations take one without access to the shared stack.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -24,13 +24,13 @@ impl<'i> IdPool<'i> {
         IdPool { used: [NO_SLOT; BATCH], used_len: 0, fresh: [].iter(), next_fresh: 0 }
     }
 
-    /// Asks for the memory of the next id.
+    /// Prefetches the memory of the next id.
     #[inline(always)]
     pub fn ask_ahead(&self) {
         prefetch::to_write::<0>(self.fresh.as_slice().as_ptr().cast_mut().cast());
     }
 
-    /// Makes a live id for code at `addr` of `size` bytes, which is below 2 GiB. `None` if there is no memory for more.
+    /// Makes a live id for code of `size` bytes at `addr`; `size` is below 2 GiB. `None` if there is no memory for more slots.
     #[inline(always)]
     pub fn take(&mut self, ids: &'i Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
         let (slot, place) = match self.fresh.next() {
@@ -65,7 +65,7 @@ impl<'i> IdPool<'i> {
     #[inline(never)]
     fn take_used(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
         if self.used_len == 0 {
-            // The one that was freed last is taken first.
+            // Reversed, so that the slot which was freed last is taken first.
             while self.used_len < BATCH {
                 let Some(slot) = ids.pop_free() else { break };
                 self.used[self.used_len] = slot;
@@ -81,13 +81,14 @@ impl<'i> IdPool<'i> {
         Some((slot, ids.place(slot)?))
     }
 
-    /// The first of a batch that was never used, the rest of which is kept.
+    /// Takes a batch of slots that were never used. Returns the first and keeps the rest.
     #[cold]
     fn take_fresh(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
         let next = |fresh: u32| fresh.checked_add(BATCH as u32);
         let first = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         let start = ids.place_or_new(first)?;
-        // SAFETY: batches begin at multiples of their length, of which segments have a multiple: all of it is in this one.
+        // SAFETY: a batch begins at a multiple of its length, and segments are multiples of it, so the whole batch lies in
+        // this one.
         let batch = unsafe { slice::from_raw_parts(start, BATCH) };
         (self.fresh, self.next_fresh) = (batch[1..].iter(), first + 1);
         Some((first, start))
@@ -96,7 +97,7 @@ impl<'i> IdPool<'i> {
     /// Gives the slots back when the thread ends.
     pub fn give_back(&mut self, ids: &'i Ids) {
         let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
-        // Slots that were used before are taken again first.
+        // Used slots are pushed last, so that they are taken before those that were never used.
         unused.rev().chain(self.used[..self.used_len].iter().copied()).for_each(|slot| ids.push_free(slot));
         *self = IdPool::new();
     }

@@ -1,8 +1,8 @@
-//! Which registrations exist, and how large their code is: a slab of words that any thread can check and retire without a
-//! lock.
+//! Ids: which registrations exist, and how large their code is. Any thread can check and retire an id without a lock.
 //!
-//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`, the generation
-//! odd while the code is registered. So an id is live exactly if its generation is the word's, and no id is given out twice.
+//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation is
+//! odd while the code is registered. So an id is live exactly if its generation is odd and equal to that of the word, and no
+//! id is given out twice.
 
 mod id_pool;
 #[cfg(test)]
@@ -19,14 +19,13 @@ pub use id_pool::IdPool;
 /// Slots of the first segment; each further one is twice as long.
 const FIRST_SEGMENT: u32 = 1 << 8;
 const SEGMENTS: usize = 24;
-/// Threads take slots by this many.
+/// Number of slots that a thread takes at once.
 const BATCH: usize = 32;
-/// The most unused slots that are kept ready.
+/// The largest number of unused slots that are kept ready.
 const AHEAD: u32 = 1 << 13;
-/// Slots in a page of memory.
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
 const NO_SLOT: u32 = u32::MAX;
-/// A slot with this generation has been used so often that the next but one would begin anew. It is not used again.
+/// A free slot with this generation is not used again: after one more use, the generations would start again from 0.
 const LAST: u32 = u32::MAX - 1;
 
 /// The bytes of the code are not copied, and the writer has not read them yet.
@@ -36,21 +35,19 @@ const UNREAD: u64 = 1 << 31;
 #[derive(Debug, Default)]
 struct IdSlot {
     word: AtomicU64,
-    /// Where the code lies.
     addr: AtomicU64,
 }
 
-/// The slab.
 #[derive(Debug)]
 pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
     /// Slots from here on were never used.
     fresh: AtomicU32,
-    /// Slots below are in memory that the kernel has given. Only the writer asks for it.
+    /// The kernel has provided the memory of all slots below. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
-    /// The free slot on top of a stack, `NO_SLOT` if there is none, below a number that changes with each push and pop. The
-    /// word of a free slot holds the next one in place of a size. (A channel would have the registering threads free its
-    /// memory, and wait for the lock of the arena that the writer allocated it from.)
+    /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and
+    /// pop. The word of a free slot holds the slot below in place of a size. (With a channel, registering threads would free
+    /// memory that the writer has allocated, and wait for the lock of the writer's arena.)
     free: AtomicU64,
 }
 
@@ -64,8 +61,9 @@ impl Ids {
         }
     }
 
-    /// In a forked child: the parent's ids, of which those in one of the registries live on. No thread of the parent uses any
-    /// other. A registration that is not live here was ended meanwhile, and is taken out of its registry.
+    /// In a forked child: takes over the parent's ids. Only the ids in one of the registries stay live. All other slots become
+    /// free, because the parent's threads do not use them in the child. A registration whose id is no longer live has ended
+    /// meanwhile, and is removed from its registry.
     pub fn inherit(&self, mut registries: [&mut Registry; 2]) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -83,21 +81,21 @@ impl Ids {
             for (registry, registered) in registries.iter_mut().zip(registered) {
                 registry.remove(registered);
             }
-            // Nobody has such an id, or its holder is told that it has ended.
+            // Nobody has an id of this slot, or its holder will be told that the id has ended.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
         }
         child
     }
 
-    /// Never done in a process. In a model there is one slab for each order of events that is run.
+    /// Only for loom models, which have one slab for each order of events. A process never frees its slab.
     #[cfg(jitsym_loom)]
     pub fn free(&mut self) {
         for (segment, start) in self.segments.iter_mut().enumerate() {
             let start = std::mem::replace(start.get_mut(), ptr::null_mut());
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment);
             if let (false, Ok(layout)) = (start.is_null(), layout) {
-                // SAFETY: `place_or_new` has made it like this, and nobody uses it any more.
+                // SAFETY: `place_or_new` has allocated the segment with this layout, and nobody uses it any more.
                 unsafe { alloc::dealloc(start.cast(), layout) };
             }
         }
@@ -112,18 +110,19 @@ impl Ids {
     fn place(&self, slot: u32) -> Option<&IdSlot> {
         let (segment, offset) = Self::locate(slot);
         let start = self.segments.get(segment)?.load(Ordering::Acquire);
-        // SAFETY: a segment that is published has `FIRST_SEGMENT << segment` places and is never freed; `locate` stays below.
+        // SAFETY: a published segment has `FIRST_SEGMENT << segment` places and is never freed; `locate` returns an offset
+        // below this number.
         (!start.is_null()).then(|| unsafe { &*start.add(offset) })
     }
 
-    /// The place of a slot, with its segment made if need be.
+    /// The place of a slot. Makes its segment if necessary.
     #[cold]
     fn place_or_new(&self, slot: u32) -> Option<&IdSlot> {
         let (segment, _) = Self::locate(slot);
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // Zeroed by the kernel, page by page when it is used: no single thread should pay for all of it.
+            // The kernel zeroes each page when it is used first, so that no single thread pays for the whole segment.
             // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
@@ -135,21 +134,22 @@ impl Ids {
         self.place(slot)
     }
 
-    /// Sees to it that the slots which are taken next are in memory: a page that has to be given to a registering thread costs
-    /// it some microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
+    /// Has the kernel provide memory for the next slots. Otherwise a page fault would cost a registering thread some
+    /// microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This store changes nothing, even if another registration has the place by now.
+            // This exchange has the kernel provide the page. It never changes the word, even if a registration uses the slot
+            // by now.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Frees a slot, to which nothing refers any more, for every thread.
+    /// Frees the slot of an id to which nothing refers any more. Any thread may then take the slot.
     pub fn recycle(&self, id: Id) {
         self.push_free(split(id).1);
     }
@@ -189,16 +189,16 @@ impl Ids {
         self.live(id).map(|(_, word)| word & (UNREAD - 1))
     }
 
-    /// Where the code lies that is registered with this id, and its size.
+    /// The address and size of the code with this id.
     pub fn place_of(&self, id: Id) -> Option<(u64, u64)> {
         self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
     }
 
-    /// Notes where code lies now, and returns where it lay before; `None` if there is none with this id.
+    /// Notes the new address of code, and returns the old one. `None` if the id is not live.
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;
         if unread {
-            // Fails if the code is unregistered meanwhile, and then does not matter.
+            // This fails if the code is unregistered meanwhile. Then it does not matter.
             let _ = place.word.compare_exchange(word, word | UNREAD, Ordering::AcqRel, Ordering::Relaxed);
         }
         Some(place.addr.swap(addr, Ordering::AcqRel))
@@ -209,7 +209,7 @@ impl Ids {
         self.live(id).is_some_and(|(_, word)| word & UNREAD != 0)
     }
 
-    /// The bytes have been read. Only the writer calls it.
+    /// Notes that the bytes have been read. Only for the writer.
     pub fn set_read(&self, id: Id) {
         if let Some((place, word)) = self.live(id) {
             let _ = place.word.compare_exchange(word, word & !UNREAD, Ordering::AcqRel, Ordering::Relaxed);
@@ -221,10 +221,10 @@ impl Ids {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            // If the end of the session was faster, the caller sees from now on that it has ended.
+            // The end of the session may retire the id first. Then the caller sees from now on that the session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
-                // Somebody has just retired it, or read its bytes.
+                // Another thread has just retired the id, or has noted that its bytes are read.
                 Err(_) => std::hint::spin_loop(),
             }
         }

@@ -16,7 +16,7 @@ fn an_id_lives_once() {
     assert!(ids.size_of(Id(0)).is_none() && !ids.retire(Id(0)) && !ids.retire(Id(u64::MAX)));
 }
 
-/// A slot has two billion ids, and none twice.
+/// A slot has two billion ids, and gives none out twice.
 #[test]
 fn a_slot_ends_before_its_ids_begin_anew() {
     let (ids, mut id_pool) = (Ids::new(), IdPool::new());
@@ -24,7 +24,7 @@ fn a_slot_ends_before_its_ids_begin_anew() {
     let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
     for &id in &first {
         assert!(ids.retire(id));
-        // As after all but a few of them.
+        // As if the slot had given out all but a few of its ids.
         ids.place(split(id).1).unwrap().word.store(word_of(LAST - 6, 0), Ordering::Relaxed);
         ids.recycle(id);
     }
@@ -136,7 +136,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         let live = Live { addr: 0x1000 * at, size: 40, reach: 0, index: 0, stored: None, tables_len: 0 };
         let live = Live { reach: live.addr + 40, ..live };
         match at % 4 {
-            // Ended, and the writer knows it; or not yet.
+            // 0: the id has ended, and the registry knows. 1: the registry does not know yet.
             0 => assert!(ids.retire(*id)),
             1 => {
                 registry.insert(id.0, &live, b"name", &mut Vec::new());
@@ -153,7 +153,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         assert_eq!(child.size_of(id), (at % 4 == 3).then_some(40), "{at}");
         assert!(!child.is_unread(id));
     }
-    // All other slots are free, and are not given out as they were before.
+    // All other slots are free, and their ids are not given out again.
     let mut id_pool = IdPool::new();
     let fresh: Vec<Id> = (0..75).map(|_| id_pool.take(&child, 0, 1, false).unwrap()).collect();
     assert!(fresh.iter().all(|id| (id.0 as u32) < 128 && !all.contains(id)));
@@ -165,7 +165,7 @@ fn residency(ids: &Ids, slot: u32) -> u8 {
     let place = std::ptr::from_ref(ids.place(slot).expect("its segment is there"));
     let page = place.map_addr(|addr| addr & !4095);
     let mut resident = 0;
-    // SAFETY: the page is mapped, and there is room for what is said about one page.
+    // SAFETY: the page is mapped, and `resident` has room for the answer about one page.
     assert_eq!(unsafe { libc::mincore(page.cast_mut().cast(), 1, &mut resident) }, 0);
     resident & 1
 }

@@ -23,7 +23,7 @@ use crate::api::Id;
 use crate::format::arch;
 use crate::format::elf::read::{find_symbol, Image};
 use crate::queue::own_fds;
-use crate::session::call::find;
+use crate::session::calls::find;
 use crate::session::handle::Ref;
 use crate::session::opening::open;
 use crate::session::process::{current_or_inherited, current_shared, guarded};

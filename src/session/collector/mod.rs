@@ -11,7 +11,7 @@ use crate::api::code::{Code, MoveTarget};
 use crate::api::error::Result;
 use crate::api::options::{Options, Sinks};
 use crate::api::Id;
-use crate::session::call::{close, find};
+use crate::session::calls::{close, find};
 use crate::session::handle::Ref;
 use crate::session::rust_api::Session;
 use crate::sys::{fork_lock, rights};

@@ -1,4 +1,4 @@
-//! Functions, with the object that tells debuggers of them.
+//! Functions, with the object that reports them to debuggers.
 
 use std::io;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use crate::format::info::Info;
 use crate::sys::debugger::{self, Listed};
 use crate::sys::mapping::Table;
 
-/// This many objects of one size become one.
+/// This many objects of about the same size are merged.
 pub const WAYS: usize = 16;
-/// An object is of code that begins in one range of this size.
+/// All code of an object begins in one range of this size and alignment.
 pub const WINDOW: u64 = 1 << 30;
 
 /// A function.
@@ -20,11 +20,11 @@ pub struct Entry {
     pub id: u64,
     pub addr: u64,
     pub size: u64,
-    /// Where its name and its records are, one after the other.
+    /// Where its name begins in `texts`. Its records follow.
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
-    /// No section spans the gap before it: other code is there, or was, or may come.
+    /// No section may span the gap before this function: other code is there, was there, or may come.
     pub is_apart: bool,
 }
 
@@ -34,20 +34,20 @@ impl Entry {
     }
 }
 
-/// Functions, with the object that says so.
+/// Functions, with their object once it is in the list.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// In the order of addresses, except for those that are fresh.
+    /// In the order of addresses, except in the group of fresh code.
     pub entries: Table<Entry>,
     pub texts: Table<u8>,
     pub listed: Option<Listed>,
     pub dead: usize,
-    /// It is a part of what was one, and not to be merged before this.
+    /// This group is a part of a split one. It is not merged before this time.
     pub whole_from: Option<Instant>,
 }
 
 impl Group {
-    /// One of entries, each with the group that has its texts.
+    /// Makes a group of copies of these entries. Each comes with the group that has its texts.
     pub fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
         let mut group = Group::default();
         group.entries.try_reserve(entries.clone().count())?;
@@ -60,7 +60,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Adds an entry, wherever its texts were.
+    /// Adds an entry with a copy of its texts.
     pub fn push(&mut self, entry: Entry, name: &[u8], info: Info<'_>) -> Option<()> {
         let info = info.bytes();
         self.entries.try_reserve(1).ok()?;
@@ -94,7 +94,7 @@ impl Group {
         }))
     }
 
-    /// The gap before an entry, if a section spans it.
+    /// The gap before an entry, if a section spans this gap.
     pub fn gap_before(&self, number: usize) -> Option<Range<u64>> {
         let [before, entry] = self.entries.get(number.checked_sub(1)?..=number)? else { return None };
         let gap = before.end()..entry.addr;
@@ -112,7 +112,8 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether code of another group lies in a gap that a section spans. Then the next object spans none that such code may come to.
+    /// Whether code of another group lies in a gap that a section of this group spans. If so, marks every gap that is large
+    /// enough for code of that size: the next object spans none of these.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

@@ -1,8 +1,8 @@
 //! gdb and lldb: names, lines and unwind tables of live code, as objects in memory that a debugger or a core file finds.
 //!
-//! Debuggers read these when they attach, and when the process tells them of another one. A core file has them by itself. So the
-//! sink runs beside others that want the same records, for a limited number of functions. It has no limit where somebody has asked
-//! for it, or a debugger listens.
+//! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains the
+//! objects. So the sink also runs without being asked for, beside sinks that want the same records, but only for a limited number
+//! of functions. It has no limit if it was asked for or a debugger listens.
 
 mod group;
 pub mod objects;
@@ -32,23 +32,25 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
-/// Where nobody has asked for it, it knows at most so much code: 120 to 800 bytes each (docs/debugging.md) are 1 to 7 MB.
+/// The most functions that the sink lists if it was not asked for. At 120 to 800 bytes each (docs/debugging.md) they take 1 to 7
+/// MB.
 const UNASKED_MOST: usize = 8 << 10;
-/// How long code comes together before it is put into an object, while no debugger listens. Much code does not wait.
+/// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
+/// not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// The same where most code ends before that: then less is put into objects for nothing.
+/// The longest such time, if most code ends before it is put into an object: a longer wait saves work on code that ends soon.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
-/// While no debugger listens, taking out what has ended costs at most this part of the writer's time.
+/// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;
 
-/// In a forked child: the objects of its parent's writer, which are in the child's list too.
+/// In a forked child: the objects of its parent's writer, which are in the child's list of objects too.
 static INHERITED: Mutex<Option<Objects>> = Mutex::new(None);
 
 fn take_inherited() -> Option<Objects> {
     INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// In a forked child, when its sinks know what lives: without this sink the list is empty.
+/// In a forked child, once its sinks know the live code: empties the list of objects if the child does not run this sink.
 pub fn end_inherited() {
     drop(take_inherited());
 }
@@ -56,13 +58,13 @@ pub fn end_inherited() {
 struct Gdb {
     status: Arc<Status>,
     objects: Objects,
-    /// When code that has ended is taken out again, if no debugger listens.
+    /// While no debugger listens, ended code is removed from the objects no earlier than this.
     not_before: Instant,
-    /// When the first of the code has come that no object speaks of yet.
+    /// Since when there has been code that is in no object yet.
     fresh_since: Option<Instant>,
-    /// How much code has ended since then.
+    /// How many functions have ended since then.
     ended: usize,
-    /// How long it waits for more.
+    /// How long new code is collected before it is put into an object.
     batch_time: Duration,
 }
 
@@ -88,7 +90,7 @@ impl Gdb {
         }
     }
 
-    /// How much code it may know. That it has a limit can change while it runs.
+    /// How many functions the sink may list. Whether this is limited can change while the sink runs.
     fn most(&self) -> usize {
         if self.status.sinks_by_default().has(Sinks::GDB) {
             UNASKED_MOST
@@ -97,7 +99,7 @@ impl Gdb {
         }
     }
 
-    /// Has the objects say what is known. `now`: somebody waits for that.
+    /// Updates the objects to the code that is known. `now`: a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
         // Calls wait until a debugger knows the code.
@@ -140,7 +142,7 @@ impl Sink for Gdb {
             return Ok(());
         }
         self.objects = Objects::default();
-        // Those of the parent, in a child that takes nothing over.
+        // In a child that takes nothing over, the parent's objects are still in the list.
         if !debugger::unlist_all() {
             return Err("the list that debuggers read is in use since before the fork".into());
         }
@@ -160,7 +162,7 @@ impl Sink for Gdb {
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
         each_live(registry, group_of, |id, live, name, info| {
-            // What it has known since before a fork stays.
+            // Code that the objects have contained since before a fork needs no new entry.
             if self.objects.addr_of(id) != Some(live.addr) {
                 self.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
             }
@@ -172,8 +174,9 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // What there was no memory for waits. That is no failure of what was asked for.
-        // A debugger that is connected to valgrind has its breakpoints where this process does not see them.
+        // Without memory, new code waits for a later round. The sink has not failed then: it may be running without being asked
+        // for. Under valgrind, each round puts all new code into objects, because this process does not see the breakpoints of a
+        // debugger that is connected to valgrind.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

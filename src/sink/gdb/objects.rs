@@ -1,5 +1,6 @@
-//! Which code is in which object. New code comes in small objects, and these are put together as there come to be many: debuggers
-//! look through all of them for each address, and take longer for each new one.
+//! Which code is in which object. New code comes in small objects, which are merged later.
+//!
+//! Debuggers search all objects for each address, and take longer to read a new object the more there are.
 
 use std::io;
 use std::ops::Range;
@@ -14,14 +15,14 @@ use crate::sys::mapping::Table;
 use crate::sys::reserve;
 use crate::sys::sort::sort;
 
-/// Objects of this much code are not taken to pieces.
+/// Objects of at most this many functions are not split.
 const PART_LEAST: usize = 64;
-/// How long an object that was taken to pieces stays in these.
+/// How long the parts of a split object stay separate.
 const PARTED: Duration = Duration::from_secs(5);
-/// So much fresh code, or so many bytes about it, are enough for an object.
+/// This many fresh functions, or this many bytes of names and records, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// Where an eighth of that has come, so much memory is kept for the next code.
+/// If there was at least an eighth of that much fresh code, up to this many bytes of memory are kept for the next.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -31,26 +32,26 @@ pub struct Code<'a> {
     pub addr: u64,
     pub size: u64,
     pub name: &'a [u8],
-    /// `None` for that which it had at another place.
+    /// `None` if the code has moved and keeps the info that it had.
     pub info: Option<Info<'a>>,
 }
 
 /// All objects.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// What no object says yet.
+    /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// Where the entries of ids are, by the slots of these.
+    /// Where the entry of each id is, by the slot of the id.
     places: Table<Place>,
-    /// How much code they speak of, or will.
+    /// How many functions live, in objects or fresh.
     live: usize,
     dead: usize,
-    /// An object has gone since the last one came.
+    /// An object was removed from the list, and none has been added since.
     has_lost: bool,
 }
 
-/// In which group the entry of an id is, and which one it is there.
+/// The group of an id's entry, and the number of the entry in this group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     /// 0 for none.
@@ -68,7 +69,8 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Objects {
-    /// Takes note of code. This id is no longer at the place where it was. Without memory the code has no name.
+    /// Adds code, which is fresh at first. An entry of the same id at another place is removed. Without memory the code has no
+    /// name.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
@@ -89,7 +91,7 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // Nobody types that after `break`, and the lines have it.
+        // The name is used without file and line: nobody types these after `break`, and the line table has them.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {
@@ -98,12 +100,12 @@ impl Objects {
         }
     }
 
-    /// How much code lives here.
+    /// How many functions live.
     pub fn live_count(&self) -> usize {
         self.live
     }
 
-    /// Where code with this id is, if it is known.
+    /// The address of code with this id. `None` if the id is unknown.
     pub fn addr_of(&self, id: u64) -> Option<u64> {
         self.entry_of(id).map(|(_, entry)| entry.addr)
     }
@@ -112,7 +114,7 @@ impl Objects {
         self.places.get(slot_of(id)).copied().filter(|place| place.id == id)
     }
 
-    /// Whether the entry of an id is this one.
+    /// Whether this is the current entry of an id.
     fn is_at(&self, id: u64, group: u32, number: usize) -> bool {
         self.place_of(id) == Some(Place { id, group, number: number as u32 })
     }
@@ -148,22 +150,22 @@ impl Objects {
         self.groups.iter().flatten().filter_map(|group| Some(group.listed.as_ref()?.image()))
     }
 
-    /// How much code no object speaks of yet.
+    /// How many functions are in no object yet.
     pub fn fresh_count(&self) -> usize {
         self.fresh.entries.len()
     }
 
-    /// Whether it is enough for an object, if it comes so many times.
+    /// Whether `times` as much fresh code would be enough for an object.
     pub fn is_fresh_enough(&self, times: usize) -> bool {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
 
-    /// Whether more than half of that code has ended again.
+    /// Whether more than half of the fresh code has ended.
     pub fn is_fresh_dead(&self) -> bool {
         2 * self.fresh.dead > self.fresh.entries.len()
     }
 
-    /// Forgets what has ended before an object spoke of it. Returns how much code that was.
+    /// Forgets fresh code that has ended. Returns how many functions that were.
     pub fn forget_dead_fresh(&mut self) -> usize {
         let (count, mut live, mut text_end) = (self.fresh.entries.len(), 0, 0);
         for number in 0..count {
@@ -185,12 +187,13 @@ impl Objects {
         count - live
     }
 
-    /// Whether objects speak of code that has ended.
+    /// Whether objects contain code that has ended.
     pub fn have_dead(&self) -> bool {
         self.dead > 0
     }
 
-    /// Makes all such objects again, without that code. `in_parts`: there may be more to take out soon, and the host waits for it.
+    /// Replaces all objects that contain ended code by new ones without that code. `in_parts`: splits large objects, because more
+    /// code may end soon while the host waits for a debugger.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -206,8 +209,8 @@ impl Objects {
         *self = Objects { has_lost: had_any, ..Objects::default() };
     }
 
-    /// Makes objects of fresh code, and fewer of all if there are many. Returns how much code they are about. `expects_more`: memory
-    /// for the next code may be kept.
+    /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into objects.
+    /// `expects_more`: memory for the next code may be kept.
     pub fn list_fresh(&mut self, expects_more: bool) -> io::Result<usize> {
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
@@ -229,11 +232,11 @@ impl Objects {
         Ok(live.len())
     }
 
-    /// Makes one object of many that are of one size, as long as there are as many.
+    /// Merges objects of about the same size, as long as there are `WAYS` of them.
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            // Those of one size together, the smallest first.
+            // Objects of the same size are neighbours here, the smallest first.
             let mut all = Vec::new();
             all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {
@@ -262,7 +265,8 @@ impl Objects {
         }
     }
 
-    /// gdb takes breakpoints out of the code of an object that has gone when another one comes, and not before.
+    /// gdb removes breakpoints from the code of a removed object only when another object is added. So this adds an empty object
+    /// and removes it again.
     pub fn settle_breakpoints(&mut self) {
         if std::mem::take(&mut self.has_lost) {
             if let Some(listed) = Listed::new(&object::empty()) {
@@ -272,7 +276,7 @@ impl Objects {
         }
     }
 
-    /// Makes one group of some, with the code of them that lives; or several groups, if that is much code.
+    /// Replaces some groups by one with their live code, or by several (at most `parts`) if that is much code.
     fn replace(&mut self, numbers: &[usize], parts: usize) -> io::Result<()> {
         let mut live = Vec::new();
         for &number in numbers {
@@ -283,7 +287,7 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // Where code has ended, other code may come.
+                // Other code may come to the place of ended code.
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
@@ -315,7 +319,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Has no section of a new group span other code. `without`: groups that end with it.
+    /// Makes sure that no section of a new group spans code of other groups. `without`: groups that the new one replaces.
     fn part(&self, group: &mut Group, without: &[usize]) {
         let range = group.range();
         let others = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
@@ -327,7 +331,7 @@ impl Objects {
         }
     }
 
-    /// Has no section of the groups that are there span code of a new one.
+    /// Makes sure that no section of the existing groups spans code of a new group.
     fn make_way_for(&mut self, group: &Group) -> io::Result<()> {
         let range = group.range();
         for number in 0..self.groups.len() {
@@ -346,7 +350,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[]);
         let Some(image) = group.object() else {
-            // There is no memory, or the code is larger than an object can be. It has no name.
+            // There is no memory, or the code is too large for one object. The code has no name then.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };
@@ -358,7 +362,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Takes note of a group. There is room for it.
+    /// Adds a group. The caller has reserved room for it.
     fn settle(&mut self, group: Group) {
         let number = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
         if number == self.groups.len() {
@@ -366,7 +370,7 @@ impl Objects {
         }
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
-            // If what comes after it finds no memory, it is looked at again.
+            // If a later step of `list_fresh` finds no memory, this entry stays among the fresh ones, where it counts as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

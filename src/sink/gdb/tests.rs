@@ -1,4 +1,4 @@
-//! What readers of ELF and DWARF find in the objects, against what was added and ended at random.
+//! What readers of ELF and DWARF find in the objects, compared with the code that was added and ended at random.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +20,13 @@ use crate::sink::{Close, Sink};
 use crate::sys::clock::Clock;
 use crate::sys::debugger;
 
-/// A process has one list, and one writer that uses it.
+/// A process has one list of objects, and only one writer uses it. So one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is said of code, by its address.
+/// What an object says of a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
     pub size: u64,
@@ -53,7 +53,7 @@ fn is_text(section: &str) -> bool {
     section.starts_with(".text")
 }
 
-/// All that the objects say.
+/// All functions in the objects, by address.
 fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
     let (mut all, mut texts) = (BTreeMap::new(), Vec::new());
     for image in objects.images() {
@@ -81,7 +81,7 @@ fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
             assert_eq!(all.insert(addr, truth), None, "two objects speak of {addr:#x}");
         }
     }
-    // Debuggers take one of two objects for an address that both have.
+    // For an address in two objects a debugger reads only one of them.
     texts.sort_unstable_by_key(|text| text.start);
     let overlap = texts.windows(2).find(|pair| pair[0].end > pair[1].start);
     assert!(overlap.is_none(), "{overlap:?}");
@@ -119,7 +119,7 @@ fn code_at_random() {
             if let Some(id) = ids.remove(&addr) {
                 let old: Truth = truth.remove(&addr).unwrap();
                 let to = place(random.below(PLACES));
-                // A move keeps its records, and so is only asserted for code without lines, which have addresses in them.
+                // Moved code keeps its records. Lines contain addresses, so only code without lines is moved here.
                 if random.below(4) == 0 && !truth.contains_key(&to) && old.line.is_none() {
                     let name = old.name.clone();
                     let code = Code { id, addr: to, size: old.size, name: name.as_bytes(), info: None };
@@ -171,14 +171,14 @@ fn code_at_random() {
     assert!(!objects.have_dead() && objects.images().count() == 0);
 }
 
-/// Code that ends before an object says it costs the writer little: then it waits longer for the next.
+/// If most code ends before it is put into an object, the writer waits longer for the next code.
 #[test]
 fn what_ends_soon_is_listed_later() {
     let _alone = alone();
     let status = Status::new(std::process::id(), Clock::Monotonic, Arc::default());
     let mut gdb = Gdb::new(Arc::new(status));
     let mut next = 1 << 32;
-    // Adds pieces, of which so many end at once.
+    // Adds `count` functions, of which `ended` end at once.
     let mut add_some = |gdb: &mut Gdb, count: u64, ended: u64| {
         for id in next..next + count {
             gdb.add(&Code { id, addr: id << 8, size: 16, name: b"short", info: Some(Info::NOTHING) });
@@ -208,7 +208,7 @@ fn what_ends_soon_is_listed_later() {
     assert!(!is_listed_after(&mut gdb, LONGEST_BATCH_TIME));
     assert!(is_listed_after(&mut gdb, Duration::from_secs(60)));
     assert_eq!(gdb.batch_time, BATCH_TIME, "nothing has ended");
-    // Much code is put into an object at once, if it lives.
+    // A large amount of live code is put into an object at once.
     gdb.batch_time = Duration::from_secs(60);
     add_some(&mut gdb, 5000, 4990);
     assert!(!is_listed_after(&mut gdb, Duration::ZERO));
@@ -230,8 +230,8 @@ fn sections(objects: &Objects) -> Vec<usize> {
     objects.images().map(count).collect()
 }
 
-/// Small gaps begin no section: debuggers look through all sections whenever they hear of an object. Where other code comes into
-/// a gap, no section covers it.
+/// A section spans small gaps: debuggers look through all sections whenever they hear of an object. If other code comes into a
+/// gap, no section covers that gap.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {
@@ -249,7 +249,7 @@ fn one_section_spans_small_gaps() {
     add(&mut objects, 1 + FUNCTIONS, AT + 128 * FUNCTIONS + (1 << 20));
     objects.list_fresh(true).unwrap();
     assert_eq!(sections(&objects), [2], "one, and one far away");
-    // Whoever puts code into one gap puts it into others, so that the object is made again once.
+    // A host that puts code into one gap will put code into others too. So the object is replaced once, not for every gap.
     let told = debugger::times_told();
     for number in 0..10 {
         add(&mut objects, 2 + FUNCTIONS + number, AT + 128 * (100 + number) + 64);
@@ -258,7 +258,7 @@ fn one_section_spans_small_gaps() {
         assert_eq!(said.len() as u64, FUNCTIONS + 2 + number);
     }
     assert_eq!(debugger::times_told() - told, 10 + 2);
-    // Where code has ended other code comes.
+    // Other code may come to the place of ended code, so no section spans it.
     objects.clear();
     (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 64 * number));
     objects.list_fresh(true).unwrap();

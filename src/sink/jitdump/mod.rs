@@ -5,11 +5,11 @@
 
 mod append;
 pub mod backlog;
+mod copy_live;
 mod foreign_records;
 mod frame_load_space;
 mod groups;
 pub mod left;
-mod live;
 mod load;
 mod own_file;
 mod repair;

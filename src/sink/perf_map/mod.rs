@@ -4,7 +4,7 @@
 //! the old one by renaming. A reader that has the old file open or mapped sees it unchanged. If others in this process write to
 //! the same file, the map is `shared`, and the sink only appends to it.
 
-mod marks;
+mod known_contents;
 mod shared;
 
 use std::io::{self, IoSlice, Read, Write};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::marks::{Marks, REWRITE_INTERVAL, REWRITE_SHARE};
+use self::known_contents::{Marks, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::api::options::{Config, Dialect, Sinks};
 use crate::format::file_names::FileKind;
 use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, Seek};
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use super::marks::{holds, Marks, REWRITE_INTERVAL, REWRITE_SHARE};
+use super::known_contents::{holds, Marks, REWRITE_INTERVAL, REWRITE_SHARE};
 use super::PerfMap;
 use crate::format::perf_map::push_line;
 use crate::queue::status::Status;

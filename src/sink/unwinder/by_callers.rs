@@ -1,9 +1,10 @@
-//! Calls that tell the unwinder of code themselves, and wait for nobody: where it takes tables one by one, and the sink is open since
-//! before the first record.
+//! Calls that tell the unwinder of code themselves and need not wait for the writer.
 //!
-//! A call lays down its record first. Then it tells the unwinder, unless the code has ended or moved meanwhile, which the ids say.
-//! So the writer, which comes to the record later, has nothing to add. It still takes out what has ended, also what no call has ended:
-//! with a region, for example.
+//! This is possible with an unwinder that takes tables one by one, if the sink was opened before the first record.
+//!
+//! A call first writes its record. Then it tells the unwinder, unless the ids say that the code has ended or moved meanwhile. So
+//! the writer has nothing to add when it reads the record later. The writer still removes ended code, including code whose end no
+//! call has reported (for example, with a region).
 
 use super::tables::is_room;
 use super::told::{told, Told};
@@ -13,29 +14,32 @@ use crate::format::cfi::absolute::{self, Frame};
 use crate::registry::ids::Ids;
 use crate::sys::thread;
 
-/// So much code is taken out at a time: LLVM libunwind takes long to forget code, and other threads wait meanwhile.
+/// The most pieces that are removed under one lock: LLVM libunwind takes long to forget code, and other threads wait meanwhile.
 const AT_A_TIME: usize = 64;
 
-/// When the sink has been opened, before anybody is told that it runs: whether calls tell the unwinder from now on.
+/// Called when the sink has been opened, and before the calls know that it runs. Returns whether calls tell the unwinder from now
+/// on.
 pub fn begin() -> bool {
     let Some(mut told) = told() else { return false };
     told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
     told.by_callers
 }
 
-/// When the sink ends: the unwinder forgets all code. Calls that have begun before add none.
+/// Called when the sink ends: the unwinder forgets all code. A call that began before adds no code afterwards.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);
     }
 }
 
-/// With signals blocked: a handler that looks for its callers would wait for its own thread, which is inside the unwinder.
+/// Changes the tables, with signals blocked. Otherwise a signal handler that looks for its callers could wait for its own thread,
+/// which is inside the unwinder.
 fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }
 
-/// The entries of an `.eh_frame` that was made to follow code. An error says that there is no memory to tell the unwinder of them.
+/// The entries of an `.eh_frame` that is encoded for a place directly after the code. Fails if there is no memory to tell the
+/// unwinder of them.
 pub fn frames(eh_frame: &[u8], place: (u64, u64)) -> Result<Vec<Frame>> {
     if !is_room() {
         return Err(Error::NoMemory);
@@ -59,13 +63,13 @@ impl Moving {
         Ok(Moving { ids, id, place, frames })
     }
 
-    /// It has moved.
+    /// The code has moved.
     pub fn end(self) -> Result<()> {
         put(self.ids, self.id, self.place, self.frames)
     }
 }
 
-/// Code lies at this place, and has these entries.
+/// Tells the unwinder of code at this place with these entries, if the code still lives there.
 pub fn put(ids: &Ids, id: Id, place: (u64, u64), frames: Vec<Frame>) -> Result<()> {
     let put = change(|told| {
         let is_due = told.by_callers && ids.place_of(id) == Some(place);

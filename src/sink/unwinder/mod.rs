@@ -1,7 +1,7 @@
 //! The unwinder of the process: C++ exceptions, `backtrace` and the end of a thread find the callers of code.
 //!
-//! It has to know a table before the code runs, and no table of code that has ended. So calls wait for the writer while this sink
-//! runs, or tell the unwinder themselves (`by_callers`).
+//! The unwinder must know a table before the code runs, and must know no table of code that has ended. So calls wait for the
+//! writer while this sink runs, or tell the unwinder themselves (`by_callers`).
 
 pub mod by_callers;
 mod tables;
@@ -32,8 +32,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 
-/// In a forked child, when its sinks are open: without this sink the unwinder forgets the code, and with it that which the child does
-/// not take over.
+/// In a forked child, when its sinks are open. If the child does not run this sink, the unwinder forgets all code. If it does,
+/// the unwinder forgets only code that the child does not take over.
 pub fn end_inherited(lives: impl Fn(u64) -> bool) {
     let Some(mut told) = TOLD.try_lock() else { return };
     if told.is_let_go && !told.tables.is_empty() && told.can_change() {
@@ -47,7 +47,7 @@ struct Unwinder {
 }
 
 impl Unwinder {
-    /// What the writer adds tables to, unless calls do that.
+    /// The tables to which the writer adds. `None` if calls add to them instead.
     fn to_add(&self) -> Option<Locked<'static, Told>> {
         let is_by_callers = self.status.sinks_with_notes().has(Sinks::BY_CALLERS);
         (!is_by_callers).then(told).flatten()
@@ -62,7 +62,7 @@ impl Sink for Unwinder {
             return Err("another thread has had the unwinder's lock since before the fork".into());
         }
         if !std::mem::take(&mut told.is_let_go) {
-            // Those of the parent, in a child that takes nothing over.
+            // In a child that takes nothing over, these are still the parent's tables.
             told.tables.clear();
         }
         if told.tables.is_empty() {
@@ -88,7 +88,7 @@ impl Sink for Unwinder {
         let Some(mut told) = told() else { return false };
         each_live(registry, group_of, |id, live, _, info| {
             let place = (live.addr, live.size);
-            // What it has known since before a fork stays.
+            // The unwinder keeps the code that it has known since before a fork.
             if !told.tables.iter().all(|tables| tables.has(id, place)) {
                 told.add(id, place, Some(info));
             }
@@ -99,7 +99,7 @@ impl Sink for Unwinder {
         told().into_iter().for_each(|mut told| told.tables.iter_mut().for_each(|tables| tables.remove(id)));
     }
 
-    /// It has the table that the unwinder finds there until it is told of another place.
+    /// The unwinder still finds the table for the old place, until the code's new place is reported.
     fn leaves(&mut self, _: u64) {}
 
     fn close(&mut self, how: Close) -> io::Result<()> {

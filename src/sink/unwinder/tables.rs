@@ -1,10 +1,11 @@
 //! Which code is in which table.
 //!
-//! New unwinders take a table for each FDE. Old ones search a list of tables, and sort a table when they first search it. They get
-//! few tables of much code, and small ones for the newest code. So does nongnu libunwind, with copies of the entries.
+//! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort each table at its first search. An
+//! old unwinder gets few large tables, and small ones for the newest code. nongnu libunwind is treated in the same way, with
+//! copies of the entries.
 //!
-//! An unwinder reads entries that it has found without any lock. So the entries of code stay where they are until it has ended,
-//! whichever table they are in.
+//! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code has
+//! ended, whichever table they are in.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,18 @@ use crate::format::cfi::absolute::{self, Frame};
 use crate::sys::unwinder::{self, Dialect, Registered};
 use crate::sys::{libunwind, reserve};
 
-/// A table that others are to be made part of has at most this many pieces of code.
+/// Tables are merged up to this many pieces of code.
 const PIECES_MAX: usize = 8192;
-/// So many tables there may be, and two more for each so many pieces.
+/// At most this many tables exist, and two more for every `PIECES_MAX` pieces.
 const TABLES: usize = 16;
-/// Between two pieces that come into one table lies at most this: code of others might be there, which has a table of its own.
+/// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries, which
+/// has a separate table.
 const GAP: u64 = 64 << 10;
-/// What an unwinder may need to take note of a table. From 64 KiB on glibc tidies up its heap when a piece is freed.
+/// Memory that an unwinder may need to register a table. The value is below 64 KiB: when a piece of at least that size is freed,
+/// glibc tidies up its heap.
 const NOTES: usize = 48 << 10;
 
-/// Code.
+/// One registration's code.
 #[derive(Debug)]
 struct Piece {
     /// 0 when it has ended.
@@ -31,19 +34,19 @@ struct Piece {
     frames: Vec<Frame>,
 }
 
-/// By what the unwinder knows it.
+/// The tables by which the unwinder knows code.
 #[derive(Debug, Default)]
 struct Known {
     registered: Vec<Registered>,
-    /// Of `Dialect::Offsets`.
+    /// Only for `Dialect::Offsets`.
     copy: Option<libunwind::Table>,
 }
 
-/// Code that the unwinder finds by one table, or by one for each FDE. A list has to find all code there that lies between the first
-/// piece and the last one.
+/// Code that the unwinder finds by one table, or by one for each FDE. A table in a list must contain all code between its first
+/// piece and its last one.
 #[derive(Debug)]
 struct Table {
-    /// Before the pieces, which it speaks of: it is dropped first.
+    /// This field precedes `pieces` so that it is dropped first: it refers to the pieces.
     known: Known,
     /// In the order of addresses. At least one.
     pieces: Vec<Piece>,
@@ -56,11 +59,11 @@ pub struct Tables {
     dialect: Dialect,
     /// By the address of the first piece.
     tables: BTreeMap<u64, Table>,
-    /// Where code is that lives, by its id.
+    /// The address of live code, by its id.
     places: BTreeMap<u64, u64>,
-    /// Its end, and its id, by its address. No two pieces overlap.
+    /// The end and the id of live code, by its address. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// With as many tables none could be merged.
+    /// After a merge has failed: the next attempt is made only with more tables than this.
     apart: usize,
 }
 
@@ -74,12 +77,13 @@ impl Table {
     }
 }
 
-/// Whether an unwinder may be told of a table. It does not ask whether there is memory, and has no part in the reserve.
+/// Whether there is memory for an unwinder to register a table. The unwinder itself does not check its allocations, and cannot
+/// use this library's reserve.
 pub fn is_room() -> bool {
     reserve::is_there(NOTES) && !reserve::is_short()
 }
 
-/// Has an unwinder with a list know pieces as one table. `None` without memory.
+/// Registers pieces as one table with an unwinder that has a list. `None` without memory.
 fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Known> {
     let frames = pieces.flat_map(|piece| &piece.frames);
     let mut known = Known::default();
@@ -97,11 +101,11 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
     Some(known)
 }
 
-/// Has an unwinder with a list search a table that it knows by now, and no other one for the same code. It sorts a table at the first
-/// search: now, and not when the host throws.
+/// Makes an unwinder with a list search a table that it already knows, and that is the only table with this code. The first
+/// search of a table sorts it. So the sort takes place now, and not when the host throws.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
-        // Its tables are sorted.
+        // Tables of this dialect are already sorted.
         return;
     }
     if let Some(frame) = pieces.iter().find_map(|piece| piece.frames.first()) {
@@ -109,17 +113,17 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
     }
 }
 
-/// Has an unwinder with a tree know an FDE.
+/// Registers an FDE with an unwinder that has a tree.
 ///
-/// A node of the tree separates addresses where code once began. Up to version 14.2 libgcc finds nothing from there on in code that
-/// lies on both sides (gcc bug 119151). Then the rest of the code gets another table.
+/// A node of the tree separates addresses where code once began. Up to version 14.2, libgcc does not find the second part of code
+/// that lies on both sides of such an address (gcc bug 119151). The second part then gets another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
-    // The host may have told the unwinder itself. No two tables may speak of one place.
+    // The host may have registered the code with the unwinder itself. No address may be in two tables.
     if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
         return None;
     }
-    // Landing pads are counted from where the entry begins, so each table gets the whole entry.
+    // Landing pads are relative to the start of the entry, so each table gets the whole entry.
     let mut next = Some(frame);
     while let Some(mut frame) = next.take() {
         frames.try_reserve(1).ok()?;
@@ -131,7 +135,7 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
         if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
             break;
         }
-        // The first address that is not found.
+        // Searches for the first address that the unwinder does not find.
         let mut high = last;
         while high - from > 1 {
             let middle = from + (high - from) / 2;
@@ -149,31 +153,31 @@ impl Tables {
         Tables { dialect, tables, places, live, apart: 0 }
     }
 
-    /// Whether the threads of the host may change these tables. An unwinder with a list makes large tables of small ones from time to
-    /// time, which no call should wait for.
+    /// Whether threads of the host may change these tables. For an unwinder with a list, small tables are merged into large ones
+    /// from time to time, and no call should wait for that.
     pub fn are_for_callers(&self) -> bool {
         matches!(self.dialect, Dialect::Tree | Dialect::Each)
     }
 
-    /// Takes note of code with its entries, as they are laid out to follow it; there may be none. This id is no longer where it was,
-    /// and no other code lies there. Without memory the code has no table.
+    /// Adds code with its entries (`eh_frame`), which are encoded for a section that directly follows the code. They may be
+    /// empty. An entry of the same id or code at the same place is removed. Without memory the code has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
         let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
     }
 
-    /// The same, with entries for this place. `None` without memory.
+    /// As `add`, with entries that are already relocated to this place. `None` without memory.
     pub fn put(&mut self, id: u64, place: (u64, u64), frames: Vec<Frame>) -> Option<()> {
         self.remove(id);
         self.insert(id, place, frames)
     }
 
-    /// Code is at another place now.
+    /// Code has moved to this place.
     pub fn moved(&mut self, id: u64, place: (u64, u64)) {
         let frames = self.frames_at(id, place.0).unwrap_or_default();
         let _ = self.put(id, place, frames);
     }
 
-    /// The entries of code, for another address. `None` without memory.
+    /// Copies of the entries of code, relocated to another address. `None` without memory.
     pub fn frames_at(&self, id: u64, to: u64) -> Option<Vec<Frame>> {
         let mut frames = Vec::new();
         if let Some((piece, table)) = self.find(id) {
@@ -182,7 +186,7 @@ impl Tables {
                 let mut frame = frame.copy()?;
                 frames.try_reserve(1).ok()?;
                 frame.shift(to.wrapping_sub(*addr));
-                // A tree may have the same one again.
+                // With a tree, several tables may have copies of the same entry.
                 if !frames.iter().any(|other: &Frame| other.start == frame.start) {
                     frames.push(frame);
                 }
@@ -217,7 +221,7 @@ impl Tables {
         }
     }
 
-    /// All code in a range has ended: so many pieces of it are taken out, the highest first. Returns whether that was all.
+    /// All code in a range has ended. Removes at most `most` pieces, the highest first. Returns whether these were all.
     pub fn remove_in(&mut self, addr: u64, end: u64, most: usize) -> bool {
         for _ in 0..most {
             let last = self.live.range(..end).next_back();
@@ -227,13 +231,13 @@ impl Tables {
         false
     }
 
-    /// Takes out code that does not live.
+    /// Removes code that does not live.
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
         let ended: Vec<u64> = self.places.keys().copied().filter(|&id| !lives(id)).collect();
         ended.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// Whether this code is known.
+    /// Whether code with this id is known at this place.
     pub fn has(&self, id: u64, (addr, size): (u64, u64)) -> bool {
         self.live.get(&addr) == Some(&(addr + size, id))
     }
@@ -244,12 +248,12 @@ impl Tables {
         self.tables.len()
     }
 
-    /// The table of code, and which piece it is there.
+    /// The table of code, and the number of its piece in this table.
     fn find(&self, id: u64) -> Option<(usize, &Table)> {
         let addr = *self.places.get(&id)?;
         let (_, table) = self.tables.range(..=addr).next_back()?;
         let after = table.pieces.partition_point(|piece| piece.addr <= addr);
-        // Dead code may begin there too.
+        // Ended code may begin at the same address.
         let piece = table.pieces[..after].iter().rposition(|piece| piece.id == id)?;
         Some((piece, table))
     }
@@ -299,7 +303,7 @@ impl Tables {
         Some(())
     }
 
-    /// Makes two tables of one, without what has ended: one for what lies below a place, and one for what lies above another one.
+    /// Splits a table in two, without code that has ended: one table for pieces below `from`, and one for pieces from `to` on.
     /// `None` without memory.
     fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
         let table = self.tables.get_mut(&start)?;
@@ -307,15 +311,17 @@ impl Tables {
         let below = live.clone().filter(|piece| piece.addr < from);
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
-        // In this order: libgcc asks the table alone that begins last before an address. The one for what lies below may begin after the
-        // old one, which then is asked for nothing any more.
+        // The upper table is registered first. For an address libgcc asks only the table that begins last before it. The lower
+        // table may begin after the old one, and once it is registered libgcc does not ask the old table, not even for the upper
+        // code.
         let high = if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() };
         let low = if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() };
         let mut pieces = [Vec::new(), Vec::new()];
         for (pieces, count) in pieces.iter_mut().zip(counts) {
             pieces.try_reserve_exact(count).ok()?;
         }
-        // From here on nothing can fail. The unwinder knows the new tables, and forgets the old one before what has ended is freed.
+        // From here on nothing can fail. The unwinder knows the new tables. It forgets the old one before the entries of ended
+        // code are freed.
         let Table { known: old, pieces: all, .. } = self.tables.remove(&start)?;
         drop(old);
         for piece in all.into_iter().filter(|piece| piece.id != 0) {
@@ -328,7 +334,7 @@ impl Tables {
         Some(())
     }
 
-    /// Makes one of the two smallest neighbours. `None` if there are none, or without memory.
+    /// Merges the two smallest neighbours. `None` if no two can be merged, or without memory.
     fn merge(&mut self) -> Option<()> {
         let sum = |(low, high): &(&Table, &Table)| low.pieces.len() + high.pieces.len();
         let pairs = self.tables.values().zip(self.tables.values().skip(1));

@@ -1,4 +1,4 @@
-//! What the unwinder of this process finds, against what was added and ended at random.
+//! What the unwinder of this process finds, compared with the code that was added and ended at random.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn eh_frame(cfa_offset: i32, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// Code with two FDEs, and bytes between and after them that none speaks of.
+/// Tables for code with two FDEs, and with bytes between and after them that no FDE covers.
 fn with_gaps(size: u64) -> Vec<u8> {
     let mut all = Vec::new();
     for (start, end) in [(0, size / 3), (size / 2, size - 1)] {
@@ -55,7 +55,7 @@ fn entries_have_addresses() {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
     assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
-    // No part of it has an FDE, and it is for no other code.
+    // A part of the section has no FDE, and neither has the whole section for code of another size.
     let whole = eh_frame(48, 99);
     for len in 0..whole.len() - 4 {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");
@@ -63,7 +63,7 @@ fn entries_have_addresses() {
     assert!(absolute::frames(&whole, (ADDR, 98)).is_none_or(|frames| frames.is_empty()));
 }
 
-/// A pointer in a section, and what a reader is to find.
+/// A pointer in a section, and the address that a reader has to find.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     encoding: DwEhPe,
@@ -71,7 +71,7 @@ struct Target {
 }
 
 impl Target {
-    /// Near the section, for encodings of 32 bits.
+    /// `addr` is near the section, because some encodings have 32 bits.
     fn new(random: &mut Random, addr: u64) -> Target {
         let format = [DW_EH_PE_absptr, DW_EH_PE_udata8, DW_EH_PE_sdata8, DW_EH_PE_uleb128, DW_EH_PE_sleb128];
         let format =
@@ -81,7 +81,7 @@ impl Target {
         Target { encoding: format | base | indirect, addr }
     }
 
-    /// As gimli writes it for a section at 0.
+    /// The value to give to gimli, which writes the section as if it were at address 0.
     fn written(&self, section: u64) -> Address {
         let base = if self.encoding.application() == DW_EH_PE_pcrel { section } else { 0 };
         Address::Constant(self.addr.wrapping_sub(base))
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// Personality routines and LSDAs come through, however they are written, and LSDAs in code move with it.
+/// Personality routines and LSDAs are preserved in all encodings, and LSDAs inside the code move with it.
 #[test]
 fn handlers_at_random() {
     const ADDR: u64 = 0x7000_0000_1000;
@@ -105,7 +105,7 @@ fn handlers_at_random() {
     let mut random = Random(seed.0);
     let (mut accepted, mut moving, mut cut) = (0, 0, 0);
     while accepted < if cfg!(miri) { 20 } else { 3000 } {
-        // Not where the code is.
+        // The section does not overlap the code.
         let distance = (16 << 10) + random.below(1 << 20);
         let section_addr = if random.below(2) == 0 { ADDR + distance } else { ADDR - distance };
         let code = ADDR + random.below(200)..ADDR + 300 + random.below(700);
@@ -138,7 +138,7 @@ fn handlers_at_random() {
             table.add_fde(cie, fde);
         }
         let mut section = write::EhFrame::from(EndianVec::new(LittleEndian));
-        // Not every encoding is long enough.
+        // Some encodings are too short for the address.
         if table.write_eh_frame(&mut section).is_err() {
             continue;
         }
@@ -147,7 +147,7 @@ fn handlers_at_random() {
         let size = code.end - code.start;
         let tables = cfi::encode(Arch::X86_64, &unwind, code.start, size).unwrap().unwrap();
         assert!(tables.bytes.len() <= cfi::size_bound(Arch::X86_64, &unwind).unwrap());
-        // It has moved, perhaps, before the unwinder hears of it.
+        // The code may have moved before the unwinder is told of it.
         let moved = [0, 1 << 44][random.below(2) as usize];
         let eh_frame = &tables.bytes[..tables.eh_frame_size()];
         let mut frames = absolute::frames(eh_frame, (code.start + moved, size)).unwrap();
@@ -168,7 +168,7 @@ fn handlers_at_random() {
                 .unwrap()
                 .clone();
             assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 16.., .. }), "{row:?}");
-            // Places in an LSDA are counted from the start of the entry, so it has none if that is not in the code.
+            // Places in an LSDA are relative to the start of the entry. So an entry that starts before the code has no LSDA.
             if personality.is_none() && lsda.is_none() || start < code.start {
                 assert_eq!((fde.personality(), fde.lsda()), (None, None));
                 cut += u32::from(start < code.start);
@@ -184,7 +184,7 @@ fn handlers_at_random() {
     assert!(moving > 0 && cut > 0);
 }
 
-/// The unwinder finds each piece of code that lives, and nothing else. libgcc's list takes single tables, too.
+/// The unwinder finds all live code, and nothing else. `Dialect::Tree` registers single tables, which libgcc's list accepts too.
 fn code_at_random(dialect: Dialect, begin: u64) {
     let seed = Seed::new();
     let mut random = Random(seed.0);
@@ -224,7 +224,7 @@ fn code_at_random(dialect: Dialect, begin: u64) {
         for (&addr, &(id, size, has_gaps)) in &live {
             assert!(tables.has(id, (addr, size)));
             assert_eq!(find(addr), Some(addr), "round {round}");
-            // What it finds may be a part of the code.
+            // The unwinder may find an entry for a part of the code.
             let last = if has_gaps { addr + size - 2 } else { addr + size - 1 };
             let gaps = [addr + size / 3, addr + size - 1].into_iter().filter(|_| has_gaps);
             gaps.for_each(|gap| assert_eq!(find(gap), None, "{gap:#x} in round {round}"));
@@ -248,14 +248,14 @@ fn code_in_many_tables_at_random() {
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn code_in_few_tables_at_random() {
-    // A tree takes no tables that overlap.
+    // This test needs an unwinder with a list: a tree takes no tables that overlap.
     if unwinder::dialect() == Some(Dialect::List) {
         code_at_random(Dialect::List, 1 << 46);
     }
 }
 
-/// A call is late that tells of code which has ended or moved meanwhile, or when the sink has ended. Single tables go to libgcc's list
-/// here, too.
+/// A call has no effect if it tells of code that has ended or moved meanwhile, or if the sink has ended. This test also registers
+/// single tables with libgcc's list.
 #[test]
 fn calls_tell_of_code_where_it_lives() {
     const SIZE: u64 = 100;
@@ -282,12 +282,12 @@ fn calls_tell_of_code_where_it_lives() {
     begin();
     let first = register(&mut id_pool, AT);
     assert!(found(AT));
-    // Two moves of one piece, which tell the unwinder in the other order.
+    // Two moves of one piece, reported to the unwinder in the opposite order.
     let moves = [AT + 1000, AT + 2000].map(|to| (by_callers::Moving::new(ids, first, to).unwrap(), to));
     moves.iter().for_each(|(_, to)| _ = ids.move_to(first, *to, false));
     moves.into_iter().rev().for_each(|(moving, _)| moving.end().unwrap());
     assert_eq!([AT, AT + 1000, AT + 2000].map(found), [false, false, true]);
-    // The end of code overtakes a move.
+    // The end of the code is reported before the move.
     let moving = by_callers::Moving::new(ids, first, AT).unwrap();
     ids.move_to(first, AT, false);
     assert!(ids.retire(first));
@@ -295,7 +295,7 @@ fn calls_tell_of_code_where_it_lives() {
     moving.end().unwrap();
     put(first, AT);
     assert!(!found(AT) && !found(AT + 2000));
-    // More than are taken out at a time, and none beside them.
+    // More code than is removed at a time. Code outside the range stays.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
     all.iter().for_each(|&at| _ = register(&mut id_pool, at));
     by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();

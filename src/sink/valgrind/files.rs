@@ -1,4 +1,4 @@
-//! The files, and the pages in whose place they are mapped for a moment.
+//! The files for valgrind, and the pages in whose place they are mapped for a moment.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,30 +7,31 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::batches::Due;
+use super::page_groups::Due;
 use crate::api::options::{Config, DumpDir};
 use crate::format::elf::executable::Executable;
 use crate::format::file_names::FileKind;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
 use crate::sys::mapping::page_size;
-use crate::sys::page_exchange::{exchange, Origin};
 use crate::sys::valgrind::{self, Tool};
+use crate::sys::valgrind_mapping::{exchange, Origin};
 use crate::sys::{code_memory, host_fds, loader, maps};
 
-/// The error about pages that valgrind is never told of.
+/// The kind of error for pages that are never reported to valgrind.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Where they may be made: the first may be on a file system that nothing may be executed from.
+    /// Directories for the files, the preferred one last. The other one is used if nothing may be executed from files in the
+    /// preferred one.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,
-    /// Those that were made, by their numbers.
+    /// The files that were created, by their numbers.
     made: Vec<Option<Identity>>,
-    /// The mapping in which pages were found to be plain memory.
+    /// The last mapping that was found to be ordinary memory, which may hold code.
     known: Range<u64>,
 }
 
@@ -45,7 +46,7 @@ impl Files {
         (self.dir, self.mode) = (None, config.file_mode);
     }
 
-    /// Makes the file of a group, and has valgrind read it. `code`: the functions.
+    /// Creates the file of a group, and makes valgrind read it. `code`: the address ranges of the functions.
     pub fn show(
         &mut self,
         due: &Due,
@@ -57,7 +58,7 @@ impl Files {
             let shown = self.show_here(due, executable, code.clone(), data);
             let is_noexec = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
             if !shown.as_ref().is_err_and(is_noexec) || self.dirs.len() < 2 {
-                // A file that valgrind has not read says nothing to anybody.
+                // A file that valgrind has not read is useless.
                 return shown.inspect_err(|_| self.remove_one(due.number));
             }
             self.remove();
@@ -89,19 +90,20 @@ impl Files {
         let (pages, text_at) = (&due.pages, executable.text_at);
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
-            // For those who disassemble what a profiler has counted. Code that cannot be read is left out. helgrind would take this for
-            // an access by another thread than the host's, without a lock.
+            // The code bytes are for users who disassemble the code that a profiler has counted, so other tools get none. Code
+            // that cannot be read is left out. helgrind would take the read for an access by another thread than the host's,
+            // without a lock.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
             }
-            // Last: a part of a file that begins like that is no such file.
+            // The head is written last, so that an incomplete file does not look like a valid one.
             file.write_all_at(&executable.head, 0)
         })?;
         let identity = file::look_at(&file)?;
         let path = self.dirs.last().map(|dir| dir.join(&name)).unwrap_or_default();
         let done = Mutex::new((self, Ok(())));
-        // valgrind asks `/proc/self/fd` for the name of a file, which has the descriptors of the host.
+        // valgrind reads the name of the file from `/proc/self/fd`, which lists the host's descriptors.
         host_fds::run(&|| {
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             done.1 = valgrind::unreported(|| {
@@ -114,14 +116,15 @@ impl Files {
         done.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Does something with pages in pieces that are one mapping each. Refuses memory that is the process's own in other ways.
+    /// Runs `body` with pages, divided into pieces of one mapping each. Refuses memory that has another use: files of the
+    /// program, heap, or stack.
     pub fn in_pieces(
         &mut self,
         pages: &Range<u64>,
         mut body: impl FnMut(&[Range<u64>]) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_known = self.known.start <= pages.start && pages.end <= self.known.end;
-        // The pages are not, or no longer, one mapping.
+        // These errors mean that a piece is not (or no longer) one mapping.
         let are_several = |result: &io::Result<()>| {
             let code = result.as_ref().err().and_then(io::Error::raw_os_error);
             matches!(code, Some(libc::EINVAL | libc::EFAULT))
@@ -134,7 +137,7 @@ impl Files {
         }
         self.known = 0..0;
         let maps = maps::within(pages.start, pages.end)?;
-        // valgrind has a separate heap for the program, without the kernel's name for it.
+        // Under valgrind the program's heap is a separate one, which the kernel does not name `[heap]`.
         let heap_end = code_memory::heap_end();
         let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
         let is_code = |map: &maps::Mapping| {
@@ -157,7 +160,7 @@ impl Files {
             }
             return result;
         }
-        // What the kernel takes for one mapping may be several for valgrind.
+        // One mapping of the kernel may be several for valgrind.
         let page = page_size();
         let mut each = Vec::new();
         each.try_reserve((pages.end - pages.start) as usize / page)?;
@@ -169,7 +172,7 @@ impl Files {
         FileKind::ForValgrind { number }.name(self.pid).into()
     }
 
-    /// Removes the files that were made.
+    /// Removes the files that were created.
     pub fn remove(&mut self) {
         (0..self.made.len() as u32).for_each(|number| self.remove_one(number));
     }
@@ -179,7 +182,7 @@ impl Files {
         let Some(identity) = self.made.get_mut(number as usize).and_then(Option::take) else { return };
         let Some(dir) = self.dir.as_ref() else { return };
         if dir.identity_of(&name).is_ok_and(|found| identity.is(&found)) {
-            // Nothing can be done about a failure.
+            // A failure to remove the file is ignored.
             let _ = dir.remove(&name);
         }
     }

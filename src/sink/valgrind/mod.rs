@@ -1,10 +1,10 @@
 //! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
 //!
-//! Its tools take names when code first runs, so calls wait for the writer while this sink runs. Natively it does not run: threads
-//! that run the code meanwhile would find nothing there (`sys/page_exchange`).
+//! valgrind's tools read names when code first runs, so calls wait for the writer while this sink runs. The sink runs under
+//! valgrind only: elsewhere, other threads that run the code at that moment would find no memory there (`sys/valgrind_mapping`).
 
-mod batches;
 mod files;
+mod page_groups;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +12,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::batches::{Due, Function, Groups};
 use self::files::{Files, NOT_FOR_CODE};
+use self::page_groups::{Due, Function, Groups};
 use crate::api::options::{Config, Sinks};
 use crate::format::elf::executable::Content;
 use crate::format::elf::object;
@@ -26,8 +26,8 @@ use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Origin, Round, Sink};
 use crate::sys::mapping::page_size;
 use crate::sys::maps;
-use crate::sys::page_exchange::{self, exchange};
 use crate::sys::valgrind;
+use crate::sys::valgrind_mapping::{self, exchange};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -40,17 +40,17 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// valgrind forgets code that has ended after so long, or when other code comes to its page: much code may end at once. If the page
-/// has no other code, it forgets at once, because the host may unmap the page.
+/// The end of code is reported to valgrind after this time, or when other code comes to its page: much code may end at once. If
+/// the page then has no code, the end is reported at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// When the first code ended of which valgrind still has the name.
+    /// Since when valgrind has had a name of code that has ended.
     stale_since: Option<Instant>,
-    /// When valgrind is told again of code of which it could not be told.
+    /// The next attempt to tell valgrind of code, if an attempt has failed.
     again: Option<Retry>,
 }
 
@@ -62,22 +62,22 @@ impl Valgrind {
 
     fn add(&mut self, id: u64, (addr, size): (u64, u64), name: &[u8], info: Option<Info<'_>>) {
         let old = self.end(id);
-        // Code that moves has what it had.
+        // Code that moves keeps its info.
         let info = info.unwrap_or_else(|| old.as_ref().map_or(Info::NOTHING, Function::info));
-        // Without memory it has no name.
+        // Without memory the code has no name.
         if let Some(function) = Function::new(id, size, name, info) {
             self.groups.add(addr, function);
         }
     }
 
-    /// Code has ended, or has moved from where it was.
+    /// Code has ended, or has left its place.
     fn end(&mut self, id: u64) -> Option<Function> {
         let (addr, function) = self.groups.remove(id)?;
         valgrind::discard_translations(addr, function.size);
         Some(function)
     }
 
-    /// Has valgrind know what is known. `now`: somebody waits for that.
+    /// Tells valgrind of all changes. `now`: a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) {
         if now || self.again.as_ref().is_some_and(Retry::is_due) {
             self.groups.try_again();
@@ -99,7 +99,7 @@ impl Valgrind {
                 Err(error) => {
                     is_all = false;
                     self.groups.forget(&due.pages);
-                    // The host may have unmapped code that it has not unregistered.
+                    // The host may have unmapped code without unregistering it.
                     if self.groups.end_unless(&due.pages, is_mapped) {
                         has_ended = true;
                         continue;
@@ -124,14 +124,14 @@ impl Valgrind {
         }
     }
 
-    /// Has valgrind know what is known of a group of pages, and nothing else of them. `fresh`: addresses of functions that are not
-    /// in what the group's file said before. Returns what it says now, if there is code.
+    /// Tells valgrind what code a group of pages has, which replaces what it knew of these pages. `fresh`: addresses of functions
+    /// that the group's file did not have before. Returns what the file says now, if there is code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
             // SAFETY: the sink runs under valgrind alone.
             let done = self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) });
-            // It has forgotten what the host has unmapped.
+            // If the host has unmapped the pages, valgrind has already forgotten them.
             let is_refused = done.is_err() && is_mapped(pages.start, pages.end - pages.start);
             return if is_refused { done.map(|()| None) } else { Ok(None) };
         };
@@ -152,11 +152,11 @@ impl Valgrind {
                 content
             }
         };
-        let data = page_exchange::data_page()?;
+        let data = valgrind_mapping::data_page()?;
         let executable = content.executable(pages, data, page_size() as u64).ok_or(io::ErrorKind::OutOfMemory)?;
         let code = self.groups.within(pages).map(|(addr, function)| addr..addr + function.size);
         self.files.show(due, &executable, code, data)?;
-        // Newer valgrinds read more of the file when they are first asked for a line.
+        // Newer valgrinds read the rest of the file only when they are first asked for a line.
         let line = valgrind::line_of(first.max(pages.start));
         if has_lines && line.is_empty() && first >= pages.start {
             return Err(io::Error::other("it has not taken the file for code"));
@@ -165,7 +165,7 @@ impl Valgrind {
     }
 }
 
-/// Whether all of it is mapped, as far as is known.
+/// Whether the whole range is mapped. True if this cannot be found out.
 fn is_mapped(addr: u64, size: u64) -> bool {
     let end = addr + size;
     maps::within(addr, end).map_or(true, |maps| maps.iter().map(|map| map.len_within(addr, end)).sum::<u64>() == size)
@@ -185,7 +185,7 @@ impl Sink for Valgrind {
         match code.origin {
             Origin::Registered(_, _, load) => {
                 if let CodeBytes::Here(bytes) = load.code() {
-                    // They are written to files, padding and all.
+                    // The bytes are written to files together with their padding, which valgrind may take for uninitialized.
                     valgrind::make_defined(bytes);
                 }
             }
@@ -211,7 +211,7 @@ impl Sink for Valgrind {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // helgrind and DRD know nothing of the way in which two threads of ours wait for each other.
+        // helgrind and DRD do not understand how two threads of this library wait for each other.
         valgrind::unreported(|| self.bring_up_to_date(round.now));
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Sink for Valgrind {
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
-        // valgrind keeps what it knows: the code may still run.
+        // valgrind keeps what it knows, because the code may still run.
         self.groups.begin();
         self.again = None;
         if how == Close::Remove {

@@ -1,9 +1,11 @@
-//! Code that comes and goes at random, and what valgrind knows then: whatever is mapped over pages replaces what it knew of them.
+//! Code begins and ends at random, and the tests check what valgrind knows.
+//!
+//! Whatever is mapped over pages replaces what valgrind knew of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::batches::{Function, Groups};
+use super::page_groups::{Function, Groups};
 use crate::format::elf::executable::Content;
 use crate::format::info::Info;
 use crate::sink::random::{Random, Seed};
@@ -12,13 +14,14 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 200;
 const BEGIN: u64 = 0x7000_0000;
 
-/// What valgrind knows: by the first of some pages where they end, the number of the file, and the ids of the functions.
+/// What valgrind knows. By the first page of each file: the end of the last page, the number of the file, and the ids of its
+/// functions.
 #[derive(Default)]
 struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
-    /// As `Valgrind::bring_up_to_date` does it. `fails` says of each group whether valgrind cannot be told of it. `refused`:
-    /// the ids in such groups that it was not told of since.
+    /// Does what `Valgrind::bring_up_to_date` does. `fails` says of each group whether valgrind refuses it. `refused`: ids in
+    /// refused groups that were not reported since.
     fn tell(
         &mut self,
         groups: &mut Groups,
@@ -66,12 +69,12 @@ impl Known {
         groups.all_told(is_all);
     }
 
-    /// Unmaps pages: valgrind forgets whatever it knows of them, and what it knows together with that.
+    /// The host unmaps pages: valgrind forgets every file with one of these pages.
     fn unmap(&mut self, pages: &Range<u64>) {
         self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
 
-    /// Whether all of some code is known by this id, and in one place if it has to be.
+    /// Whether valgrind knows all bytes of some code by this id, and, with `in_one`, in one file.
     fn has(&self, id: u64, code: &Range<u64>, in_one: bool) -> bool {
         let mut at = code.start;
         let mut places = 0;
@@ -91,7 +94,7 @@ fn function(id: u64, size: u64) -> Function {
     Function::new(id, size, b"", Info::NOTHING).unwrap()
 }
 
-/// `refusals`: valgrind cannot be told of some groups at first.
+/// Adds and ends code at random, and checks what valgrind knows. `refusals`: valgrind refuses some groups at first.
 fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: bool) {
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let mut refused = BTreeSet::new();
@@ -108,7 +111,7 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: b
             }
             let addr = BEGIN + random.below(PAGES * PAGE - longest);
             let size = 1 + random.below(longest);
-            // Other code may have been there, and nobody has said that it ends.
+            // Other code may have been there, whose end was not reported.
             live.retain(|&at, (end, _)| *end <= addr || addr + size <= at);
             groups.add(addr, function(next_id, size));
             live.insert(addr, (addr + size, next_id));
@@ -121,7 +124,7 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: b
         known.tell(&mut groups, with_stale, &mut refused, || refusals && random.below(10) == 0);
         assert!(!groups.has_urgent());
         if !refusals && random.below(3) == 0 {
-            // The host unmaps what it has taken its code from.
+            // The host unmaps a page without code.
             let page = BEGIN + PAGE * random.below(PAGES);
             if !live.iter().any(|(&addr, &(end, _))| addr < page + PAGE && page < end) {
                 known.unmap(&(page..page + PAGE));
@@ -144,7 +147,7 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: b
     assert!(known.0.is_empty());
 }
 
-/// Each function is known in one place, as long as no group becomes too large.
+/// As long as no group becomes too large, each function is in one file.
 #[test]
 fn code_at_random() {
     let seed = Seed::new();
@@ -155,13 +158,13 @@ fn code_at_random() {
     }
 }
 
-/// So much code that groups have to be cut.
+/// There is so much code that groups have to be split.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn much_code_at_random() {
     let seed = Seed::new();
     run(&mut Random(seed.0), 900, 5000, false, false);
-    // Packed, in one burst and then one by one: no group is too large, and all is known.
+    // Code without gaps, first in one burst and then one function at a time: no group is too large, and all code is known.
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let add = |groups: &mut Groups, id: u64| groups.add(BEGIN + 37 * id, function(id, 37));
     (0..3000).for_each(|id| add(&mut groups, id));

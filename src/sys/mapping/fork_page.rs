@@ -1,40 +1,39 @@
-//! What a process knows of its forks without a system call.
+//! Pages by which a process finds out without a system call whether it is a forked child, and what it has inherited.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// A page that is all zero in a forked child, without a system call at either time, and whether the kernel keeps that promise, for
-/// every kind of fork.
+/// Maps a page that the kernel clears in forked children, for every kind of fork. Also returns whether this kernel does so.
 pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
     let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);
     Ok((page, is_kept))
 }
 
-/// Such a page. Its first word is 1 in the process that made it; the others are for what a child is to know of itself, and begin as 0
-/// in each.
+/// A page that is cleared in forked children (`zero_in_child`), and a page that is shared with them.
 #[derive(Debug)]
 pub struct ForkPage {
     words: &'static Words,
     shared: &'static WithChildren,
-    /// The kernel clears it, for every kind of fork.
+    /// The kernel clears the page in children, for every kind of fork.
     pub kept_by_kernel: bool,
 }
 
-/// The content of the page.
+/// The content of the cleared page. All words after the first are what a child notes of itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
+    /// 1 in the process that made the page.
     same_process: AtomicU32,
-    /// How far a child is with taking over what it has inherited.
+    /// Not 0 once a thread of the child takes the inherited state over.
     pub taking: AtomicU32,
-    /// How the child found what it has inherited.
+    /// The condition of the inherited state (`Rest`).
     pub state: AtomicU32,
-    /// When it was forked.
+    /// The time stamp of the fork.
     pub forked_at: AtomicU64,
-    /// Where the writer's state is that it has inherited.
+    /// The address of the inherited writer's state.
     pub writer: AtomicPtr<()>,
 }
 
@@ -46,35 +45,33 @@ impl Words {
     }
 }
 
-/// What a child reads as it is in the parent now, and not as it was when the child was forked.
+/// The content of the shared page. A child reads its parent's present values, and not those at the time of the fork.
 #[derive(Debug)]
 #[repr(C)]
 pub struct WithChildren {
-    /// How often the writer has moved though a fork was under way.
+    /// How often the writer has stopped waiting for a fork that was under way.
     pub writer_went_on: AtomicU32,
-    /// How often a thread has registered something though a fork was under way.
+    /// How often a registering thread has stopped waiting for a fork that was under way.
     pub thread_went_on: AtomicU32,
 }
 
 impl ForkPage {
-    /// Maps the pages, for ever: calls may look at them at any time until the process ends.
+    /// Maps the pages until the process ends, because calls may read them at any time.
     pub fn new() -> io::Result<ForkPage> {
         let (words, kept_by_kernel) = zero_in_child()?;
         let shared = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?;
-        // SAFETY: the pages are mapped until the process ends, aligned, and any value is a valid atomic.
+        // SAFETY: the pages are mapped until the process ends and are aligned, and any value is a valid atomic.
         let (words, shared) =
             unsafe { (words.leak().cast::<Words>().as_ref(), shared.leak().cast::<WithChildren>().as_ref()) };
         words.same_process.store(1, Ordering::Relaxed);
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
 
-    /// Its content.
     #[inline]
     pub fn words(&self) -> &'static Words {
         self.words
     }
 
-    /// What it shares with its children.
     pub fn shared(&self) -> &WithChildren {
         self.shared
     }
@@ -85,7 +82,7 @@ impl ForkPage {
         self.words().same_process()
     }
 
-    /// Does in a forked child what the kernel would have done.
+    /// Clears the page in a forked child, if the kernel does not. The other words are set before they are read.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words();
         for word in [same_process, taking, state] {

@@ -1,4 +1,4 @@
-//! Mappings: memory that the kernel provides, and that goes back to it.
+//! Mappings: memory that the kernel provides, and gets back.
 
 mod fork_page;
 mod region;
@@ -21,38 +21,38 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-/// Memory without a file.
+/// Flags for private memory without a file.
 pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// What mmap(2) and mremap(2) have returned.
+/// Converts the result of mmap(2) or mremap(2).
 pub(super) fn checked(start: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     let found = NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED);
     found.ok_or_else(io::Error::last_os_error)
 }
 
-/// What other calls have returned.
+/// Converts the result of a call that returns 0 for success.
 pub(super) fn done(result: libc::c_int) -> io::Result<()> {
     (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
 }
 
-/// A mapping, which ends when this value is dropped.
+/// A mapping, which is unmapped when this value is dropped.
 ///
-/// memmap2 (see `marker`) has no memory that nobody may touch, and none that a forked child shares. rustix does not help here. By way of
-/// the C library, version 1.1.6 gives all advice but one with `posix_madvise`, and asks mremap for `MAP_FIXED` in place of
-/// `MREMAP_FIXED`, which the kernel refuses.
+/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. Neither does rustix
+/// 1.1.6 help: over the C library it gives all advice but one with `posix_madvise`, and passes `MAP_FIXED` in place of
+/// `MREMAP_FIXED` to mremap, which the kernel refuses.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is plain memory; who may touch which part of it is for its user to say.
+// SAFETY: it is plain memory, and its user decides which thread may access which part.
 unsafe impl Send for OwnedMapping {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedMapping {}
 
 impl OwnedMapping {
-    /// None yet, at an address that is aligned for this type.
+    /// An empty mapping, with a dangling address that is aligned for `T`.
     fn none<T>() -> OwnedMapping {
         OwnedMapping { start: NonNull::<T>::dangling().cast(), len: 0 }
     }
@@ -65,40 +65,41 @@ impl OwnedMapping {
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
-    /// The same for memory that is not locked: not even in a process that wants all it maps to be (mlockall(2), `MCL_FUTURE`).
-    /// The kernel would provide every page of it at once, or refuse it for `RLIMIT_MEMLOCK`.
+    /// As `new`, for memory that is not locked, even in a process that locks all it maps (mlockall(2), `MCL_FUTURE`). The kernel
+    /// would provide every page of locked memory at once, or refuse it for `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
         mapping.unlock();
         match mapping.resize(len, libc::MREMAP_MAYMOVE) {
             Ok(()) => Ok(mapping),
-            // A sandbox may refuse that, and an emulator may not know it.
+            // A sandbox may refuse mremap, and an emulator may not know it.
             Err(_) => OwnedMapping::new(len, protection, flags, file),
         }
     }
 
-    /// Its first byte.
+    /// The address of its first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Keeps it until the process ends. Returns its first byte.
+    /// Keeps the mapping until the process ends. Returns the address of its first byte.
     pub fn leak(self) -> NonNull<u8> {
         std::mem::ManuallyDrop::new(self).start
     }
 
-    /// Gives advice on a range (madvise(2)). Whether the kernel takes it.
+    /// Gives advice on a range (madvise(2)). Whether the kernel accepts it.
     pub fn advise(&self, range: Range<usize>, advice: i32) -> bool {
-        // SAFETY: the range lies in the mapping, and what the advice does to it is what its user wants.
+        // SAFETY: the range lies in the mapping, and its user wants the effect of the advice.
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
-    /// Gives advice that is no mere hint. Whether the kernel follows it.
+    /// Gives advice that is more than a hint. Whether the kernel follows it.
     fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// No kernel does, but qemu 7.2 running a program of another architecture agrees to any advice, and does nothing.
+    /// Whether even advice that does not exist is accepted. No kernel does this, but qemu 7.2 running a program of another
+    /// architecture accepts any advice, and does nothing.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);
@@ -118,11 +119,11 @@ impl OwnedMapping {
     }
 
     fn unlock(&self) {
-        // SAFETY: its content stays as it is.
+        // SAFETY: munlock does not change the content of memory.
         unsafe { libc::munlock(self.start.as_ptr().cast(), self.len) };
     }
 
-    /// Changes how long it is. With `MREMAP_MAYMOVE` it may be at another address then.
+    /// Changes the length, in bytes. With `MREMAP_MAYMOVE` the mapping may be at another address afterwards.
     fn resize(&mut self, len: usize, flags: i32) -> io::Result<()> {
         // SAFETY: this value owns the mapping, and nobody else has its address.
         let start = unsafe { libc::mremap(self.start.as_ptr().cast(), self.len, len, flags) };

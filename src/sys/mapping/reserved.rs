@@ -1,8 +1,8 @@
-//! Address space in which nothing is to be mapped.
+//! Address space that is set aside, so that nothing else is mapped there.
 
 use super::{checked, page_size, OwnedMapping, PRIVATE};
 
-/// See the module's description. For the rest of the process.
+/// See the module's description. The address space stays set aside until the process ends.
 #[derive(Debug)]
 pub struct Reserved {
     start: u64,
@@ -14,17 +14,18 @@ impl Reserved {
         let (at, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
         let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         let map = |len| {
-            // SAFETY: a mapping that replaces none touches nothing that exists.
+            // SAFETY: a mapping that replaces no other one changes no existing memory.
             let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
             let found = OwnedMapping { start: checked(found).ok()?, len };
-            // A kernel that does not know the flag (before 4.17) takes the address for a wish.
+            // A kernel before 4.17 does not know the flag, takes the address for a hint, and may map elsewhere.
             (found.start.as_ptr() as usize == at).then_some(found)
         };
-        // A page first, which is to be locked neither (see `OwnedMapping::unlocked`), and then the rest of it in its place.
+        // Maps one page first, unlocks it, and extends it in place, so that the memory is not locked (see
+        // `OwnedMapping::unlocked`).
         let mut found = map(page_size().min(len))?;
         found.unlock();
         if found.resize(len, 0).is_err() {
-            // Under valgrind and qemu mappings do not grow where they are.
+            // Under valgrind and qemu a mapping cannot be extended in place.
             drop(found);
             found = map(len)?;
         }
@@ -32,7 +33,7 @@ impl Reserved {
         Some(Reserved { start })
     }
 
-    /// Its first byte.
+    /// The address of its first byte.
     pub fn start(&self) -> u64 {
         self.start
     }

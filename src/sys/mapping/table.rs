@@ -1,5 +1,7 @@
-//! A growing array of plain values in separate pages. Its pages go back to the kernel when it is dropped, where an allocator
-//! would keep them. So a process that has remembered much and forgotten it is as small as before.
+//! A growing array of plain values in separate pages.
+//!
+//! Its pages return to the kernel when it is dropped, where an allocator would keep them. So a process that has stored many
+//! records and dropped them is as small as before.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,11 +11,11 @@ use std::slice;
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// Bytes that the smallest one takes of the address space.
+/// The least address space for an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// From this many bytes on pages are made this many bytes at a time, before they are used: a fault for each costs a sixth more. Calls
-/// of the host that change its mappings wait for the kernel meanwhile, so it is not more at once.
+/// Beyond `LARGE` bytes the kernel provides pages before their first use, `AT_ONCE` bytes at a time: a fault for each page costs
+/// a sixth more. Calls of the host that change its mappings have to wait meanwhile, so `AT_ONCE` is not larger.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -22,7 +24,7 @@ const AT_ONCE: usize = 128 * 1024;
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// Up to this byte pages are there, or come with their first use.
+    /// The pages up to this byte are present, or become present at their first use.
     made: usize,
     values: PhantomData<T>,
 }
@@ -38,7 +40,7 @@ impl<T: Copy> Table<T> {
         self.mapping.start.as_ptr().cast()
     }
 
-    /// Makes room for more values. Only pages that are written to take memory, and up to `AT_ONCE` after them.
+    /// Makes room for more values. Only pages that are written to take memory, and up to `AT_ONCE` bytes after them.
     #[inline]
     pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
         let wanted = self.len.checked_add(more).and_then(|wanted| wanted.checked_mul(size_of::<T>()));
@@ -67,7 +69,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Forgets the values. `kept`: at most this many bytes of pages stay, for the next ones.
+    /// Removes all values. The pages stay if they are at most `kept` bytes, and are freed otherwise.
     pub fn clear(&mut self, kept: usize) {
         match self.mapping.len <= kept {
             true => self.len = 0,
@@ -75,20 +77,20 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Forgets the values from this one on. Their pages stay.
+    /// Removes the values from index `len` on. Their pages stay.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Adds a value, if there is room: see `try_reserve`.
+    /// Adds a value. Does nothing without memory: see `try_reserve`.
     pub fn push(&mut self, value: T) {
         self.extend_from_slice(&[value]);
     }
 
-    /// Adds values, if there is room for all.
+    /// Adds values. Adds none if there is no memory for all.
     pub fn extend_from_slice(&mut self, values: &[T]) {
         if self.try_reserve(values.len()).is_ok() {
-            // SAFETY: there is room for them after the existing ones, and the two do not overlap.
+            // SAFETY: there is room for the values after the existing ones, and source and target do not overlap.
             unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.start().add(self.len), values.len()) };
             self.len += values.len();
         }
@@ -99,7 +101,7 @@ impl<T: Copy> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: this number of values has been written there; with none the pointer is dangling, and aligned.
+        // SAFETY: `len` values have been written there. If `len` is 0, the pointer may be dangling, but is aligned.
         unsafe { slice::from_raw_parts(self.start(), self.len) }
     }
 }
@@ -146,7 +148,7 @@ mod tests {
         let mut table: Table<u8> = Table::default();
         let is_there = |table: &Table<u8>, at: usize| {
             let (mut found, page) = (0u8, page_size());
-            // SAFETY: the page lies in the mapping, and `found` has room for what is said of one page.
+            // SAFETY: the page lies in the mapping, and `found` has room for the result for one page.
             assert_eq!(unsafe { libc::mincore(table.start().add(at).cast(), page, &mut found) }, 0);
             found & 1 == 1
         };
@@ -154,7 +156,7 @@ mod tests {
         assert!(!is_there(&table, LEAST - page_size()));
         table.extend_from_slice(&[1; LARGE - 1]);
         table.push(1);
-        // Before Linux 5.14 they come one by one.
+        // Before Linux 5.14 each page becomes present at its first use.
         let is_old = !table.mapping.heeds(0..page_size(), libc::MADV_POPULATE_WRITE);
         assert!(is_old || is_there(&table, LARGE + AT_ONCE - page_size()) && !is_there(&table, LARGE + AT_ONCE));
     }

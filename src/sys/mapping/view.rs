@@ -1,4 +1,4 @@
-//! A file as forked children see it: by a mapping that they inherit, because they have no descriptor of it.
+//! A file that forked children can read: through a mapping, which they inherit, because they have no descriptor of the file.
 
 use std::fs::File;
 use std::io;
@@ -7,20 +7,20 @@ use super::OwnedMapping;
 use crate::sys::process::limit;
 use crate::sys::process_memory;
 
-/// The smallest one covers this many bytes.
+/// The smallest view covers this many bytes.
 const LEAST: u64 = 16 << 20;
-/// One that is too small is replaced by one that covers this many times as much: `perf record -d` notes each of them.
+/// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
 const STEP: u64 = 4;
 
-/// See the module's description. It is only read by way of the kernel, so that a file which is cut meanwhile raises no signal.
+/// See the module's description. It is read by system calls only, so that a file that is truncated meanwhile raises no signal.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
 impl View {
-    /// Maps a file of length `len`, with room to grow: pages after its end take only address space.
+    /// Maps a file of `len` bytes, with room for it to grow. Pages after its end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
-            // All address space that there may be is the host's.
+            // With a limit on address space, all of it is left to the host.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);
@@ -28,12 +28,12 @@ impl View {
         Ok(View(OwnedMapping::unlocked(size, libc::PROT_READ, libc::MAP_SHARED, Some(file))?))
     }
 
-    /// Whether the file may be so long.
+    /// Whether a file of `len` bytes fits into the view.
     pub fn covers(&self, len: u64) -> bool {
         len <= self.0.len as u64
     }
 
-    /// Reads a part of the file, all of it or none.
+    /// Reads a part of the file. An error if the file does not have all of it.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         let is_inside = end.is_some_and(|end| self.covers(end));

@@ -1,11 +1,11 @@
-//! Descriptions for code of any size, those that are refused, and some at random.
+//! Tests descriptions for code of any size, invalid descriptions, and random descriptions.
 
 use super::eh_frame::{compiled, Input, SECTION};
 use super::presets::{lua_row, LUA_ROWS, LUA_SAVED, MOAR, MOAR_BY_SP};
 use super::*;
 use crate::api::code::{FixedFrame, FramePointer, UnwindRow};
 
-/// Descriptions whose tables can be moved to any size from 100 on.
+/// Descriptions whose tables can be copied for code of any size from 100 bytes on.
 fn presets() -> Vec<(Arch, Unwind<'static>)> {
     let mut all = vec![
         (Arch::X86_64, MOAR),
@@ -46,7 +46,7 @@ fn sizes() {
     assert_eq!(refused(Arch::X86_64, &unwind, 0), Error::SizeZero);
     assert_eq!(refused(Arch::X86_64, &unwind, 1 << 31), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, u64::MAX), Error::TooLarge);
-    // Code and tables share the reach of 32 bits; `.eh_frame` takes 60 bytes here.
+    // The distance across code and tables must fit 32 bits. `.eh_frame` takes 60 bytes here.
     assert!(encode(Arch::X86_64, &unwind, CODE, (1 << 31) - 64).is_ok());
     assert_eq!(refused(Arch::X86_64, &unwind, (1 << 31) - 56), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, CODE_SIZE_MAX), Error::TooLarge);
@@ -94,7 +94,7 @@ fn registers_and_offsets() {
         Arch::Riscv64 => reg <= 63,
     };
     for &arch in Arch::ALL {
-        // 16 is the return address of x86-64, which has its place already.
+        // Register 16 is the return address of x86-64, which has a slot already.
         for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
             let saved = regs([(reg, -64)]);
             let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));
@@ -118,7 +118,7 @@ fn registers_and_offsets() {
                 assert_eq!(refused(arch, &unwind, 100), Error::UnwindFormat, "{unwind:?}");
             }
         }
-        // The lowest offset, whose negative does not exist.
+        // The lowest offset cannot be negated.
         let saved = regs([(3, i32::MIN)]);
         for (cfa_offset, saved) in [(i32::MIN, &[][..]), (16, &saved)] {
             let _ = encode(arch, &Unwind::FixedFrame(FixedFrame::new(cfa_offset, saved)), CODE, 100);
@@ -166,7 +166,7 @@ fn descriptions_at_random() {
         let Ok(Some(tables)) = encode(arch, &unwind, CODE, size) else { continue };
         accepted += 1;
         assert!(size_bound(arch, &unwind).unwrap() >= tables.bytes.len());
-        // The last row is the one after the epilogue, or the entry's if the epilogue ends the code.
+        // From `epilogue_begin` to `epilogue_end`, or to the end of the code, the state is the same as at entry.
         let image = Image::new(arch, &tables, size);
         let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();
         let frame = Frame::resolve(arch, &fp, size).unwrap();
@@ -189,7 +189,7 @@ fn descriptions_at_random() {
                 assert!(has_saved, "{fp:?} at {offset} of {size}");
             }
         }
-        // What the cache relies on.
+        // The cache of tables relies on this.
         if Frame::resolve(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);

@@ -1,4 +1,4 @@
-//! Sections that compilers could have made.
+//! Tests of sections that a compiler could have made.
 
 use gimli::constants::*;
 use gimli::write::{
@@ -9,10 +9,10 @@ use gimli::Register;
 use super::*;
 use crate::format::cfi::entries::ENCODING;
 
-/// Where such a section lies: above the code, within reach of 32 bits.
+/// The address of the section: above the code, within reach of 32 bits.
 pub(super) const SECTION: u64 = CODE + 0x10_0000;
 
-/// What to put into a section.
+/// Options for a section.
 #[derive(Clone)]
 pub(super) struct Input {
     pointers: DwEhPe,
@@ -125,7 +125,7 @@ fn eh_frame_pointer_encodings() {
             check(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: SECTION }, 100, &compiled_rows());
         }
     }
-    // Bytes after the terminator are not looked at.
+    // Bytes after the terminator are ignored.
     let mut bytes = compiled(&Input::default());
     bytes.extend_from_slice(&[0xff; 30]);
     assert_eq!(tables_of(Arch::X86_64, &Unwind::EhFrame { bytes: &bytes, addr: SECTION }, 100), reference);
@@ -149,7 +149,7 @@ fn eh_frame_selects_and_cuts() {
     let unwind = Unwind::EhFrame { bytes: &bytes, addr: SECTION };
     check(Arch::X86_64, &unwind, 100, &compiled_rows());
 
-    // Two functions, registered as one piece of code: the header's table is in the order of addresses.
+    // Two functions that are registered as one piece of code. The header's table is sorted by address.
     let tables = tables_of(Arch::X86_64, &unwind, 164);
     assert_eq!(tables.hdr_size, HDR_TABLE + 2 * 8);
     let image = Image::new(Arch::X86_64, &tables, 164);
@@ -159,10 +159,10 @@ fn eh_frame_selects_and_cuts() {
         let expected = compiled_rows().into_iter().rev().find(|step| step.0 <= within).unwrap().1;
         assert_eq!(plain(&image.find(offset).unwrap()), expected, "at {offset}");
     }
-    // The bound counts the two others as well, each an FDE of 40 bytes and a row of 8.
+    // The bound includes the two other functions. Each has an FDE of 40 bytes and a row of 8.
     assert_eq!(size_bound(Arch::X86_64, &unwind).unwrap(), tables.bytes.len() + 2 * 48);
 
-    // A function that is larger than the code, which lies anywhere in it.
+    // A function that is larger than the code. The code lies at each place within the function.
     let functions = vec![(CODE - 50, 100)];
     for code_factor in [1, 4] {
         let bytes = compiled(&Input { functions: functions.clone(), factors: (code_factor, -8), ..Input::default() });
@@ -172,7 +172,7 @@ fn eh_frame_selects_and_cuts() {
             let start = CODE - 50 + before;
             let tables = encode(Arch::X86_64, &unwind, start, 7).unwrap().unwrap();
             assert!(tables.bytes.len() <= bound);
-            // Read as if the code lay at CODE: nothing in the tables tells.
+            // The test reads the tables as if the code lay at CODE. The tables do not depend on the code's address.
             let image = Image::new(Arch::X86_64, &tables, 7);
             assert_eq!(image.ranges(), [(0, 7.min(100 - before))]);
             for offset in 0..7.min(100 - before) {
@@ -186,7 +186,7 @@ fn eh_frame_selects_and_cuts() {
 #[test]
 fn eh_frame_expressions_and_the_rest() {
     let raw = |bytes: &[u8]| Expression::raw(bytes.to_vec());
-    // The plt's CFA: rsp + 8 + ((rip & 15) >= 11) * 8.
+    // The CFA of a PLT: rsp + 8 + ((rip & 15) >= 11) * 8.
     let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     let sent = [
         (0, CallFrameInstruction::Cfa(Register(7), -16)),
@@ -234,7 +234,7 @@ fn eh_frame_expressions_and_the_rest() {
     assert_eq!(last.saved_args_size(), 16);
 }
 
-/// A section with absolute pointers and one FDE for 100 bytes at [`CODE`], whose instructions are given.
+/// A section with absolute pointers and one FDE for 100 bytes at [`CODE`]. The FDE has these instructions.
 fn by_hand(data_factor: u8, return_address: u8, sp: u8, instructions: &[u8]) -> Vec<u8> {
     let parts = [
         &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, data_factor, return_address, 1, 0, 0x0c, sp, 0][..],
@@ -253,7 +253,7 @@ fn eh_frame_signed_return_addresses() {
     let unwind = Unwind::EhFrame { bytes: &bytes, addr: 0 };
     let tables = tables_of(Arch::Aarch64, &unwind, 100);
     let image = Image::new(Arch::Aarch64, &tables, 100);
-    // A separate register states whether the return address is signed (AADWARF64, 4.1), and only aarch64 has it.
+    // A pseudo-register says whether the return address is signed (AADWARF64, 4.1). Only aarch64 has this register.
     let signed = |offset| image.find(offset).unwrap().register(Register(34));
     assert!(!matches!(signed(3), Some(RegisterRule::Constant(1))));
     assert!(matches!(signed(4), Some(RegisterRule::Constant(1))));
@@ -286,7 +286,7 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
-/// Unwinders give up at an instruction that builds on something that is not there.
+/// Unwinders reject an instruction that needs state that is missing.
 #[test]
 fn eh_frame_instructions_out_of_place() {
     let expression = &[0x0f, 1, 0x57][..];
@@ -329,7 +329,7 @@ fn eh_frame_refused() {
         assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
         assert_eq!(size_bound(Arch::X86_64, &unwind), Err(Error::UnwindFormat));
     }
-    // Factors and numbers that make gimli's arithmetic overflow, or that it would cut.
+    // Factors and numbers that overflow gimli's arithmetic, or that gimli would truncate.
     let patch = |at: usize, to: &[u8]| {
         let mut bytes = bytes.clone();
         bytes[at..at + to.len()].copy_from_slice(to);
@@ -342,7 +342,7 @@ fn eh_frame_refused() {
     assert_eq!(patch(20, &[0xc3]), Err(Error::UnwindFormat), "a CIE that restores");
 }
 
-/// Bytes that are worth putting anywhere: opcodes, limits, the ends of LEB128 numbers.
+/// Bytes that are likely to provoke errors: opcodes, limits, and the ends of LEB128 numbers.
 const NASTY: [u8; 16] = [0, 1, 0x0a, 0x0b, 0x12, 0x13, 0x16, 0x2d, 0x2f, 0x41, 0x50, 0x78, 0x7f, 0x80, 0xfe, 0xff];
 
 #[test]
@@ -388,18 +388,19 @@ fn eh_frame_hostile_bytes() {
             assert!(start + len <= 100 && len > 0, "{bytes:02x?}");
         }
     }
-    // Some changes do no harm; were there none, the inputs would be too wild to get past the parser.
+    // Some changes are harmless. If no input were accepted, the inputs would be too broken to pass the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
 
-/// An entry whose CIE is none of the section's entries before it, though there are the bytes of one, and one whose CIE is longer than any.
+/// Two entries that must be refused. The first one's CIE is not an entry of the section, although the bytes of a CIE are at its
+/// place. The second one's CIE is too long.
 #[test]
 fn cies_that_no_compiler_makes() {
     let plain = compiled(&Input::default());
     let unwind = |bytes: &[u8]| encode(Arch::X86_64, &Unwind::EhFrame { bytes, addr: SECTION }, CODE, 100).map(drop);
     let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let cie_len = 4 + word(&plain, 0) as usize;
-    // The CIE goes into an FDE, as its instructions.
+    // The bytes of the CIE are the instructions of an FDE.
     let (cie, fde) = plain.split_at(cie_len);
     let mut around = Vec::from(&fde[..17]);
     around.extend_from_slice(cie);
@@ -410,7 +411,7 @@ fn cies_that_no_compiler_makes() {
         for at in [cie_len, cie_len + around.len()] {
             let pointer = if at == cie_len { at + 4 } else { back };
             section[at + 4..at + 8].copy_from_slice(&(pointer as u32).to_le_bytes());
-            // Relative to the place of the pointer, which has moved.
+            // The address is relative to the place of the pointer, which has moved.
             let shift = if at == cie_len { 1 << 20 } else { around.len() as u32 };
             let start = word(&section, at + 8).wrapping_sub(shift);
             section[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());

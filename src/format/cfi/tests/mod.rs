@@ -1,4 +1,4 @@
-//! Golden bytes, and tables read back with `gimli::read` as a reader of the ELF file would.
+//! Compares tables with golden bytes, and reads tables with `gimli::read` as a reader of the ELF file would.
 
 mod bounds;
 mod eh_frame;
@@ -13,14 +13,14 @@ use gimli::Vendor;
 use super::*;
 use crate::api::code::SavedRegister;
 
-/// Where code lies in these tests.
+/// The address of the code in these tests.
 const CODE: u64 = 0x7f12_3456_7800;
 
 fn regs<const N: usize>(list: [(u32, i32); N]) -> [SavedRegister; N] {
     list.map(|(reg, offset)| SavedRegister { reg, offset })
 }
 
-/// A row: CFA as register and offset, and where the caller's registers are, as distances from the CFA.
+/// A row: the CFA as register and offset, and the slots of the caller's registers as distances from the CFA.
 type Row = (u16, i64, BTreeMap<u16, i64>);
 
 fn row<const N: usize>(cfa: u16, offset: i64, saved: [(u16, i64); N]) -> Row {
@@ -34,7 +34,7 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
     };
     let saved = row.registers().filter_map(|(register, rule)| match rule {
         RegisterRule::Offset(offset) => Some((register.0, *offset)),
-        // That rbx keeps its value is said in every CIE for x86-64.
+        // Every CIE for x86-64 says that rbx keeps its value.
         RegisterRule::SameValue if *register == gimli::X86_64::RBX => None,
         RegisterRule::Undefined => None,
         other => panic!("{register:?} is {other:?}"),
@@ -42,7 +42,7 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
     (reg, offset, saved.collect())
 }
 
-/// The tables at the addresses that perf gives them, as read by gimli.
+/// The tables at the addresses that perf gives them, for gimli to read.
 struct Image<'a> {
     frame: read::EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
     hdr: &'a [u8],
@@ -63,7 +63,7 @@ impl<'a> Image<'a> {
         Image { frame, hdr, bases }
     }
 
-    /// The row for an offset into the code, found through the header's table, as libunwind does.
+    /// The row for an offset in the code. Searches the header's table, as libunwind does.
     fn find(&self, offset: u64) -> Option<UnwindTableRow<usize>> {
         let hdr = EhFrameHdr::new(self.hdr, LittleEndian).parse(&self.bases, 8).unwrap();
         assert_eq!(hdr.eh_frame_ptr(), read::Pointer::Direct(self.bases.eh_frame.section.unwrap()));
@@ -82,7 +82,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Ranges of the FDEs in offsets into the code, found by reading all, as libdw does.
+    /// The ranges of the FDEs as offsets in the code. Reads all entries, as libdw does.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let fdes = self.frame.entries(&self.bases).filter_map(|entry| match entry.unwrap() {
             read::CieOrFde::Cie(_) => None,
@@ -108,7 +108,7 @@ fn refused(arch: Arch, unwind: &Unwind, code_size: u64) -> Error {
     encode(arch, unwind, CODE, code_size).expect_err("refused")
 }
 
-/// Checks the rows of a description at every offset: `steps` are the offsets from which they hold, in order.
+/// Checks the rows of a description at every offset. `steps`: the rows in order, each with the first offset that it applies to.
 fn check(arch: Arch, unwind: &Unwind, code_size: u64, steps: &[(u64, Row)]) {
     let tables = tables_of(arch, unwind, code_size);
     let image = Image::new(arch, &tables, code_size);
@@ -127,7 +127,7 @@ fn golden(tables: &Tables, hdr_size: usize, expected: &str) {
     assert_eq!(format!("{:02x?}", tables.bytes), format!("{bytes:02x?}"));
 }
 
-/// Numbers for the tests that try many inputs; xorshift64.
+/// Random numbers for the tests that try many inputs; xorshift64.
 struct Random(u64);
 
 impl Random {
@@ -139,9 +139,9 @@ impl Random {
     }
 }
 
-/// Inputs that such a test tries.
+/// How many inputs such a test tries.
 #[cfg(not(miri))]
 const ROUNDS: usize = 20_000;
-/// Inputs that such a test tries.
+/// How many inputs such a test tries.
 #[cfg(miri)]
 const ROUNDS: usize = 100;

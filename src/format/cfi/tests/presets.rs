@@ -1,4 +1,4 @@
-//! Descriptions that are not CFI yet.
+//! Tests of the descriptions that are not CFI yet.
 
 use super::*;
 use crate::api::code::{FixedFrame, FramePointer, UnwindRow};
@@ -19,7 +19,7 @@ pub const MOAR: Unwind = Unwind::FramePointer(FramePointer {
     saved_from: 23,
 });
 
-/// A LuaJIT trace: what the interpreter has saved, and two more.
+/// A LuaJIT trace: the registers that the interpreter has saved, and two more.
 pub const LUA_SAVED: [SavedRegister; 6] = [
     SavedRegister { reg: 6, offset: -16 },
     SavedRegister { reg: 3, offset: -24 },
@@ -33,7 +33,7 @@ pub const fn lua_row(offset: u32, cfa_offset: i32) -> UnwindRow<'static> {
     UnwindRow { offset, cfa_register: 7, cfa_offset, saved: &LUA_SAVED }
 }
 
-/// A trace that takes 96 bytes more in its head and gives them back before its last jump.
+/// A trace that allocates 96 more bytes at its beginning and frees them before its last jump.
 pub const LUA_ROWS: [UnwindRow; 3] = [lua_row(0, 96), lua_row(4, 192), lua_row(90, 96)];
 
 fn lua(cfa_offset: i64) -> Row {
@@ -136,7 +136,7 @@ fn moarvm_rows() {
         (91, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
     ];
     check(Arch::X86_64, &MOAR, 100, &steps);
-    // Without the data that follows it, the epilogue ends the code.
+    // Without the data after it, the epilogue ends the code.
     check(Arch::X86_64, &MOAR, 91, &steps[..5]);
 }
 
@@ -217,7 +217,7 @@ fn fixed_frame_rows() {
     check(Arch::Riscv64, &unwind, 4, &[(0, row(2, 16, [(1, -8), (63, -16)]))]);
 }
 
-/// MoarVM's frame by the stack pointer: nothing depends on what rbp has.
+/// MoarVM's frame described by the stack pointer, so that the value of rbp does not matter.
 pub const MOAR_BY_SP: FixedFrame<'static> = FixedFrame {
     pushed: 1,
     sp_set: 11,
@@ -239,11 +239,11 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let with = |more: Vec<(u64, _)>| head().into_iter().chain(more).collect::<Vec<_>>();
     let whole = with(vec![(89, pushed()), (90, entry()), (91, saved())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 100, &whole);
-    // The return instruction is the last one, however that is said.
+    // The return instruction is the last one. There are two ways to say this.
     let to_end = with(vec![(89, pushed()), (90, entry())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 91, &to_end);
     check(Arch::X86_64, &fixed(FixedFrame { epilogue_end: 0, ..MOAR_BY_SP }), 91, &to_end);
-    // `leave` takes all down at once; and code that does not return.
+    // `leave` removes the whole frame at once. And code that does not return.
     check(
         Arch::X86_64,
         &fixed(FixedFrame { sp_reset: 0, ..MOAR_BY_SP }),
@@ -262,7 +262,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let plain = FixedFrame { sp_set: 4, epilogue_begin: 30, ..FixedFrame::new(32, &[]) };
     check(Arch::X86_64, &fixed(plain), 31, &[(0, entry()), (4, row(7, 32, [(16, -8)])), (30, entry())]);
 
-    // `stp x29, x30, [sp, -64]!` takes all of it, or a part, before `sub sp, sp, 48`.
+    // `stp x29, x30, [sp, -64]!` allocates the whole frame, or a part of it before `sub sp, sp, 48`.
     let entry = || row(31, 0, []);
     let all = FixedFrame { pushed: 4, sp_set: 4, epilogue_begin: 32, ..FixedFrame::new(64, &[]) };
     check(Arch::Aarch64, &fixed(all), 36, &[(0, entry()), (4, row(31, 64, [(29, -64), (30, -56)])), (32, entry())]);
@@ -270,7 +270,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let pushed = || row(31, 16, [(29, -16), (30, -8)]);
     let steps = [(0, entry()), (4, pushed()), (12, row(31, 64, [(29, -16), (30, -8)])), (28, pushed()), (32, entry())];
     check(Arch::Aarch64, &fixed(part), 36, &steps);
-    // No instruction of RISC-V stores both.
+    // RISC-V has no instruction that stores both registers.
     let listed = regs([(1, -8), (8, -16)]);
     let riscv = FixedFrame { sp_set: 4, saved_from: 12, epilogue_begin: 32, ..FixedFrame::new(16, &listed) };
     let steps = [(0, row(2, 0, [])), (4, row(2, 16, [])), (12, row(2, 16, [(1, -8), (8, -16)])), (32, row(2, 0, []))];
@@ -300,7 +300,7 @@ fn places_of_a_fixed_frame_are_checked() {
 #[test]
 fn luajit_rows() {
     check(Arch::X86_64, &Unwind::Rows(&LUA_ROWS), 100, &[(0, lua(96)), (4, lua(192)), (90, lua(96))]);
-    // A side trace starts with its parent's frame.
+    // A side trace starts with the frame of its parent.
     let rows = [lua_row(0, 192), lua_row(31, 224)];
     check(Arch::X86_64, &Unwind::Rows(&rows), 60, &[(0, lua(192)), (31, lua(224))]);
 }
@@ -329,6 +329,6 @@ fn rows_change_everything() {
         let expected = &steps.iter().rev().find(|step| step.0 <= offset).unwrap().1;
         assert_eq!(&plain(&image.find(offset).unwrap()), expected, "at {offset}");
     }
-    // No rows: as at entry.
+    // Without rows, the state is the same as at entry.
     check(Arch::X86_64, &Unwind::Rows(&[]), 5, &[(0, row(7, 8, [(16, -8)]))]);
 }

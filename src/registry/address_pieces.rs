@@ -1,5 +1,6 @@
-//! Pieces of the address space, each with the name of the last code there, in one piece of memory. Dead pieces form a list in
-//! the order in which their code died.
+//! Pieces of the address space, each with the name of the code that lived there last.
+//!
+//! All pieces lie in one table. The dead ones form a list in the order in which their code ended.
 
 use std::ops::{Index, IndexMut};
 
@@ -9,7 +10,6 @@ use crate::sys::mapping::Table;
 /// No piece, or no slot.
 pub const NONE: u32 = u32::MAX;
 
-/// A piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub start: u64,
@@ -17,7 +17,7 @@ pub struct Piece {
     pub size: u32,
     /// Slot of the registration while it is live, else `NONE`.
     owner: u32,
-    /// If it is dead, the one that died before it and the one that died after it. If it is free, `after` is another free one.
+    /// For a dead piece: its neighbours in the list of the dead. For a free number: `after` is another free number.
     before: u32,
     after: u32,
 }
@@ -29,13 +29,12 @@ impl Piece {
         self.start + u64::from(self.size)
     }
 
-    /// Slot of the registration while it is live.
     pub fn owner(&self) -> Option<u32> {
         (self.owner != NONE).then_some(self.owner)
     }
 }
 
-/// All pieces. They are known by their numbers.
+/// All pieces. Each has a number.
 #[derive(Debug)]
 pub struct Pieces {
     all: Table<Piece>,
@@ -66,12 +65,11 @@ impl IndexMut<u32> for Pieces {
 }
 
 impl Pieces {
-    /// Number of dead pieces.
     pub fn dead(&self) -> usize {
         self.dead
     }
 
-    /// Makes room for that many more. False if there is no memory.
+    /// Makes room for that many more pieces. False if there is no memory.
     pub fn make_room(&mut self, more: usize) -> bool {
         self.all.try_reserve(more).is_ok()
     }
@@ -92,7 +90,7 @@ impl Pieces {
     /// Frees the number of a piece that is not in the list of the dead.
     pub fn release(&mut self, number: u32) {
         let free = self.free;
-        // The length of its name is 0 from now on.
+        // The name of a free number is empty.
         self[number] = Piece { start: 0, name: Name::default(), size: 0, owner: NONE, before: NONE, after: free };
         self.free = number;
     }
@@ -102,7 +100,7 @@ impl Pieces {
         self[number].owner = owner;
     }
 
-    /// Appends a piece to the list of the dead, as the last one that died.
+    /// Appends a piece to the list of the dead, as the last one whose code ended.
     pub fn retire(&mut self, number: u32) {
         let before = std::mem::replace(&mut self.newest_dead, number);
         let piece = &mut self[number];
@@ -128,17 +126,17 @@ impl Pieces {
         self.dead -= 1;
     }
 
-    /// The dead piece whose code died first.
+    /// The dead piece whose code ended first.
     pub fn oldest_dead(&self) -> Option<u32> {
         (self.oldest_dead != NONE).then_some(self.oldest_dead)
     }
 
-    /// The names of all pieces; empty ones of those that are free.
+    /// The names of all pieces. The names of free numbers are empty.
     pub fn names_mut(&mut self) -> impl Iterator<Item = &mut Name> {
         self.all.iter_mut().map(|piece| &mut piece.name)
     }
 
-    /// Number of pieces that there ever were at a time.
+    /// The largest number of pieces that existed at a time.
     #[cfg(test)]
     pub fn most(&self) -> usize {
         self.all.len()

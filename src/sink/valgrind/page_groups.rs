@@ -1,9 +1,10 @@
-//! Which code lives, and in which groups of pages valgrind is told of it. A group has one file. A page belongs to one group at
-//! most.
+//! Which code lives, and in which groups of pages it is reported to valgrind.
 //!
-//! Code that is on both sides of a page boundary brings both pages into one group, so that a function is in one file. Groups are
-//! read anew as a whole whenever code comes to one of their pages, so they do not grow without bound: the function that would make
-//! one too large is in two files, in each with the part that lies there.
+//! A group has one file. A page belongs to at most one group. Code that crosses a page boundary brings both pages into one group,
+//! so that a function is in one file.
+//!
+//! Whenever code comes to one of its pages, valgrind reads the whole group again. So the size of a group has a limit. A function
+//! that would make a group too large is in two files, each with the part that lies in its pages.
 //!
 //! A group has no page without code: the host may unmap such a page at any time, and valgrind then forgets the whole file.
 
@@ -14,9 +15,9 @@ use crate::format::elf::executable::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// The most functions of a group that grows because a function lies in two of its pages.
+/// The most functions of a group that is extended because a function lies in two of its pages.
 const FUNCTIONS_MAX: usize = 512;
-/// The most functions of a group that grows because the next page follows.
+/// The most functions of a group that is extended because code comes to the page after it.
 const NEIGHBOURS_MAX: usize = 32;
 
 /// A function.
@@ -54,19 +55,19 @@ impl Function {
     }
 }
 
-/// Pages that valgrind was told of.
+/// Pages with one file.
 struct Group {
     end: u64,
     number: u32,
-    /// What the file says, as long as no code has ended: code that comes is added to that.
+    /// The content of the group's file, while no code in it has ended. New code is added to this content.
     content: Option<Content>,
 }
 
-/// Pages of which valgrind is to be told, and the number of the file for that.
+/// Pages that have to be reported to valgrind, and the number of the file for them.
 pub struct Due {
     pub pages: Range<u64>,
     pub number: u32,
-    /// What the file said before, to which the code that has come is to be added.
+    /// The previous content of the file, if new code only has to be added to it.
     pub content: Option<Content>,
 }
 
@@ -75,19 +76,20 @@ pub struct Groups {
     page_size: u64,
     /// By address. No two overlap.
     functions: BTreeMap<u64, Function>,
-    /// Where they are, by the slots of ids. 0 for none.
+    /// The address of each function, by the slot of its id. 0 for none.
     places: Vec<u64>,
-    /// By the first page.
+    /// By the address of the first page.
     groups: BTreeMap<u64, Group>,
-    /// Addresses of functions that valgrind was not told of, and of some that have ended since.
+    /// Addresses of new functions that were not reported to valgrind yet. Some of them may have ended since.
     fresh: Vec<u64>,
-    /// Groups of which code has ended since valgrind was told.
+    /// Groups with code that has ended since the group was last reported to valgrind.
     stale: BTreeSet<u64>,
-    /// Those of them that may have a page without code.
+    /// Stale groups that may have a page without code, and failed groups that are due again.
     emptied: BTreeSet<u64>,
-    /// Groups of which valgrind could not be told. It may know them as they were before.
+    /// Groups that could not be reported to valgrind, which may still know their previous content.
     failed: BTreeSet<u64>,
-    /// Numbers of groups that are no more: those that valgrind may still know, and those to be used again.
+    /// Numbers of files whose groups no longer exist: `left` are those that valgrind may still know, `free` those that can be
+    /// used again.
     left: Vec<u32>,
     free: Vec<u32>,
     next_number: u32,
@@ -115,12 +117,12 @@ impl Groups {
         }
     }
 
-    /// Nothing is known any more. Numbers are not given out again.
+    /// Forgets all code. File numbers that were used are not used again.
     pub fn begin(&mut self) {
         *self = Groups { next_number: self.next_number, ..Groups::new(self.page_size) };
     }
 
-    /// Code begins to live. This id is no longer elsewhere. Without memory nothing is known of it.
+    /// Code begins to live. The caller has removed an earlier place of this id. Without memory the code is ignored.
     pub fn add(&mut self, addr: u64, function: Function) {
         let Some(end) = addr.checked_add(function.size) else { return };
         let slot = slot_of(function.id);
@@ -139,15 +141,15 @@ impl Groups {
         self.fresh.push(addr);
     }
 
-    /// Code with a byte in this range.
+    /// The address of live code with a byte in this range.
     fn overlapped(&self, addr: u64, end: u64) -> Option<u64> {
-        // Most code comes after all other.
+        // Most new code lies above all other code.
         self.functions.last_key_value().filter(|(at, last)| *at + last.size > addr)?;
         let (at, function) = self.functions.range(..end).next_back()?;
         (at + function.size > addr).then_some(*at)
     }
 
-    /// Code has ended. Returns where it was, and what was known of it.
+    /// Code has ended. Returns its address and the function.
     pub fn remove(&mut self, id: u64) -> Option<(u64, Function)> {
         let addr = *self.places.get(slot_of(id)).filter(|&&addr| addr != 0)?;
         let is_it = self.functions.get(&addr).is_some_and(|function| function.id == id);
@@ -175,8 +177,8 @@ impl Groups {
         self.within(&(page..page + self.page_size)).next().is_some()
     }
 
-    /// Code of pages of no group has ended, unless it is still there. If some has, the rest is to be told of again. Returns whether some
-    /// has.
+    /// For pages that are in no group: removes code that is no longer there, as `is_there` says. If any was removed, the
+    /// remaining code of these pages becomes fresh. Returns whether any was removed.
     pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
         if is_there(pages.start, pages.end - pages.start) {
             return false;
@@ -193,7 +195,7 @@ impl Groups {
         has_ended
     }
 
-    /// Whether valgrind is to be told at once: of code that has come, or of pages without code.
+    /// Whether something has to be reported to valgrind at once: new code, or pages without code.
     pub fn has_urgent(&self) -> bool {
         !self.fresh.is_empty() || !self.emptied.is_empty()
     }
@@ -202,20 +204,20 @@ impl Groups {
         !self.stale.is_empty()
     }
 
-    /// Whether valgrind could not be told of some code.
+    /// Whether some code could not be reported to valgrind.
     pub fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// Valgrind could not be told of these pages. They are a group all the same, of which it is to be told another time. By the old
-    /// number it may still know some of them.
+    /// These pages could not be reported to valgrind. They become a group all the same, which is reported again later. The group
+    /// has a new number, because valgrind may still know some of the pages by the old one.
     pub fn fail(&mut self, pages: &Range<u64>) {
         self.next_number += 1;
         self.groups.insert(pages.start, Group { end: pages.end, number: self.next_number, content: None });
         self.failed.insert(pages.start);
     }
 
-    /// Whatever has failed is due again. Code may have ended since.
+    /// All failed groups are due again. Their code may have ended since.
     pub fn try_again(&mut self) {
         self.emptied.extend(&self.failed);
     }
@@ -225,7 +227,7 @@ impl Groups {
         addr / page * page..(addr + size).checked_next_multiple_of(page).unwrap_or(u64::MAX / page * page)
     }
 
-    /// The groups that have one of these pages.
+    /// The groups that contain at least one of these pages, by their first pages.
     fn touching(&self, pages: &Range<u64>) -> Vec<u64> {
         let before = self.groups.range(..pages.end).rev().take_while(|(_, group)| group.end > pages.start);
         before.map(|(&start, _)| start).collect()
@@ -238,7 +240,7 @@ impl Groups {
         before.into_iter().chain(self.functions.range(pages.clone())).map(|(&addr, function)| (addr, function))
     }
 
-    /// Of some functions, those that lie in these pages. `addrs`: where they are, in order.
+    /// The functions at the given addresses that lie in these pages, at least in part. `addrs`: sorted addresses.
     pub fn these_within<'a>(
         &'a self,
         addrs: &'a [u64],
@@ -252,13 +254,13 @@ impl Groups {
         before.into_iter().chain(addrs[inside].iter().filter_map(known))
     }
 
-    /// Whether there is no more than this number of functions.
+    /// Whether these pages have at most `most` functions.
     fn are_few(&self, pages: &Range<u64>, most: usize) -> bool {
         self.within(pages).nth(most).is_none()
     }
 
-    /// Groups for the code that has come, those without code in a page, and those of which code has ended if `with_stale`; and the
-    /// addresses of what has come, in order.
+    /// Takes what has to be reported to valgrind: groups with new code, groups with a page without code, and `with_stale` also
+    /// groups with code that has ended. Also returns the addresses of the new code, in order.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut gone = Vec::new();
@@ -273,7 +275,7 @@ impl Groups {
             let Some(function) = self.functions.get(addr) else { continue };
             let pages = self.pages_of(*addr, function.size);
             match ranges.last_mut() {
-                // What has come together is told of together.
+                // New code in adjacent pages is reported together.
                 Some(last) if pages.start <= last.end => last.end = last.end.max(pages.end),
                 _ => ranges.push(pages),
             }
@@ -283,7 +285,7 @@ impl Groups {
                 self.join(part, &fresh, &mut due);
             }
         }
-        // A file with other code in a page replaces the one that valgrind knows for it.
+        // The new file of a group replaces what valgrind knows of all its pages. Pages in such a group need no separate report.
         gone.retain(|gone: &Due| self.touching(&gone.pages).is_empty());
         if with_stale {
             due.append(&mut self.stale);
@@ -297,8 +299,10 @@ impl Groups {
         (gone, fresh)
     }
 
-    /// Makes groups of those of its pages that have code, one for each run of them. `gone`: the pages without code that valgrind may still
-    /// know. It forgets a file with each page of it, so of a group that it was told of the new files suffice, if there are any.
+    /// Replaces a group by one group for each run of its pages that have code.
+    ///
+    /// Adds to `gone` the pages without code that valgrind may still know. valgrind forgets a whole file when one of its pages is
+    /// replaced. So pages are added only if the group's last report failed, or if none of its pages has code.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
         let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);
@@ -333,7 +337,8 @@ impl Groups {
         })
     }
 
-    /// valgrind was told of all that was due, or of some of it alone. It must not know two files by one name.
+    /// Called when `take_due`'s groups were reported to valgrind. `is_all`: all of them, so that the numbers of removed groups
+    /// can be used again. valgrind must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -341,7 +346,7 @@ impl Groups {
         self.left.clear();
     }
 
-    /// valgrind was told of a group, in this way.
+    /// A group was reported to valgrind, with this content.
     pub fn told(&mut self, pages: &Range<u64>, content: Content) {
         self.failed.remove(&pages.start);
         if let Some(group) = self.groups.get_mut(&pages.start) {
@@ -349,7 +354,7 @@ impl Groups {
         }
     }
 
-    /// Cuts pages where the functions in them become too many, if possible between two functions.
+    /// Splits pages into parts without too many functions each, if possible between two functions.
     fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut parts = Vec::new();
         let (mut start, mut count, mut last_end) = (pages.start, 0, 0);
@@ -365,7 +370,7 @@ impl Groups {
         parts
     }
 
-    /// Makes pages a group, together with the groups that they touch as far as these do not become too large.
+    /// Makes a group of these pages. Groups that they touch are merged with it, unless the result would be too large.
     fn join(&mut self, mut pages: Range<u64>, fresh: &[u64], due: &mut BTreeSet<u64>) {
         let mut joined: Vec<u64> = Vec::new();
         for start in self.touching(&pages) {
@@ -382,7 +387,7 @@ impl Groups {
                 continue;
             }
             due.insert(start);
-            // The rest lies on one side of it.
+            // The remaining pages lie on one side of the other group.
             if group.start < pages.start {
                 pages.start = group.end;
             } else {
@@ -400,7 +405,7 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The file of the largest stays: in a profile, code of the others is then in two files.
+        // The merged group keeps the file number of the largest one. In a profile, code of the others then appears in two files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -415,20 +420,21 @@ impl Groups {
             if group.number != number {
                 self.left.push(group.number);
             }
-            // Code beside the group may be known to nobody: valgrind has refused it.
+            // The old content is usable only if all code beside the old group is new. Other code there may be missing in every
+            // file, because valgrind has refused it.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });
         due.insert(pages.start);
     }
 
-    /// Whether all code in these pages, but outside of those of a group, has just come.
+    /// Whether all code in these pages that lies outside a group is new.
     fn others_are_fresh(&self, pages: &Range<u64>, group: &Range<u64>, fresh: &[u64]) -> bool {
         let is_fresh = |part: &Range<u64>| self.within(part).all(|(addr, _)| fresh.binary_search(&addr).is_ok());
         [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(is_fresh)
     }
 
-    /// These pages are no longer a group: valgrind knows nothing of them.
+    /// These pages are no longer a group, and valgrind knows nothing of them.
     pub fn forget(&mut self, pages: &Range<u64>) {
         self.failed.remove(&pages.start);
         self.groups.remove(&pages.start);

@@ -1,12 +1,12 @@
-//! Spans: the contents of the perf map, and how long it names dead code.
+//! Spans: the lines of the perf map, and how long dead code keeps its line.
 
 use super::Registry;
 
-/// How many entries of dead code are kept. Readers hold the whole map in memory, and so do we.
+/// How many spans of dead code are kept. Readers hold the whole map in memory, and so does this library.
 pub(super) const DEAD_MAX: usize = 1 << 16;
 
 impl Registry {
-    /// Number of spans, which is that of lines in the map.
+    /// Number of spans, which is the number of lines in the map.
     pub fn span_count(&self) -> usize {
         self.starts.len()
     }
@@ -19,7 +19,8 @@ impl Registry {
         })
     }
 
-    /// The same in the order in which the code was registered; dead code last. `None` if there is no memory.
+    /// Start, size and name of all spans in the order in which the code was registered; dead code comes last. `None` if there
+    /// is no memory.
     pub fn spans_by_age(&self) -> Option<impl Iterator<Item = (u64, u64, &[u8])>> {
         let mut numbers: Vec<u32> = Vec::new();
         numbers.try_reserve_exact(self.starts.len()).ok()?;
@@ -33,7 +34,7 @@ impl Registry {
         Some(numbers.into_iter().map(span))
     }
 
-    /// Start, size, name and id of all spans that begin in `[start, end)`; the id of dead code is 0.
+    /// Start, size, name and id of all spans that begin in `[start, end)`. The id of dead code is 0.
     pub fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &[u8], u64)> {
         self.numbers_in(start, end).map(|number| {
             let piece = &self.pieces[number];
@@ -42,7 +43,7 @@ impl Registry {
         })
     }
 
-    /// Drops spans of dead code, the oldest first, as long as `more` says so to the next one's name.
+    /// Drops spans of dead code, the oldest first, as long as `more` returns true for the name of the next one.
     pub fn forget_while(&mut self, mut more: impl FnMut(&[u8]) -> bool) {
         while let Some(oldest) = self.pieces.oldest_dead() {
             if !more(self.names.get(self.pieces[oldest].name)) {
@@ -53,7 +54,6 @@ impl Registry {
         }
     }
 
-    /// Drops all spans of dead code.
     pub fn forget_dead(&mut self) {
         self.forget_dead_until(0);
     }
@@ -71,8 +71,8 @@ impl Registry {
         }
     }
 
-    /// Drops the oldest spans of dead code if there are too many, some more than needed so that it happens rarely. Returns
-    /// how many.
+    /// Drops the oldest spans of dead code if there are too many, and some more, so that this is rarely necessary. Returns the
+    /// number of dropped spans.
     pub fn forget_oldest(&mut self) -> usize {
         let before = self.pieces.dead();
         if before > DEAD_MAX {
