@@ -1,4 +1,4 @@
-//! Processes as owners of files that outlive them: whether the process that made a file still runs.
+//! The process that owns a file, and whether that process still runs. Files may outlive their owners.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use super::clock::{tick_ns, TimeNamespace};
 use super::process::is_alive;
 
-/// Which process a file belongs to. The pid alone does not tell: pids are used again, and each pid namespace has its own.
+/// The process that a file belongs to. The pid alone does not identify it: pids are reused, and each pid namespace has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
@@ -32,8 +32,8 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace, where
-    /// only the lock tells.
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace: then
+    /// only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
@@ -48,7 +48,7 @@ impl Owner {
         }
     }
 
-    /// Whether this process would see the owner if the owner ran.
+    /// Whether this process can see the owner if the owner still runs.
     pub fn is_visible(&self) -> bool {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
@@ -67,7 +67,7 @@ pub fn start_time(process: &str) -> Option<u64> {
 fn stat(process: &str) -> Option<String> {
     let mut stat = [0; 1024];
     let len = File::open(format!("/proc/{process}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
-    // The name of the program, in the second field, may hold any bytes.
+    // The second field, the name of the program, may contain any bytes.
     Some(String::from_utf8_lossy(&stat[..len]).into_owned())
 }
 
@@ -76,22 +76,23 @@ fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
-/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). If the first thread has ended while others run, the state
-/// is that of a process that waits to be reaped. Only the number of threads differs.
+/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If the first thread has
+/// ended while others run, the state is that of an ended process, but the number of threads is above 1.
 fn start_in(stat: &str) -> Option<u64> {
-    // The name in parentheses may hold anything, also a parenthesis.
+    // The name in parentheses may itself contain parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let threads: u32 = fields.nth(16)?.parse().ok()?;
     if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    // As the clock of this thread's time namespace would have shown it.
+    // Converts the time from this thread's time namespace to the host's boot clock.
     let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
     fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
-/// Of this thread: that of a first one that has ended is none.
+/// The number of this thread's namespace of a kind; 0 if not known. If the first thread has ended, `/proc/self/ns` has no
+/// namespaces.
 fn namespace(kind: &str) -> u64 {
     fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
 }

@@ -1,12 +1,12 @@
-//! Writing: all of something or nothing, in few system calls.
+//! Appending to files in few system calls, either everything or nothing.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
-/// Appends all of `slices`, in as few system calls as the kernel allows. Consumes them. Returns the number of bytes that are in
-/// the file also if that fails.
+/// Appends all of `slices` in as few system calls as the kernel allows. Changes `slices`. Returns how many bytes were written,
+/// also on failure.
 pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Result<()>) {
     // Linux IOV_MAX.
     const MOST: usize = 1024;
@@ -26,17 +26,17 @@ pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Resu
     (written, Ok(()))
 }
 
-/// Appends all of `slices` or nothing. Consumes them; returns their size.
+/// Appends all of `slices` or nothing. Changes `slices`, and returns their total size.
 pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
     let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
-        // Readers would lose the records or lines after half a one.
+        // After a partial record or line, readers would lose the following ones.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)
 }
 
-/// Lets a file be written to at any place: with `O_APPEND`, `pwrite` writes at its end, whatever the offset.
+/// Allows writes at any offset: while `O_APPEND` is set, `pwrite` writes at the end of the file, whatever the offset.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, fcntl_getfl(file)?.difference(OFlags::APPEND))?)
 }

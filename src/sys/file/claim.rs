@@ -11,23 +11,23 @@ use super::{check_plain, is_locked, lock, look_at, refuse, Access, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
-/// Creates a file that does not exist yet; a link of that name counts as existing.
+/// Creates a file. Fails if the name exists, also as a symbolic link.
 pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     dir.open_file(name, access | OFlags::CREATE | OFlags::EXCL, mode | OURS)
 }
 
-/// Creates a file, in place of one that an earlier process with our pid has left there.
+/// Creates a file. Replaces a file of that name that an earlier process with this pid has left.
 ///
-/// Refuses to touch anything else: a link, a file of somebody else, or one with a second name. Nor does it touch one of another
-/// library in this process (`TAKEN`), or of a living process that has the same pid in another namespace. Such processes are
-/// known by a lock, which the system releases when the last of their descriptors is closed.
+/// Fails without touching the existing file if it is a link, has a second name, or belongs to another user. Fails likewise if
+/// another library in this process uses it (`TAKEN`), or a living process with the same pid in another namespace. That process
+/// holds a lock on its file, which the kernel releases when the last descriptor or mapping of the open file is closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_stale(dir, name)?,
             Err(error) => return Err(error),
             Ok(file) => {
-                // A file system without locks is no reason to go without symbols.
+                // On a file system without locks, the file is used without a lock.
                 let _ = lock(&file);
                 other_writers::note(&file, true);
                 return Ok(file);
@@ -37,11 +37,11 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Whether a file could not be had because its name is that of another one, which stays: another name may do.
+/// Whether `claim` failed only because a file that must stay has the name. Then another name may work.
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
-        // Another user's file, and not a directory in which nothing may be made.
+        // `check_ours` found another user's file. With an error number, the kernel has refused to create a file in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
@@ -61,12 +61,14 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // Until it is gone: another copy of this library may be about to replace it too. One that must not be written to can only be asked.
+    // Held until the file is removed, because another copy of this library may be about to replace it too. If this user may not
+    // write to the file, it cannot be locked here; then only the locks of others are looked at.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // One of ours that nobody here uses is that of the program before, if the process has executed another one.
+    // A marked file that nobody in this process uses is a leftover: of an earlier process, or of the program that this process
+    // ran before it executed this one. An unmarked file is another library's if it was written since this process started.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

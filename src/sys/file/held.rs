@@ -1,4 +1,4 @@
-//! Descriptors that stay open for long, while the host may close them or give their numbers to other files.
+//! Descriptors that stay open for a long time, although the host may close them or reuse their numbers for other files.
 
 use std::fs::File;
 use std::io;
@@ -11,21 +11,21 @@ use super::refuse::refuse;
 use super::{identity_and_len, look_at, Identity};
 use crate::sys::descriptors::DescriptorTable;
 
-/// The kind of error for a descriptor that is no longer that of the file.
+/// The kind of error for a descriptor that no longer refers to the file.
 pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 
-/// A file that is kept open for long.
+/// A file that is kept open for a long time.
 ///
-/// In a table of descriptors that is ours alone nobody else can close it. In the host's, which daemons close as a whole, the number
-/// may be that of another file later, even of the same one that the host has opened itself. So the opened file is marked there, and
-/// without its mark a descriptor is neither used nor closed.
+/// In the library's own descriptor table nobody else can close the descriptor. In the host's table the descriptor may be closed,
+/// because daemons close all descriptors. Later its number may refer to another file, or to the same file opened by the host. So
+/// an open file in the host's table is marked, and a descriptor without the mark is neither used nor closed.
 #[derive(Debug)]
 pub struct Held {
     file: ManuallyDrop<File>,
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// In the host's table: which of ours has got the descriptor last.
+    /// A unique number. In the host's table, it shows which `Held` was the last to get a descriptor of this number.
     serial: u32,
 }
 
@@ -41,12 +41,12 @@ impl Held {
         Ok(Held { file: ManuallyDrop::new(file), identity, table, marked, serial })
     }
 
-    /// Which file it is.
+    /// The identity that the file had when it was opened.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Whether the descriptor is known to be the one that was opened.
+    /// Whether the descriptor certainly still refers to the file that was opened, so that it may be closed.
     fn is_ours(&self) -> bool {
         match self.table == DescriptorTable::current() {
             true if self.table.is_host() => self.marked && self.checked().is_ok(),
@@ -54,7 +54,7 @@ impl Held {
         }
     }
 
-    /// The file, to be written to.
+    /// The file, for writing. Fails with `CLOSED` if the descriptor no longer refers to it.
     pub fn checked(&self) -> io::Result<&File> {
         match self.table == DescriptorTable::current() {
             true if !self.table.is_host() => Ok(&self.file),
@@ -62,7 +62,7 @@ impl Held {
         }
     }
 
-    /// The file, to be written to, and how long it is.
+    /// The same as `checked`, with the length of the file.
     pub fn checked_len(&self) -> io::Result<(&File, u64)> {
         let is_held = self.table == DescriptorTable::current()
             && (!self.table.is_host()
@@ -75,7 +75,7 @@ impl Held {
     }
 }
 
-/// The file as it was last checked.
+/// The file, without a check.
 impl Deref for Held {
     type Target = File;
 
@@ -87,33 +87,34 @@ impl Deref for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: it is no longer used.
+            // SAFETY: the file is dropped here only, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
 }
 
-/// The holder of a descriptor of the host's table: ours may have the number of an earlier one that the host has closed.
+/// The serial number of the last `Held` with this descriptor number in the host's table. An earlier `Held` may have had the same
+/// number until the host closed its descriptor.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // Of two descriptors that share a place the first one is not closed, which does no harm.
+    // If two descriptors share an entry, the older one counts as closed by the host, and is never closed. That does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
-/// The mark: which signal an opened file sends when it is ready, if it is asked to send any (fcntl(2), `F_SETSIG`). It belongs to the
-/// opened file and not to its descriptor, and does nothing.
+/// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has no
+/// effect, because no such signals are requested. It belongs to the open file, not to the descriptor.
 const MARK: libc::c_int = libc::SIGWINCH;
 
 fn mark(file: &File) -> bool {
-    // SAFETY: fcntl takes a descriptor, which is open.
+    // SAFETY: the descriptor is open, and this command takes a number.
     unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK) == 0 }
 }
 
 fn is_marked(file: &File) -> bool {
-    // SAFETY: whether the descriptor is open is for the kernel to find out.
+    // SAFETY: the kernel checks whether the descriptor is open.
     unsafe { libc::fcntl(file.as_raw_fd(), F_GETSIG) == MARK }
 }
 
-/// Linux include/uapi/asm-generic/fcntl.h; not in every version of the bindings.
+/// Linux include/uapi/asm-generic/fcntl.h. Some versions of the `libc` crate lack these constants.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;

@@ -1,4 +1,4 @@
-//! Identities: whether an open file is the one that had a name before.
+//! Identities of files, to recognize a file after its name may have been given to another file.
 
 use std::fs::File;
 use std::io;
@@ -7,24 +7,25 @@ use std::time::SystemTime;
 
 use rustix::fs::fstat;
 
-/// Which file on which file system: this stays the same when its name is given to another file.
+/// Identifies a file independently of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub device: u64,
     pub inode: u64,
-    /// When it was made, in nanoseconds; 0 where the file system does not say. The number of an inode is used again at once
-    /// when a file is removed.
+    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not record this. Needed because a new file
+    /// may get the inode number of a removed file at once.
     pub born: u64,
 }
 
 impl Identity {
-    /// Whether both are of one file, as far as is known.
+    /// Whether both identify the same file, as far as is known.
     pub fn is(&self, other: &Identity) -> bool {
         let born_alike = self.born == other.born || self.born == 0 || other.born == 0;
         self.device == other.device && self.inode == other.inode && born_alike
     }
 
-    /// Whether both are of one file for certain: in a made-up identity the other two numbers can be guessed.
+    /// Whether both certainly identify the same file. Device and inode alone do not suffice: whoever forges an identity can guess
+    /// these two numbers.
     pub(super) fn is_surely(&self, other: &Identity) -> bool {
         self.born != 0 && self == other
     }
@@ -43,7 +44,7 @@ pub fn identity_and_len(file: &File) -> io::Result<(Identity, u64)> {
             let born = born.map_or(0, |time| time.as_nanos() as u64);
             Ok((Identity { device: data.dev(), inode: data.ino(), born }, data.len()))
         }
-        // A sandbox may allow the older call only.
+        // A sandbox may allow only fstat(2), not the newer statx(2).
         Err(_) => {
             let data = fstat(file)?;
             Ok((Identity { device: data.st_dev, inode: data.st_ino, born: 0 }, data.st_size as u64))

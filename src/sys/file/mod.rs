@@ -1,4 +1,5 @@
-//! Files that other people can read and nobody else can plant: created new, never through a link, written in whole.
+//! Files that are safe in directories like `/tmp`: created anew, never opened through a symbolic link, and written in whole
+//! records.
 
 mod append;
 mod claim;
@@ -30,32 +31,32 @@ use super::dir::Dir;
 use super::{other_writers, process, range_lock};
 use refuse::refuse;
 
-/// How a file is written to.
+/// How a file is opened for writing.
 pub type Access = OFlags;
-/// At its end: that keeps whole records whole even if something else writes to the file.
+/// Writes go to the end of the file. So records stay whole even if somebody else writes to the file.
 pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
-/// At any place.
+/// Writes go to any offset.
 pub const ANYWHERE: Access = OFlags::RDWR;
 
-/// Marks a file as the work of this library. The bit has no other meaning on a file.
+/// The mode bit that marks a file as made by this library. The bit has no other meaning on a regular file.
 pub const OURS: u32 = libc::S_ISVTX;
 
-/// The kind of error for a file that belongs to somebody else in this process.
+/// The kind of error for a file that another library in this process uses.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
 /// The byte, far after the end of all files, that a process locks in each file that it writes to.
 const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 
-/// Locks a file for as long as it is open or mapped, which is to be written to. False if somebody else who can write to it has.
+/// Locks a file that is to be written to, for as long as it is open or mapped. False if somebody else has a lock for writing.
 ///
-/// Not by flock(2): whoever may read a file can lock it so. For the same reason a lock for reading is no obstacle, but that this one
-/// is not had then.
+/// flock(2) is not used, because anybody who may read a file could take that lock. For the same reason a lock for reading, which
+/// any reader can take, does not count: the result is true, although the file is then not locked here.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))
 }
 
-/// Whether a file is one that this user has made and nobody has a second name for; else what is wrong with it.
+/// Fails, with the reason, unless the file is a regular file of this user with only one name.
 pub fn check_plain(data: &Metadata) -> io::Result<()> {
     check_ours(data)?;
     if data.nlink() != 1 {
@@ -64,7 +65,7 @@ pub fn check_plain(data: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// The same for a file that may have more names.
+/// Fails, with the reason, unless the file is a regular file of this user. The file may have several names.
 pub fn check_ours(data: &Metadata) -> io::Result<()> {
     if !data.file_type().is_file() {
         return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));
@@ -75,7 +76,7 @@ pub fn check_ours(data: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether somebody who lives has locked a file.
+/// Whether a living process has locked the file.
 pub fn is_locked(dir: &Dir, name: &OsStr) -> bool {
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
     opened.is_ok_and(|file| range_lock::is_locked(&file, ALIVE))

@@ -1,4 +1,4 @@
-//! Names of files: how a new file takes the name of an old one, the removal of names, and the directory of perf's agents.
+//! Names of files: giving a new file the name of an old one, removing names, and the directory that perf's agents use.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use super::{look_at, refuse, Identity};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
-/// Gives a new file its name. A rename replaces whatever has the name: that must be the file that we made, or nothing.
+/// Renames the file `fresh` to `name`. Fails if `name` exists and is not the file `ours`, because the rename would replace it.
 pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identity>) -> io::Result<()> {
     match dir.identity_of(name) {
         Ok(found) if ours.is_some_and(|ours| ours.is(&found)) => {}
@@ -24,18 +24,18 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
     dir.rename(fresh, name)
 }
 
-/// Removes a file that we made, and no other one that has its name.
+/// Removes the file `name` if it is the file `ours`, and nobody else in this process can write to it.
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_ours);
     if opened.is_some_and(|file| !ours.is_some_and(|ours| other_writers::writes(ours, Some(&file)))) {
-        // Nothing can be done about a failure, and nothing is wrong in the file.
+        // A failure is ignored: nothing can be done about it, and the file's content is right.
         let _ = dir.remove(name);
     }
 }
 
-/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`, the place where perf's own agents put a dump when `JITDUMPDIR` is set (linux
-/// tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
+/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`. perf's own agent puts a dump in such a directory, with `JITDUMPDIR` as `base`
+/// (linux tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
 pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
     let parent = base.join(".debug").join("jit");
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent)?;

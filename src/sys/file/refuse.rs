@@ -1,4 +1,4 @@
-//! Why a file is not taken.
+//! The error that says why a file is refused.
 
 use std::io;
 

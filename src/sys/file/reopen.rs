@@ -1,4 +1,4 @@
-//! Files that exist and are opened to be continued: our own, those of a dead process, and one that others in this process write.
+//! Opens existing files to continue them: the sink's own files, those of a dead process, and those of others in this process.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -12,8 +12,8 @@ use super::{check_plain, lock, look_at, refuse, Access, Identity, APPEND, OURS};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
-/// Opens a file that somebody else in this process has made, to append to it, as from now on all in this process do. It gets our
-/// mark, without which it would not be completed if the process is killed.
+/// Opens a file that somebody else in this process has made, to append to it. Makes all others in this process append too. Marks
+/// the file as the library's, because recovery completes only marked files if the process is killed.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
     let data = file.metadata()?;
@@ -24,7 +24,7 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that we wrote before, if it still is that file.
+/// Opens a file for writing, if it is still the file `expected`, which this process wrote before.
 pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
     let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
@@ -35,7 +35,8 @@ pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io
     Ok(file)
 }
 
-/// Opens such a file to read it, on a thread with another table of descriptors.
+/// Opens a file for reading, if it is still the file `expected`. Takes a path, because the calling thread may have another
+/// descriptor table, in which the directory is not open.
 pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
     let file = Dir::of(path)?.open_file(path.file_name().unwrap_or_default(), OFlags::RDONLY | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
@@ -44,10 +45,11 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that this library has written in a process that is dead, to append to it: one of these. Returns which one.
+/// Opens a file that this library wrote in a process that is now dead, to append to it. The file must be one of `known`. Returns
+/// the file and its identity.
 ///
-/// The claim that it is one is not believed: it has to be a plain file with our mark, and known for certain. `may_be_locked`: a
-/// lock is not that of the process that writes it.
+/// The caller's identities are not trusted: the file must be a plain file with the library's mark, and one identity must match it
+/// for certain. `may_be_locked`: a lock on the file does not mean that its writer lives.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

@@ -26,8 +26,8 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     create_with(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode, APPEND)
 }
 
-/// For tests that change what holds for the whole process, and for those that this would disturb. That is also a child:
-/// until it executes its program it has a copy of every descriptor, and with it the locks of files that are closed here.
+/// A lock for tests that change the whole process, and for tests that such a change would disturb. Starting a child is such a
+/// change: until the child executes its program, it has copies of all descriptors, and so keeps locks of files closed here.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,7 +56,7 @@ fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
     let dir = dir("living");
     let path = dir.join("jit-1.dump");
-    // Of another table of descriptors: what the host's threads have open counts in any case.
+    // The file is opened in another descriptor table: a file open in the table of the host's threads counts in any case.
     let is_alive = || is_locked(&Dir::of(&path).unwrap(), path.file_name().unwrap());
     fs::write(&path, "alive").unwrap();
     File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
@@ -99,7 +99,7 @@ fn links_and_strange_files_are_refused() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(claim(&path, 0o600).is_err());
-    // No other name would do.
+    // For these errors, no other name would help.
     let full = dir.join("x".repeat(256));
     assert!(!is_anothers(&claim(&full, 0o600).unwrap_err()));
     assert!([libc::EACCES, libc::ENOSPC, libc::EMFILE]
@@ -137,7 +137,7 @@ fn vectored_writes_are_complete() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// In a separate process, because the limit is one of the whole process, and other tests write files.
+/// Runs in a separate process, because the limit is for the whole process, and other tests write files.
 #[test]
 fn a_write_that_fails_half_way_leaves_nothing() {
     const LIMITED: &str = "JITSYM_TEST_LIMITED";
@@ -155,7 +155,7 @@ fn a_write_that_fails_half_way_leaves_nothing() {
     let file = create_new(&path, 0o600).unwrap();
     append_whole(&file, &mut [IoSlice::new(b"whole")]).unwrap();
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain system calls with valid pointers. SIGXFSZ is ignored: it would end the process.
+    // SAFETY: plain system calls with valid pointers. SIGXFSZ is ignored, because it would end the process.
     let error = unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::getrlimit(libc::RLIMIT_FSIZE, &mut before);

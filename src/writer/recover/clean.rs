@@ -1,10 +1,10 @@
 //! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
 //!
 //! `/tmp` is full of other people's files. A pid may be in use by another process, or by a process that is not visible here. So
-//! a file is removed only if its name has exactly the form, and the file belongs to this user. It must have no other name,
-//! unless it is a region's file. It must have the library's mark or begin as a spool does, because files of other runtimes and
-//! of the user may have such names. Besides, no process with its pid may be alive, nobody may have it locked, and no visible
-//! process may have it open or mapped.
+//! a file is removed only if its name has exactly the right form, and the file belongs to this user. The file must have only one
+//! name, unless it is a file of a region or for valgrind. It must have the library's mark or begin like a spool, because files of
+//! other runtimes and of the user may have such names. No process with its pid may be alive. Nobody may have the file locked,
+//! and no visible process may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -27,12 +27,12 @@ pub struct Cleaned {
     pub path: PathBuf,
     /// Why the file is still there; `None` if it is gone.
     pub kept: Option<String>,
-    /// How much space its end gives back. Each name of a file with several names counts as an equal part.
+    /// How many bytes of disk space the removal frees. If a file has several names, each name counts for an equal part.
     pub bytes: u64,
 }
 
-/// Removes the files of dead processes from a directory. With `dry_run` only lists them. With `before`, only files that nobody
-/// has written to since that time.
+/// Removes the files of dead processes from a directory. With `dry_run`, only lists the files. With `before`, skips files that
+/// somebody has written to since that time.
 pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
@@ -62,7 +62,7 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
     match kind {
-        // Epochs share a file. Removing a name takes nothing from another one.
+        // Several epochs of a region may be names of one file. Removing one name leaves the others intact.
         FileKind::Region { .. } | FileKind::ForValgrind { .. } => file::check_ours(&data)?,
         _ => file::check_plain(&data)?,
     }
@@ -84,9 +84,10 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     }
 }
 
-/// What a file of this name is, or is to replace. `None` if no process leaves such files.
+/// The process and kind of a file with this name. For a replacement file, those of the file to be replaced. `None` if no process
+/// leaves files of this name.
 fn named(name: &OsStr) -> Option<(u32, FileKind)> {
-    // `perf inject` makes the other ones.
+    // Files of the kind `Injected` are made by `perf inject`.
     let parsed = parse(name).filter(|(_, kind)| !matches!(kind, FileKind::Injected { .. }));
     parsed.or_else(|| replaced_by(name)).filter(|&(pid, _)| is_pid(pid))
 }
