@@ -1,35 +1,35 @@
-//! The names of the files that the library and `perf inject` make. Each kind of name is printed and parsed here alone.
+//! The names of the files that the library and `perf inject` make. Only this file prints and parses these names.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write};
 
-/// How many names there are for the jitdumps of a process: each copy of the library in it has a separate one.
+/// How many names a process may use for jitdumps. Each copy of the library in the process needs a separate jitdump.
 pub const JITDUMPS: usize = 10;
 
-/// What a file is, by its name.
+/// The kind of a file, with the numbers that its name contains beside the pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
     /// `perf-PID.map`
     PerfMap,
-    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number. So leading zeros make another name
-    /// for the dump of the same process (linux tools/perf/util/jitdump.c, `jit_detect`).
+    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number (linux tools/perf/util/jitdump.c,
+    /// `jit_detect`). So leading zeros give more names for dumps of the same process.
     Jitdump { zeros: usize },
-    /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow, or `.fPARENT` in a file
-    /// that was made when this process was forked; 0 for none.
+    /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow the number N. If the
+    /// file was made when PARENT forked the process, `.fPARENT` follows N. `epoch` and `parent` are 0 if the name has none.
     Region { number: u32, begins_at_code: bool, epoch: u32, parent: u32 },
     /// `jit-PID-vN.so`, which valgrind reads.
     ForValgrind { number: u32 },
-    /// `jitsym-PID-START-MADE.spool`: when the process was started, and when the spool was made.
+    /// `jitsym-PID-START-MADE.spool`, with the hexadecimal times at which the process was started and the spool was made.
     Spool { start: u64, made: u64 },
-    /// `jitted-PID-INDEX.so`, which `perf inject` makes of a function in a jitdump.
+    /// `jitted-PID-INDEX.so`, which `perf inject` makes for each function in a jitdump.
     Injected { index: u64 },
 }
 
 impl FileKind {
-    /// The name of such a file of a process.
+    /// The name of a file of this kind for the process `pid`.
     pub fn name(self, pid: u32) -> String {
         let mut name = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string never fails.
         let _ = self.put(&mut name, pid);
         name
     }
@@ -60,7 +60,7 @@ impl FileKind {
     }
 }
 
-/// Whose file has this name, and what it is. `None` unless exactly this name is printed for that.
+/// The pid and kind in a file name. `None` unless `FileKind::name` prints exactly this name for them.
 pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     let text = name.as_ref().to_str()?;
     let (pid, kind) = split(text)?;
@@ -69,7 +69,7 @@ pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     is_printed.then_some((pid, kind))
 }
 
-/// The text that is still to be printed.
+/// The part of a name that is not yet compared. Printing to it compares: it fails if the printed text differs.
 struct Rest<'a>(&'a str);
 
 impl Write for Rest<'_> {
@@ -79,12 +79,12 @@ impl Write for Rest<'_> {
     }
 }
 
-/// Whether there can be such a process: Linux has no other pids.
+/// Whether Linux can give this pid to a process.
 pub fn is_pid(number: u32) -> bool {
     (1..=i32::MAX as u32).contains(&number)
 }
 
-/// The parts of a name, which may have other digits and letters than are printed.
+/// The parts of a name. Also accepts names that are never printed, for example with leading zeros.
 fn split(text: &str) -> Option<(u32, FileKind)> {
     let (first, rest) = text.split_once('-')?;
     let (rest, extension) = rest.rsplit_once('.')?;
@@ -112,13 +112,13 @@ fn split(text: &str) -> Option<(u32, FileKind)> {
     Some((pid.parse().ok()?, kind))
 }
 
-/// The name of a new file that is to replace the map or jitdump of this name: hidden, because readers take it for neither.
+/// The name of a new file that is to replace the map or jitdump of this name. Readers take the hidden new file for neither.
 pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
     let random = random.map_or(String::new(), |random| format!(".{random:016x}"));
     [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()
 }
 
-/// The map or jitdump that a file of this name is to replace.
+/// The pid and kind of the map or jitdump that a file of this name is to replace.
 pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     let text = name.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (of, random) = match text.rsplit_once('.').map(|(of, random)| (of, u64::from_str_radix(random, 16))) {
@@ -129,12 +129,13 @@ pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     parse(of).filter(can_be).filter(|_| replacement_of(of.as_ref(), random) == name)
 }
 
-/// The beginning of the name of a directory in which `jitsym record` has copies of a process's jitdumps. Six letters or digits follow.
+/// The beginning of the name of a directory into which `jitsym record` copies the jitdumps of a process. Six random letters or
+/// digits follow.
 pub fn copies_of(pid: u32) -> String {
     format!("jitted-{pid}-")
 }
 
-/// The process that a directory of this name has copies of.
+/// The pid of the process whose jitdumps were copied into a directory of this name.
 pub fn copied_pid(name: &str) -> Option<u32> {
     let (start, random) = name.split_at_checked(name.len().checked_sub(6)?)?;
     let pid = start.strip_prefix("jitted-")?.strip_suffix('-')?.parse().ok()?;

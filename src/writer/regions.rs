@@ -1,4 +1,4 @@
-//! Which code is written to the file of its region, and neither to the map nor to the jitdump.
+//! Moves code between regions and the other sinks: code in a region is named in the region's file, not in the map or jitdump.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region whose file is to name code that was registered at `time`.
+    /// The region whose file must name code that was registered at `time`. `None` if the other sinks must name the code.
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if !self.alive || !self.watching || !self.status.sinks().has(Sinks::REGION) {
             return None;
@@ -31,10 +31,10 @@ impl Applier {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
         }
-        // Of another region that was there.
+        // Dead code in this range may belong to an earlier region at the same addresses.
         self.sinks.region.registry.forget_dead_in(region.start(), region.end());
         for id in self.registry.live_in(region.start(), region.end()) {
-            // Other memory lies in a mapping group, too.
+            // The range of a mapping group may contain memory that does not belong to the region.
             let is_inside = |live: &Live| match region.is_mapping_group() {
                 true => region.holds(live.addr, live.size),
                 false => region.spans(live.addr, live.size),
@@ -73,12 +73,12 @@ impl Applier {
         }
     }
 
-    /// How much code is live, in regions or elsewhere.
+    /// The number of live registrations, in regions and elsewhere.
     pub fn live_count(&self) -> usize {
         self.registry.live_count() + self.sinks.region.registry.live_count()
     }
 
-    /// Ends a registration, wherever its code lies.
+    /// Ends a registration, in a region or elsewhere. False if there is no such registration.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         if self.registry.remove(id).is_some() {
             self.sinks.gone(id);
@@ -91,7 +91,8 @@ impl Applier {
         was_in_region
     }
 
-    /// Ends a registration that the host has not ended by its id.
+    /// Ends a registration that the host has not ended by its id: other code has taken its place, or the host has ended all code
+    /// in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if self.registry.is_live(id) {
             self.sinks.gone(id);
@@ -105,7 +106,7 @@ impl Applier {
 
     pub(super) fn load_in_region(&mut self, region: &'static Region, chunk: Chunk, event: &Event) {
         self.status.counters.registered.add(1);
-        // SAFETY: the chunk is not recycled yet, and there is no reference that may write to this body.
+        // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
@@ -116,11 +117,12 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// Ends a registration here that continues elsewhere. Returns the code, its name, and the bytes of its info.
+    /// Takes code out of the registry of regions, or out of the registry of the other sinks. The caller inserts the code again,
+    /// in the other registry or at another address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64, is_in_region: bool) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
         let name = from.name_of(id).unwrap_or_default().to_vec();
-        // Without memory the code continues without lines and tables, which may be large.
+        // Without memory for the lines and tables, the code continues without them.
         let mut info = reserve::copy_of(from.info_of(id).bytes()).unwrap_or_default();
         let mut live = from.remove(id)?;
         if !is_in_region {
@@ -134,7 +136,7 @@ impl Applier {
         Some((live, name, info))
     }
 
-    /// Moves code out of a region, into a region, or within a region. False if the move concerns no region.
+    /// Applies a move out of a region, into a region, or within a region. False if the move concerns no region.
     pub(super) fn move_by_region(&mut self, event: &Event) -> bool {
         let is_in_region = self.sinks.region.registry.is_live(event.id);
         let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
@@ -143,7 +145,7 @@ impl Applier {
         if to.is_none() && !is_in_region {
             return false;
         }
-        // The call of `region_of` may have taken the code into a new region.
+        // The call of `region_of` may just have moved this code into a new region.
         let is_in_region = is_in_region || self.sinks.region.registry.is_live(event.id);
         let Some((mut live, name, info)) = self.take_out(event.id, is_in_region) else { return false };
         self.status.counters.moved.add(1);
@@ -160,7 +162,7 @@ impl Applier {
         true
     }
 
-    /// Code begins to live in a region.
+    /// Adds code to a region, and ends all other code at the same addresses.
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
         let retired = self.sinks.region.enter(region, code);
         self.count_overwritten(retired);
@@ -170,7 +172,7 @@ impl Applier {
         self.count_overwritten(ids);
     }
 
-    /// Ends live code of regions where code begins to live outside of regions.
+    /// Ends live code of regions in a range in which code outside of regions is registered.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.sinks.region.registry.live_count() > 0 {
             let retired = self.sinks.region.retire_in(start, end);
@@ -186,8 +188,8 @@ impl Applier {
         }
     }
 
-    /// In a forked child: gives live code of the parent's regions to the child's regions. Without a region, the code is given
-    /// to the other sinks.
+    /// In a forked child: takes over the live code of the parent's regions. Code in a region of the child is named by that
+    /// region's file, all other code by the other sinks.
     pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
         for id in code.live_by_place().into_iter().flatten() {
             let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
@@ -208,11 +210,11 @@ impl Applier {
                 }
             }
         }
-        // Inherited code is counted in another counter.
+        // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
     }
 
-    /// Brings the files of regions up to date. `until`: all records stamped before this time have been read.
+    /// Updates the files of regions. `until`: all records stamped before this time have been read.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
         let mut write = || {
             let has_regions = self.sinks.region.tidy(until);
@@ -221,8 +223,8 @@ impl Applier {
             }
             has_regions && self.sinks.region.write_files(now, until)
         };
-        // If a failed file can be written again, some code is in no file yet. A flush must not report success then, so it
-        // writes once more.
+        // When a file that had failed can be written again, some code is in no file yet. A flush must not report success
+        // then, so it writes once more.
         if write() && now {
             write();
         }
@@ -231,8 +233,9 @@ impl Applier {
         }
     }
 
-    /// With regions as the only sink, no file names code that lies elsewhere. The first flush that finds such code reports
-    /// that. Memory being adopted may still become a region, so then nothing is reported.
+    /// If the region sink is the only sink with a file, no file names code outside of regions. The first flush that finds such
+    /// code reports it in `last_error`. Nothing is reported while memory is adopted, because any memory may still become a
+    /// region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count());
@@ -246,7 +249,7 @@ impl Applier {
         }
     }
 
-    /// Completes the files of regions. They are final for now.
+    /// Completes the files of regions, when the last session closes, the library is turned off or the process exits.
     pub(super) fn finish_regions(&mut self) {
         self.write_regions(true, u64::MAX);
         self.sinks.region.finish();

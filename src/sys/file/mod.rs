@@ -1,5 +1,4 @@
-//! Files that are safe in directories like `/tmp`: created anew, never opened through a symbolic link, and written in whole
-//! records.
+//! Files that are safe in directories like `/tmp`: created anew or checked, and never opened through a symbolic link.
 
 mod append;
 mod claim;

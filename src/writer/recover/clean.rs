@@ -1,4 +1,4 @@
-//! Removes perf maps, jitdumps, files of regions and spools of dead processes of this user, and nothing else.
+//! Removes perf maps, jitdumps, spools and files of regions or for valgrind that dead processes of this user have left.
 //!
 //! `/tmp` is full of other people's files. A pid may be in use by another process, or by a process that is not visible here. So
 //! a file is removed only if its name has exactly the right form, and the file belongs to this user. The file must have only one
@@ -20,10 +20,10 @@ use crate::sys::dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file with the name of a map, a jitdump, a region's file or a spool.
+/// A file whose name is that of a map, a jitdump, a spool, or a file of a region or for valgrind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
     /// Why the file is still there; `None` if it is gone.
     pub kept: Option<String>,
