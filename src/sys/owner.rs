@@ -91,8 +91,7 @@ fn start_in(stat: &str) -> Option<u64> {
     fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
-/// The number of this thread's namespace of a kind; 0 if not known. If the first thread has ended, `/proc/self/ns` has no
-/// namespaces.
+/// The number of a namespace of this thread; 0 if not known. If the first thread has ended, `/proc/self/ns` shows no namespaces.
 fn namespace(kind: &str) -> u64 {
     fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
 }

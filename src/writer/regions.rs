@@ -233,9 +233,8 @@ impl Applier {
         }
     }
 
-    /// If the region sink is the only sink with a file, no file names code outside of regions. The first flush that finds such
-    /// code reports it in `last_error`. Nothing is reported while memory is adopted, because any memory may still become a
-    /// region.
+    /// If only the region sink writes files, no file names code outside of regions. The first flush that finds such code reports
+    /// that in `last_error`. If unknown memory is adopted, nothing is reported: that memory may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count());

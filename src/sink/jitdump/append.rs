@@ -164,7 +164,7 @@ impl Jitdump {
     }
 }
 
-/// The part of the pieces, taken as one text, that begins after `skip` bytes and is `len` bytes long.
+/// The bytes from `skip` to `skip + len` of the concatenated pieces.
 fn part<'a>(pieces: &[&'a [u8]], mut skip: usize, mut len: usize) -> Vec<&'a [u8]> {
     let mut parts = Vec::new();
     for piece in pieces {

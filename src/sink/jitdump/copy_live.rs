@@ -101,8 +101,8 @@ impl Jitdump {
         lens.clear();
     }
 
-    /// Appends a group with its code bytes to `out`. Returns the length of the group without the code bytes, and of its unwind
-    /// tables.
+    /// Appends a group with its code bytes to `out`. Returns the group's length without the code bytes, and its unwind tables'
+    /// length.
     fn put_group(
         &self,
         out: &mut Vec<u8>,

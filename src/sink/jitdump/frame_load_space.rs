@@ -81,7 +81,7 @@ impl FrameLoads {
     }
 }
 
-/// Reserves the nearest free area below `addr`. At least one area stays between them, so that the code can grow.
+/// Reserves the nearest free area below `addr`, at least `AREA` bytes away, so that the code can grow.
 fn reserve_below(addr: u64) -> Option<Reserved> {
     let top = addr / mapping::page_size() as u64 * mapping::page_size() as u64;
     (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::queue::chunk::Chunk;
 
-/// The collected groups are written when they have this many pieces or bytes, or are this many groups.
+/// The collected groups are written when there are this many pieces, bytes or groups.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;
@@ -51,8 +51,8 @@ impl Groups {
         }
     }
 
-    /// Begins a group with the bytes that `make` appends. Returns their number and the result of `make`. If `make` returns
-    /// `None`, no group is begun.
+    /// Begins a group with the bytes that `make` appends. Returns their number and the result of `make`. Begins no group if that
+    /// result is `None`.
     pub fn push_made<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<(usize, T)> {
         let start = self.made.len();
         let said = make(&mut self.made)?;

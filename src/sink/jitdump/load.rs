@@ -70,8 +70,7 @@ impl Jitdump {
         (Some(Stored { offset, len }), tables_len)
     }
 
-    /// A move is written as a new LOAD: perf 7.2 crashes on MOVE records, and no perf unwinds through code moved by such a
-    /// record.
+    /// Writes a move as a new LOAD: perf 7.2 crashes on MOVE records, and no perf unwinds through code that they moved.
     #[cold]
     #[inline(never)]
     fn add_moved(&mut self, live: &Live, event: &Event, body: &[u8], before: Option<Stored>) -> (Option<Stored>, u32) {
@@ -110,8 +109,7 @@ impl Jitdump {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Permanently reserves address space for the frame load of packed code. `None` if the code has no tables, or space is
-    /// lacking.
+    /// Permanently reserves space for the frame load of packed code. `None` if the code has no tables, or no space is free.
     fn place_frame_load(&self, live: &Live) -> Option<u64> {
         // No address space can be reserved in a dead process.
         if live.tables_len == 0 || self.dead {
@@ -134,8 +132,7 @@ impl Jitdump {
 
     /// Writes the collected groups if this group is among them.
     pub fn write_until(&mut self, stored: Stored) {
-        // Most moved code has a group that was written long ago. So this flush is rare, and new groups are still written in
-        // batches.
+        // Most moved code has a group that was written long ago. So a flush is rare here, and batches stay large.
         if self.contents.is_underway(stored) {
             self.flush();
         }

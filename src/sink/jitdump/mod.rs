@@ -69,7 +69,8 @@ pub struct Jitdump {
     /// The file has to be rewritten: it was removed or cut, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
-    /// Number of groups for which the backlog had no room. `write_lost` later builds new groups for those whose code still lives.
+    /// Number of lost groups: the backlog had no room for them, or a rewrite could not read them. `write_lost` later builds new
+    /// groups for those whose code still lives.
     lost: u64,
     /// Groups collected since the last write.
     groups: Groups,
@@ -202,7 +203,7 @@ impl Jitdump {
 }
 
 impl Sink for Jitdump {
-    /// With the same configuration as before, the sink keeps its file, even if the sink made the directory itself.
+    /// With the same configured directory as before, the sink keeps its file, even if it made a new directory for that file.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
             *self = Jitdump::new(self.status.clone());

@@ -134,8 +134,8 @@ impl PerfMap {
         if !is_map {
             return refuse("is not a perf map");
         }
-        // Lines of a round that was not committed are moved to the front. The records of that round are applied again later, so
-        // the lines of the committed rounds must win.
+        // Moves the lines of a round that was not committed to the front, so that lines of committed rounds take precedence. The
+        // records of that round are applied again later.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
@@ -143,7 +143,7 @@ impl PerfMap {
         self.own.mode = file.metadata()?.mode() & 0o777;
         self.len = self.own.hold(file)?;
         (self.shared, self.dead) = (shared, true);
-        // The next write then replaces a map that is not shared atomically, instead of appending to it.
+        // So the next write of an unshared map replaces the whole file atomically, instead of appending to it.
         self.stale = true;
         Ok(text)
     }
@@ -288,7 +288,7 @@ impl Sink for PerfMap {
     }
 
     /// Appends the line of the code, or leaves it to the next rewrite if older lines have to change: no two lines should
-    /// contradict each other. Without a jitdump the line is appended in any case, because only this file names the code if the
+    /// contradict each other. Without a jitdump the line is appended anyway, because only this file names the code if the
     /// process is killed. With a jitdump, the map can be recovered.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;

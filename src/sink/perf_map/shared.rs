@@ -50,8 +50,7 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// Called when the file was removed. If another writer in this process uses a new file of that name, the sink joins that
-    /// file.
+    /// Called when the file was removed. Joins the new file of that name if another writer in this process uses one.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {
