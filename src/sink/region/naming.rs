@@ -35,7 +35,7 @@ pub struct Naming {
     writer: Open,
     /// The pid and the number from which the names of the file are built.
     of: (u32, u32),
-    /// The parent made the file when it forked this process.
+    /// The file was made in this process right after the fork that created the process.
     is_of_child: bool,
     /// Further names of the file, one for each older epoch; oldest first.
     pub(super) names: VecDeque<(u32, OsString)>,
@@ -57,7 +57,7 @@ struct Open {
 /// A split: the contents that the file of a region had until `time` are for older epochs.
 #[derive(Debug)]
 pub struct Archive {
-    /// When the split was made, and the time of the first records before which the writer must have handled it.
+    /// When the split was made, and when it is due: the writer handles the split before any record with a later time.
     pub(super) time: u64,
     pub(super) due: u64,
     /// The first epoch that the file itself describes after the split.
@@ -133,7 +133,7 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // A child that has not called the library runs no writer, so nobody would remove the files of its own children.
+        // This process is a child that has not taken over. It runs no writer that could remove the files of its own children.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
@@ -147,7 +147,7 @@ impl Naming {
         }
     }
 
-    /// Path and identity of the file that the parent made for this process, if it is in use.
+    /// Path and identity of the file that was made for this process at its fork, if there is such a file.
     pub(super) fn of_child(&self) -> Option<(PathBuf, Identity)> {
         let identity = self.named().filter(|_| self.is_of_child)?;
         Some((self.path.clone(), identity))
