@@ -1,5 +1,5 @@
-//! Regions that were the host's own memory: a private mapping of a file with the same bytes takes its place, in one step that
-//! running threads do not notice, and can be taken back.
+//! Adoption: the host's own memory becomes a region. A private mapping of a file with the same bytes replaces the memory in one
+//! step, which running threads do not notice. The step can be taken back.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,25 +24,26 @@ use crate::sys::{debug, reserve, thread, untouched_pages};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
-/// Nothing is mapped below.
+/// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
-/// A header page lies at most so many pages below the code where these are free. Those of later regions at the same address lie
-/// nearer.
+/// How many pages below the code a header page may lie if these pages are free. Later regions at the same address have their
+/// header pages nearer.
 const APART: u64 = 16;
-/// An arena is at least so long.
+/// The least length of an arena.
 const ARENA_LEAST: u64 = 64 << 10;
-/// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
+/// Tables lie this far after the code, or as far as the code is long, if that is less. Memory that the host adds at the end of
+/// the code then shows the file.
 const GROWTH_NEAR: u64 = 32 << 20;
-/// For so many regions the host has a descriptor all the time.
+/// The number of regions up to which the host keeps a descriptor for each region.
 const OPEN_MOST: usize = 256;
-/// So often memory is swapped if forks come in between.
+/// How many times a swap is tried if the process forks meanwhile.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
-    /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its
-    /// protection.
+    /// Makes memory of the host a region. Meanwhile other threads may execute the memory, but not write to it, and nobody may
+    /// change its protection.
     pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -57,7 +58,7 @@ impl Regions {
         self.adopt_range(status, &maps, addr, end).map(drop)
     }
 
-    /// Whether something of a range belongs to a region, or may become one's.
+    /// Whether any part of a range belongs to a region, or may belong to a region later.
     pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
         let overlaps = |region: &Region| {
             let (from, to) = (start.max(region.start()), end.min(region.start() + region.place.max_len));
@@ -85,7 +86,7 @@ impl Regions {
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        // The thread would go on with the stack as it was copied. The kernel does not tell where the stacks of others are.
+        // The thread would continue with an outdated copy of its stack. The kernel does not say where other threads' stacks are.
         if thread::has_stack_in(start, end) {
             return Err(Error::NotPlain);
         }
@@ -98,13 +99,13 @@ impl Regions {
         }
         let place = self.place_beside(maps, start, end)?;
         self.swap_range(status, &pieces, &place).inspect_err(|_| {
-            // SAFETY: it was set aside for tables, which nobody reads there.
+            // SAFETY: the range was set aside for tables, which nobody reads there.
             unsafe { place.unmap_tables() };
         })
     }
 
-    /// Sets address space aside for the header page right below a range, and for tables after it. Where there is no room for these,
-    /// both lie below.
+    /// Reserves address space for the header page right below a range, and for tables after the range. If there is no room after
+    /// the range, both lie below.
     fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
@@ -114,7 +115,7 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // Epochs need two beginnings, of which one is in the memory below.
+                // Epochs need two beginnings (see `Region::can_begin_at_code`). One of them is in the memory below.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -144,8 +145,8 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Where the header page of a range goes: below it, with nothing between them that is or may become code, or over its first
-    /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
+    /// Address and length of the header page of a range: below the range, with no code or future code between them, or over the
+    /// first page of the range if there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
     /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
@@ -159,13 +160,13 @@ impl Regions {
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            // All of it, so that nothing is mapped between page and code later.
+            // Takes all the free space, so that nothing is mapped between header page and code later.
             return (free, start - free);
         }
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
     }
 
-    /// Where the last of the objects begins that there are, or were, before some address.
+    /// The beginning of the last present or former object that begins before an address.
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
@@ -174,7 +175,7 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // If it can, the object does not begin in the memory below.
+        // The object begins at the code if that is possible, and not in the memory below.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -183,7 +184,7 @@ impl Regions {
             let path = new.naming.path.clone();
             match swap(new, place, pieces) {
                 Ok(parts) => break (parts, path),
-                // A child may have the file, which stays as it is. The next one is another file.
+                // A forked child may use this file, so the file stays unchanged. The next try makes another file.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts < ATTEMPTS => attempts += 1,
                 Err(error) => return Err(refused(status, describe("map", &path, &error))),
             }
@@ -197,7 +198,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Makes a region of what has been swapped. After an error the memory is plain again, and the file is gone.
+    /// Makes a region of memory that has been swapped. After an error the memory is plain again, and the file is removed.
     pub(super) fn publish_swapped(&self, status: &Status, pieces: &[Mapping], parts: Parts) -> Result<&'static Region> {
         let path = parts.naming.path.clone();
         self.publish(status, parts).inspect_err(|_| {
@@ -215,7 +216,7 @@ pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     }
     let both = reserved(other);
     if !both {
-        // SAFETY: it was just set aside, and nobody has it.
+        // SAFETY: the range was just set aside, and nobody else uses it.
         unsafe { code_memory::unmap(one.0, one.1) };
     }
     both

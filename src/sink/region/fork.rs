@@ -27,7 +27,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 
 impl Regions {
-    /// Called in the parent after a fork. Whether the caller has to wake the writer.
+    /// Called in the parent after a fork. Whether the caller has to tell the writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
@@ -80,7 +80,7 @@ impl Regions {
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
-                // Keep the file that was made for this process at the fork, if there is one. Otherwise the names are the parent's.
+                // A file that was made for this process at the fork is kept. Otherwise the names are the parent's.
                 if let Some((path, identity)) = naming.of_child() {
                     let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
                     self.keep_old(path, identity, bytes);

@@ -60,7 +60,7 @@ pub struct Region {
     pub(super) tally: Tally,
     /// The writer has not seen the region yet.
     pub is_new: AtomicBool,
-    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before is still written.
+    /// When the library learned that the host has unmapped the region, or `NEVER`. Earlier code is still written.
     pub(super) gone: AtomicU64,
     /// The file of the region cannot be written: new code in the region is written by the other sinks.
     pub has_failed: AtomicBool,
