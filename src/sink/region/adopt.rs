@@ -226,14 +226,14 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
-/// Where the last object before an address ends for perf 7.2, which takes code to be as far from an object's beginning as it is in
-/// the file. Linkers (lld) may place it farther away. Then the object seems to begin, and to end, by as much later.
+/// Where the last object before an address ends for perf 7.2. perf assumes that code is as far from the object's beginning in
+/// memory as in the file. Linkers (lld) may place code farther away. Then the object seems to begin and end that much later.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
     let first = maps[..=at].iter().rfind(|mapping| mapping.inode == code.inode && mapping.offset == 0);
     let farther = first.map_or(0, |first| (code.start - first.start).saturating_sub(code.offset));
-    // An object's last part may be memory without a file.
+    // The last part of an object may be memory without a file.
     let rest = maps[at..].windows(2).take_while(|pair| pair[0].end == pair[1].start);
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
@@ -267,8 +267,8 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
-/// of the memory is to be a mapping of it.
+/// Replaces memory by mappings of a file, with the same bytes and protections, and maps the file's tables. `pieces` are the parts
+/// of the memory to replace.
 pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Result<Parts> {
     let len = place.max_len;
     let both = READ_WRITE | READ_EXEC;
@@ -287,7 +287,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
 }
 
 impl Region {
-    /// Makes it plain memory again, what of it still is a mapping of its file.
+    /// Makes the parts of the region that are still mappings of its file plain memory again.
     pub(super) fn make_plain(&self) -> Result<()> {
         let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
         self.has_failed.store(true, Ordering::Relaxed);

@@ -13,8 +13,8 @@ const IN_DOUBT: u32 = 1 << 31;
 /// Counts begin at this value, so that a subtraction before the matching addition does no harm.
 const NONE: u32 = 1 << 30;
 
-/// A count for each part of a region, in one word with the doubt, because both are looked at whenever code is registered; none in a
-/// region that the host does not unmap.
+/// A count for each part of a region. The doubt is in the same word, because every registration reads both. A region that the
+/// host does not unmap has no counts.
 #[derive(Debug)]
 pub struct Tally {
     parts: Vec<AtomicU32>,
