@@ -1,6 +1,6 @@
 //! Files of forked children that have not called the library.
 //!
-//! If the parent has a region of two views, the child gets such a file at the fork, so that its code has names from the beginning.
+//! If the parent has a region of two views, the child gets such a file at the fork, so that its code has names from the start.
 //! Most children execute another program at once, and the parent's writer removes their files. The files of children that have
 //! run for a while stay, because a profile may need them.
 
@@ -48,8 +48,8 @@ impl Children {
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// Removes files of children that run another program by now, if it is time. `keep` is given each file of a child that has ended:
-    /// a profile may need it, as long as there are not too many.
+    /// Removes the files of children that run another program by now, if a look is due. Passes each settled file of a child that
+    /// has ended to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;

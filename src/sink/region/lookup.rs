@@ -1,4 +1,4 @@
-//! The list of all regions, and the search for the region of an address. Every registration searches, so the search takes no lock.
+//! The list of all regions, and the search for the region of an address. Every registration searches, so this takes no lock.
 
 use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;

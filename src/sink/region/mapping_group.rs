@@ -2,8 +2,8 @@
 //!
 //! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
 //! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages become
-//! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set of
-//! tables and one descriptor serve all mappings. A mapping needs neither a region nor a read of the whole list of mappings.
+//! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set
+//! of tables and one descriptor serve all mappings. A mapping needs neither a region nor a read of the whole list of mappings.
 //!
 //! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a mapping
 //! group has no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name,

@@ -37,8 +37,8 @@ impl Regions {
         Ok(maps)
     }
 
-    /// Whether any part of a region is still a mapping of its file. Marks the other parts as lost. Without any such part, the region
-    /// is gone.
+    /// Whether any part of a region is still a mapping of its file. Marks the other parts as lost. Without any such part, the
+    /// region is gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // A region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
@@ -52,8 +52,8 @@ impl Regions {
         }
     }
 
-    /// A range is unmapped, except the parts `left`, which are in order. If that is all of the region, the region is gone. False if
-    /// there is no memory for the note.
+    /// Marks a range as lost, except for the parts `left`, which are in order. If the whole region is lost, the region is gone.
+    /// False if there is no memory for the bits.
     pub(super) fn lose(
         &self,
         status: &Status,
