@@ -93,8 +93,8 @@ impl Placement {
     /// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
     /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
     ///
-    /// The page is where the tables are to be mapped next. perf is told of it, and not that a mapping goes: it takes the
-    /// lowest mapping of a file for the file's beginning, so that there may be none elsewhere.
+    /// The test page lies where the tables are mapped next. perf sees new mappings, but not their removal, and takes the lowest
+    /// mapping of a file for the file's beginning. So the test page must not lie elsewhere.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {
