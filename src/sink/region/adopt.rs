@@ -1,5 +1,5 @@
-//! Regions that were the host's own memory: a private mapping of a file with the same bytes takes its place, in one step that
-//! running threads do not notice, and can be taken back.
+//! Adoption: the host's own memory becomes a region. A private mapping of a file with the same bytes replaces the memory in one
+//! step, which running threads do not notice. The step can be taken back.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,25 +24,26 @@ use crate::sys::{debug, reserve, thread, untouched_pages};
 
 /// How far below the code its tables may lie: distances are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
-/// Nothing is mapped below.
+/// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
-/// A header page lies at most so many pages below the code where these are free. Those of later regions at the same address lie
-/// nearer.
+/// How many pages below the code a header page may lie if these pages are free. Later regions at the same address have their
+/// header pages nearer.
 const APART: u64 = 16;
-/// An arena is at least so long.
+/// The least length of an arena.
 const ARENA_LEAST: u64 = 64 << 10;
-/// Tables lie so far after the code, or as far as it is long: what the host adds to its memory at the end shows the file there.
+/// Tables lie this far after the code, or as far as the code is long, if that is less. Memory that the host adds at the end of
+/// the code then shows the file.
 const GROWTH_NEAR: u64 = 32 << 20;
-/// For so many regions the host has a descriptor all the time.
+/// The number of regions up to which the host keeps a descriptor for each region.
 const OPEN_MOST: usize = 256;
-/// So often memory is swapped if forks come in between.
+/// How many times a swap is tried if the process forks meanwhile.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
-    /// Makes memory of the host a region. Other threads may execute it meanwhile, but not write to it, and nobody may change its
-    /// protection.
+    /// Makes memory of the host a region. Meanwhile other threads may execute the memory, but not write to it, and nobody may
+    /// change its protection.
     pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -57,7 +58,7 @@ impl Regions {
         self.adopt_range(status, &maps, addr, end).map(drop)
     }
 
-    /// Whether something of a range belongs to a region, or may become one's.
+    /// Whether any part of a range belongs to a region, or may belong to a region later.
     pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
         let overlaps = |region: &Region| {
             let (from, to) = (start.max(region.start()), end.min(region.start() + region.place.max_len));
@@ -85,7 +86,7 @@ impl Regions {
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        // The thread would go on with the stack as it was copied. The kernel does not tell where the stacks of others are.
+        // The thread would continue with an outdated copy of its stack. The kernel does not say where other threads' stacks are.
         if thread::has_stack_in(start, end) {
             return Err(Error::NotPlain);
         }
@@ -98,13 +99,13 @@ impl Regions {
         }
         let place = self.place_beside(maps, start, end)?;
         self.swap_range(status, &pieces, &place).inspect_err(|_| {
-            // SAFETY: it was set aside for tables, which nobody reads there.
+            // SAFETY: the range was set aside for tables, which nobody reads there.
             unsafe { place.unmap_tables() };
         })
     }
 
-    /// Sets address space aside for the header page right below a range, and for tables after it. Where there is no room for these,
-    /// both lie below.
+    /// Reserves address space for the header page right below a range, and for tables after the range. If there is no room after
+    /// the range, both lie below.
     fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
@@ -114,7 +115,7 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // Epochs need two beginnings, of which one is in the memory below.
+                // Epochs need two beginnings (see `Region::can_begin_at_code`). One of them is in the memory below.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -144,9 +145,10 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Where the header page of a range goes: below it, with nothing between them that is or may become code, or over its first
-    /// page where there is no room. perf 7.2 takes an object for another one if they begin at the same address. If one object begins
-    /// before another that lies in it, perf's libdw finds neither (elfutils libdwfl/segment.c, `reify_segments`).
+    /// Address and length of the header page of a range: below the range, with no code or future code between them, or over the
+    /// first page of the range if there is no room. perf 7.2 takes an object for another object if both begin at the same
+    /// address. If one object begins before another object that lies inside it, perf's libdw finds neither of them (elfutils
+    /// libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
         // The kernel makes one mapping of neighbours that are alike.
@@ -159,13 +161,13 @@ impl Regions {
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            // All of it, so that nothing is mapped between page and code later.
+            // Takes all the free space, so that nothing is mapped between header page and code later.
             return (free, start - free);
         }
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
     }
 
-    /// Where the last of the objects begins that there are, or were, before some address.
+    /// The beginning of the last present or former object that begins before an address.
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
@@ -174,7 +176,7 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // If it can, the object does not begin in the memory below.
+        // The object begins at the code if that is possible, and not in the memory below.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -183,7 +185,7 @@ impl Regions {
             let path = new.naming.path.clone();
             match swap(new, place, pieces) {
                 Ok(parts) => break (parts, path),
-                // A child may have the file, which stays as it is. The next one is another file.
+                // A forked child may use this file, so the file stays unchanged. The next try makes another file.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts < ATTEMPTS => attempts += 1,
                 Err(error) => return Err(refused(status, describe("map", &path, &error))),
             }
@@ -197,7 +199,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Makes a region of what has been swapped. After an error the memory is plain again, and the file is gone.
+    /// Makes a region of memory that has been swapped. After an error the memory is plain again, and the file is removed.
     pub(super) fn publish_swapped(&self, status: &Status, pieces: &[Mapping], parts: Parts) -> Result<&'static Region> {
         let path = parts.naming.path.clone();
         self.publish(status, parts).inspect_err(|_| {
@@ -215,7 +217,7 @@ pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     }
     let both = reserved(other);
     if !both {
-        // SAFETY: it was just set aside, and nobody has it.
+        // SAFETY: the range was just set aside, and nobody else uses it.
         unsafe { code_memory::unmap(one.0, one.1) };
     }
     both
@@ -225,14 +227,14 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
-/// Where the last object before an address ends for perf 7.2, which takes code to be as far from an object's beginning as it is in
-/// the file. Linkers (lld) may place it farther away. Then the object seems to begin, and to end, by as much later.
+/// Where the last object before an address ends for perf 7.2. perf assumes that code is as far from the object's beginning in
+/// memory as in the file. Linkers (lld) may place code farther away. Then the object seems to begin and end that much later.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
     let first = maps[..=at].iter().rfind(|mapping| mapping.inode == code.inode && mapping.offset == 0);
     let farther = first.map_or(0, |first| (code.start - first.start).saturating_sub(code.offset));
-    // An object's last part may be memory without a file.
+    // The last part of an object may be memory without a file.
     let rest = maps[at..].windows(2).take_while(|pair| pair[0].end == pair[1].start);
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
@@ -266,8 +268,8 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Puts a file in the place of memory, with the same bytes and protections, and its tables where nothing else is. `pieces` are what
-/// of the memory is to be a mapping of it.
+/// Replaces memory by mappings of a file, with the same bytes and protections, and maps the file's tables. `pieces` are the parts
+/// of the memory to replace.
 pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Result<Parts> {
     let len = place.max_len;
     let both = READ_WRITE | READ_EXEC;
@@ -286,7 +288,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
 }
 
 impl Region {
-    /// Makes it plain memory again, what of it still is a mapping of its file.
+    /// Makes the parts of the region that are still mappings of its file plain memory again.
     pub(super) fn make_plain(&self) -> Result<()> {
         let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
         self.has_failed.store(true, Ordering::Relaxed);

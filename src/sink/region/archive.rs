@@ -1,4 +1,4 @@
-//! The writer's part in a split (see `epoch`): what the file says goes under its names of older epochs.
+//! The writer's part in a split (see `epoch`): the file's present contents are copied to the names of older epochs.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,15 +23,15 @@ const SWITCH_SHARE: u64 = 8;
 const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
-    /// Sees to one split after the other.
+    /// Handles one waiting split after the other.
     pub(super) fn close_all(&mut self, region: &'static Region, next: impl Fn() -> Option<Archive>) {
         while let Some(split) = next() {
             self.archive_epochs(region, &split);
         }
     }
 
-    /// What the file of a region says goes under its names of older epochs. The file keeps what it knows: code that has died
-    /// since is named until other code takes its place.
+    /// Copies the contents of a region's file to the names of older epochs. The file itself keeps its contents: dead code has a
+    /// name until other code takes its place.
     pub(super) fn archive_epochs(&mut self, region: &'static Region, split: &Archive) {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
@@ -39,7 +39,7 @@ impl RegionSink {
         let result = self.put_aside(region, file, split.first);
         self.registry.forget_dead_in(region.start(), region.end());
         file.set_begin(split.begin);
-        // Copies have everything that the tables have.
+        // The file is rewritten if it is wasteful, because each copy contains the whole tables.
         if result.is_ok() && split.is_clean && file.is_wasteful(150) {
             self.write_anew(region, file);
         }
@@ -61,10 +61,10 @@ impl RegionSink {
         let dir = naming.dir()?;
         drop(naming);
         let mut result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, own));
-        // A name that is left is one of the file that is written to: no file is better than one with other code.
+        // An older name that still belongs to the present file would show other code. So the name is removed.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
-            // One that cannot be removed is no reason for the others to stay.
+            // If one name cannot be removed, the other names are removed all the same.
             if let Err(error) = dir.remove(name) {
                 result = Err(error);
             }

@@ -1,5 +1,5 @@
-//! Adoption that a program asks for by a setting, and not by a call: memory becomes a region when code is registered in it, or when
-//! it has become executable since.
+//! Automatic adoption, which a setting turns on: memory becomes a region when code is registered in the memory, or later, once
+//! the memory has become executable.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Adopts the mapping that code lies in, unless that is no memory of the kind, or it has been tried not long ago.
+    /// Adopts the mapping that contains the code, if mappings of this kind can be adopted and no recent try failed.
     pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
         let end = addr.checked_add(size)?;
         let page = page_size() as u64;
@@ -35,7 +35,7 @@ impl Regions {
             return Some(region);
         }
         let maps = self.all_mapped(status).unwrap_or_default();
-        // It costs little now to look at the memory that waits.
+        // The list of mappings has just been read, so a look at the waiting memory costs little now.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
@@ -55,7 +55,7 @@ impl Regions {
                 None => (start..behind, FAILED),
             },
             [it] if is_whole && !it.is_plain() => {
-                // Others of its kind are no failure, and are not counted.
+                // Memory of this kind is never adopted. So this is no failure, and is not counted.
                 if self.candidates.is_first_refusal(it.start) {
                     let why = why_not_plain(it);
                     status.last_error.set(format!("memory at {:#x} is not adopted: {why}", it.start));
@@ -64,7 +64,7 @@ impl Regions {
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
                 status.counters.region_put_off.add(1);
-                // It is being written to, perhaps. What else lies in the mapping may be no code.
+                // The host may be writing to the code. Only its own pages wait, because the rest of the mapping may be no code.
                 self.wait_for(status, &pages, now);
                 (pages, NOT_NOW)
             }
@@ -77,7 +77,7 @@ impl Regions {
         None
     }
 
-    /// Adopts a mapping that code was registered in, or counts that it is not adopted.
+    /// Adopts a mapping that contains registered code, or counts the mapping as refused.
     fn adopt_mapping(&self, status: &Status, maps: &[Mapping], it: &Mapping) -> Option<&'static Region> {
         let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
         let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
@@ -88,7 +88,7 @@ impl Regions {
         } else {
             match self.adopt_range(status, maps, it.start, it.end) {
                 Ok(region) => return Some(region),
-                // This has been counted.
+                // `refused` has already counted this error.
                 Err(Error::SinkFailed) => return None,
                 Err(error) => error.to_string(),
             }
@@ -97,14 +97,14 @@ impl Regions {
         None
     }
 
-    /// Counts memory that is not adopted; each once.
+    /// Counts memory that is not adopted, once for each start address.
     fn not_adopted(&self, status: &Status, start: u64, why: &str) {
         if self.candidates.is_first_refusal(start) {
             refused(status, format!("memory at {start:#x} is not adopted: {why}"));
         }
     }
 
-    /// Remembers that code was registered in memory that may not be executed.
+    /// Remembers that code was registered in memory that is not executable yet.
     fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
         if !self.candidates.wait(pages, now) {
             self.not_adopted(status, pages.start, "too much other memory with code is not executable");
@@ -129,7 +129,7 @@ impl Regions {
         }
     }
 
-    /// Looks at all memory that waits for a look before some time.
+    /// Looks at all waiting memory whose next look is due by `before`.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
@@ -158,7 +158,7 @@ impl Regions {
         }
     }
 
-    /// Counts memory that has not become executable.
+    /// Counts memory that has waited for long and is still not executable.
     pub fn count_waiting(&self, status: &Status) {
         if self.candidates.any_waits() {
             undisturbed(|| self.count_long(status, monotonic_ns()));
@@ -166,7 +166,7 @@ impl Regions {
     }
 }
 
-/// Why memory is of a kind that is not adopted.
+/// The reason why memory of this kind is not adopted.
 fn why_not_plain(it: &Mapping) -> &'static str {
     if it.special {
         "it is a heap or a stack"
@@ -199,7 +199,7 @@ mod tests {
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
-        // While it is written to, and for a moment after that.
+        // Nothing is adopted while the memory is writable, and until `NOT_NOW` after that.
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: as above.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };

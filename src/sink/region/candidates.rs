@@ -1,6 +1,8 @@
-//! Memory that code was registered in, and that is no region yet: it could not be adopted, and is not looked at again for a while,
-//! or it waits until it can be executed. Only a registering thread knows that nobody writes there meanwhile, so later calls look at
-//! it again. Each registration outside of regions asks, so the check takes no lock and makes no system call.
+//! Candidates: memory that contains registered code, but is no region yet.
+//!
+//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. Only a
+//! registering thread knows that nobody writes to the memory meanwhile, so later registrations look at waiting memory again. Each
+//! registration outside of regions asks this table, so the check takes no lock and makes no system call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -10,32 +12,32 @@ use crate::sys::clock::NEVER;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// So many ranges that are not looked at are known without a lock.
+/// How many declined ranges threads can read without a lock.
 const SHOWN: usize = 32;
-/// So many are remembered.
+/// How many declined ranges are remembered.
 const MOST_DECLINED: usize = 1024;
-/// So many ranges wait.
+/// How many ranges may wait.
 const MOST_WAITING: usize = 256;
 
-/// After this many nanoseconds memory is looked at again that may be being written to.
+/// How long to wait, in nanoseconds, before another look at memory to which the host may be writing.
 pub const NOT_NOW: u64 = 5_000_000;
-/// After this many a failed adoption is tried again: there may be other memory by then, or room for a file.
+/// How long to wait, in nanoseconds, before another try after a failed adoption. By then there may be memory, or room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
-/// The second look at memory that waits comes so many nanoseconds after the first one, and each later one after twice the pause, up
-/// to a bound. Each reads what is mapped.
+/// The pause between the first and second look at waiting memory, in nanoseconds. Each later pause is twice as long, up to
+/// `LAST_PAUSE`, because each look reads the list of mappings.
 const FIRST_PAUSE: u64 = 10_000_000;
 const LAST_PAUSE: u64 = 1_000_000_000;
 
-/// Memory that waits for longer than this is counted as refused, once. It goes on waiting.
+/// Memory that waits for longer than this number of nanoseconds is counted as refused, once, and continues to wait.
 const LONG: u64 = 1_000_000_000;
 
 /// See the module's description.
 #[derive(Debug)]
 pub struct Candidates {
-    /// Some of what is not looked at.
+    /// Some of the declined ranges.
     shown: Shown,
-    /// When to look next at what waits; `NEVER` if nothing does.
+    /// When to look at waiting memory next; `NEVER` if none waits.
     due: AtomicU64,
     table: Mutex<Table>,
 }
@@ -44,11 +46,12 @@ pub struct Candidates {
 struct Table {
     declined: VecDeque<Declined>,
     waiting: Vec<Wait>,
-    /// Where memory begins that was counted as not adopted. Used as a set; this kind of map is instantiated elsewhere already.
+    /// The start addresses of memory that was counted as not adopted. A map used as a set, because other code instantiates this
+    /// type already.
     counted: BTreeMap<u64, u64>,
 }
 
-/// A range, and the time until which it is not looked at.
+/// A range, and the time until which no call looks at the range.
 #[derive(Clone, Copy, Debug)]
 struct Declined {
     start: u64,
@@ -56,7 +59,7 @@ struct Declined {
     until: u64,
 }
 
-/// Whole pages with code that wait until they can be executed.
+/// Whole pages with code that wait until they become executable.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     pub start: u64,
@@ -64,7 +67,7 @@ pub struct Wait {
     /// Where the pages of the first code end.
     pub first_end: u64,
     since: u64,
-    /// When code was registered there last and it was still not executable.
+    /// When code was last registered there while the pages were not executable.
     looked: u64,
     next: u64,
     pause: u64,
@@ -78,7 +81,7 @@ impl Declined {
 }
 
 impl Wait {
-    /// Memory before an address waits no longer.
+    /// Ends the wait for memory before an address.
     pub fn goes_on_at(&mut self, addr: u64) {
         (self.start, self.first_end) = (addr, addr);
     }
@@ -91,7 +94,7 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    /// Changes what waits.
+    /// Changes the table, and then updates the time of the next look.
     fn change<T>(&self, body: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = lock(&self.table);
         let result = body(&mut table);
@@ -99,28 +102,28 @@ impl Candidates {
         result
     }
 
-    /// Whether something waits. The common case is that nothing does.
+    /// Whether any memory waits. In the common case none does.
     #[inline(always)]
     pub fn any_waits(&self) -> bool {
         self.due.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Whether something is to be looked at that waits.
+    /// Whether it is time to look at waiting memory.
     pub fn any_is_due(&self, now: u64) -> bool {
         self.due.load(Ordering::Relaxed) <= now
     }
 
-    /// Whether a range is known not to be worth a look, without a lock. Others may not be worth one either.
+    /// Whether a range is known to be declined. Takes no lock, and does not know all declined ranges.
     pub fn shows_declined(&self, start: u64, end: u64, now: impl Fn() -> u64) -> bool {
         self.shown.has(start, end, now)
     }
 
-    /// Whether a range is not to be looked at, which is shown from now on.
+    /// Whether a range is declined. If so, `shows_declined` knows the range from now on.
     pub fn has_declined(&self, start: u64, end: u64, now: u64) -> bool {
         self.shown.show_if_declined(&lock(&self.table), start, end, now)
     }
 
-    /// Whether a range, which lies in whole pages, is not to be looked at, or waits and was not executable a moment ago.
+    /// Whether a range is declined, or its pages wait and were not executable less than `NOT_NOW` ago.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.show_if_declined(&table, start, end, now) {
@@ -134,18 +137,18 @@ impl Candidates {
         waits
     }
 
-    /// A range is not to be looked at for a time.
+    /// Declines a range for `pause` nanoseconds.
     pub fn decline(&self, range: &Range<u64>, now: u64, pause: u64) {
         let mut table = lock(&self.table);
         self.shown.show(table.decline(range.start, range.end, now, pause), now);
     }
 
-    /// Whole pages wait until they can be executed. False if there is no room for more.
+    /// Makes whole pages wait until they become executable. False if too many ranges wait.
     pub fn wait(&self, pages: &Range<u64>, now: u64) -> bool {
         self.change(|table| table.wait(pages.start, pages.end, now))
     }
 
-    /// Takes out what is to be looked at before some time.
+    /// Removes and returns the waiting ranges whose next look is due by `before`.
     pub fn take_due(&self, before: u64) -> Vec<Wait> {
         self.change(|Table { waiting, .. }| {
             let mut taken = Vec::new();
@@ -156,7 +159,7 @@ impl Candidates {
         })
     }
 
-    /// Puts back what still waits.
+    /// Puts back a range that still waits, with a longer pause.
     pub fn put_back(&self, mut wait: Wait, now: u64) {
         wait.next = now.saturating_add(wait.pause);
         wait.pause = (2 * wait.pause).min(LAST_PAUSE);
@@ -167,7 +170,7 @@ impl Candidates {
         });
     }
 
-    /// Where memory begins that has waited for long, each once.
+    /// The start of a range that has waited for longer than `LONG`. Returns each range once.
     pub fn next_long(&self, now: u64) -> Option<u64> {
         let is_long = |wait: &&mut Wait| !wait.is_counted && now.saturating_sub(wait.since) >= LONG;
         lock(&self.table).waiting.iter_mut().find(is_long).map(|wait| {
@@ -176,12 +179,12 @@ impl Candidates {
         })
     }
 
-    /// Whether memory that begins there has not been counted before as not adopted.
+    /// Whether memory that begins at `start` is counted as not adopted for the first time.
     pub fn is_first_refusal(&self, start: u64) -> bool {
         lock(&self.table).counted.insert(start, 0).is_none()
     }
 
-    /// A range of whole pages is about to be unmapped: what is mapped there later is other memory.
+    /// Forgets a range of whole pages that is about to be unmapped. Memory that is mapped there later is a new candidate.
     pub fn forget(&self, start: u64, end: u64) {
         self.change(|table| {
             table.waiting.retain_mut(|wait| {
@@ -218,7 +221,8 @@ impl Table {
         range
     }
 
-    /// What these pages are a part of from now on. A code cache is filled from one end to the other.
+    /// The waiting range that overlaps or touches these pages, extended to include them. A code cache is filled from one end to
+    /// the other.
     fn waits_at(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
         let wait = self.waiting.iter_mut().find(|wait| start <= wait.end && wait.start <= end)?;
         (wait.start, wait.end) = (wait.start.min(start), wait.end.max(end));
@@ -239,11 +243,11 @@ impl Table {
     }
 }
 
-/// What all threads know without a lock of the ranges that are not looked at.
+/// The declined ranges that all threads can read without a lock.
 #[derive(Debug)]
 struct Shown {
     used: AtomicUsize,
-    /// Start, end and time. That is 0 while they are changed.
+    /// Start, end and the time `until` of each range. The time is 0 while a thread changes the entry.
     places: [[AtomicU64; 3]; SHOWN],
 }
 
@@ -269,7 +273,7 @@ impl Shown {
         let used = self.used.load(Ordering::Relaxed);
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;
         let free = self.places[..used.min(SHOWN)].iter().position(is_free);
-        // The oldest gives way.
+        // If no place is free, the oldest range is replaced.
         let place = free.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel) % SHOWN);
         let [start, end, until] = &self.places[place];
         until.store(0, Ordering::Relaxed);

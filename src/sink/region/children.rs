@@ -1,6 +1,8 @@
-//! Files of forked children that have not called the library. A child whose parent has a region of two views gets such a file when
-//! it is forked, so that its code has names from the beginning. Most children execute another program at once: the parent's writer
-//! removes their files. Those of children that have run for a while stay, as a profile may need them.
+//! Files of forked children that have not called the library.
+//!
+//! If the parent has a region of two views, the child gets such a file at the fork, so that its code has names from the start.
+//! Most children execute another program at once, and the parent's writer removes their files. The files of children that have
+//! run for a while stay, because a profile may need them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,41 +20,41 @@ use crate::sys::listing;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// After this many nanoseconds a child that was going to execute another program has mostly done so. Files of children that end
-/// sooner go too.
+/// Most children that execute another program do so within this number of nanoseconds. The files of children that end sooner are
+/// removed too.
 const SETTLED: u64 = 100_000_000;
 
 /// See the module's description. Times are those of the monotonic clock, 0 for none.
 #[derive(Debug, Default)]
 pub struct Children {
     last_fork: AtomicU64,
-    /// When files are looked at.
+    /// When to look at the files next.
     due: AtomicU64,
-    /// Files that stay, and whether their child has ended.
+    /// The files that stay, and whether the child of each file has ended.
     settled: Mutex<Vec<(OsString, bool)>>,
 }
 
 impl Children {
-    /// The process has forked. Whether the writer has to be told.
+    /// Called after a fork. Whether the caller has to tell the writer.
     pub fn add(&self) -> bool {
         let now = monotonic_ns();
         self.last_fork.store(now, Ordering::SeqCst);
         self.due.compare_exchange(0, now + SETTLED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// How long it is until files are looked at.
+    /// The time until the next look at the files. `None` if no look is due.
     pub fn due_in(&self) -> Option<Duration> {
         let due = self.due.load(Ordering::SeqCst);
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// Removes files of children that run another program by now, if it is time. `keep` is given each file of a child that has ended:
-    /// a profile may need it, as long as there are not too many.
+    /// Removes the files of children that run another program by now, if a look is due. Passes each settled file of a child that
+    /// has ended to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;
         }
-        // A fork after this asks again.
+        // A fork after this line sets the time again.
         self.due.store(0, Ordering::SeqCst);
         let next = self.last_fork.load(Ordering::SeqCst) + SETTLED;
         if next > monotonic_ns() {
@@ -86,11 +88,11 @@ impl Children {
     }
 }
 
-/// Whether a child still executes what it was forked for: it has mapped that file, or another one once it has taken over.
+/// Whether a child still runs this program: the child has mapped the file from the fork, or its own file after it has taken over.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings(child).iter().any(|name| contains(&maps, name.as_bytes())),
-        // Nothing is known of a process that does not show its mappings.
+        // A process that does not show its mappings counts as running.
         Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH),
     }
 }

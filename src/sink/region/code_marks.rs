@@ -1,15 +1,14 @@
-//! Where code lives in a region, and since when it is dead: looked at and written by the threads that register code, without a
-//! lock.
+//! Marks of live and dead code in a region. The threads that register code read and write the marks without a lock.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::mapping::Region;
 
-/// Bytes of code for which there is one mark.
+/// How many bytes of code one mark describes.
 const PIECE: u64 = 16;
 
-/// A mark has room for this number of epochs.
+/// The number of epochs that fit into a mark.
 pub const EPOCH_MOST: u32 = 1 << 24;
 
 /// For each piece of a region the epoch since which the code there is dead; 0 for none. For each byte whether live code begins
@@ -19,7 +18,7 @@ pub struct Marks {
     memory: Region,
     ends: Region,
     count: usize,
-    /// The epoch of the last mark: as long as no code has died in one, nothing else need be looked at.
+    /// The newest epoch in any mark. If it is not newer than a caller asks for, the caller need not read the marks.
     newest: AtomicU32,
 }
 
@@ -31,12 +30,12 @@ impl Marks {
         Ok(Marks { memory, ends, count, newest: AtomicU32::new(0) })
     }
 
-    /// Whether they are enough for a region that can be so long.
+    /// Whether there are enough marks for a region with a maximum length of `len` bytes.
     pub fn fit(&self, len: u64) -> bool {
         len.div_ceil(PIECE) <= self.count as u64
     }
 
-    /// How many there are.
+    /// The number of marks.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -65,14 +64,14 @@ impl Marks {
         self.pieces(offset, len).filter_map(dead).max().filter(|&last| last > first)
     }
 
-    /// Gives the memory back, for a region that counts from the beginning. A thread that still reads finds nothing.
+    /// Clears the marks for use by another region, and gives the memory back. A thread that still reads finds no marks.
     pub fn clear(&self) {
         self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
         self.no_code();
     }
 
-    /// No code lives.
+    /// Records that no code is live.
     pub fn no_code(&self) {
         self.ends.discard(0..words_for(self.count) * size_of::<AtomicU64>());
     }
@@ -113,7 +112,7 @@ impl Marks {
         self.words(offset, len).any(|(word, bits)| word.load(Ordering::Relaxed) & bits != 0)
     }
 
-    /// Code in a range lives no more. Whether any did.
+    /// Code in a range has ended. Whether any code there was live.
     #[inline]
     pub fn end(&self, offset: u64, len: u64) -> bool {
         let mut did = false;
@@ -127,10 +126,10 @@ impl Marks {
         did
     }
 
-    /// Takes note of that.
+    /// Records that code in a range is dead since `epoch`.
     pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
-            // Dead code may be on both sides of a piece, and then counts as one.
+            // If a piece has dead code at both ends, the bytes between count as dead too.
             let (_, begin, end) = read(mark.load(Ordering::Relaxed));
             let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
             mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);

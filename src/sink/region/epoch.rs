@@ -1,12 +1,13 @@
-//! Epochs: the file of a region gets another name, and perf is told. So code in the place of dead code has its own name.
+//! Epochs: the file of a region gets another name, and perf sees the new name. So perf does not take new code for dead code.
 //!
-//! Epochs share a file, as names of it (hard links), as long as no code takes the place of code that has died. When some does,
-//! the writer puts what the file said until then under the names of the epochs in which the dead code ran. The file
-//! continues with the rest: a split.
+//! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code does take
+//! the place of dead code, the writer copies the earlier contents of the file to the names of the epochs in which the dead code
+//! ran. The file itself then describes only the later epochs. This step is called a split.
 //!
 //! perf takes a name when memory is mapped, or when its protection changes. With two views, and where memory is writable and
-//! executable at once, the thread that registers code gives the next name and tells perf. Where the host changes the protection,
-//! its own `mprotect` tells perf, which may be long before it registers the code. So the name changes when code dies.
+//! executable at once, the thread that registers code renames the file and makes perf take the name. Where the host changes the
+//! protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long before it registers the
+//! code, so there the name changes when code dies.
 
 use std::sync::atomic::Ordering;
 
@@ -22,39 +23,42 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
-/// How many archives may wait for the writer, and for how many functions in all: each one copies what the file says of them.
+/// How many archives may wait for the writer, and how many functions they may describe in all. Each archive is a copy of the
+/// file's description of all live functions.
 const PENDING_MOST: u64 = 256;
 const COPIED_MOST: u64 = 4 << 20;
 
 /// A file has at most this number of names.
 const NAMES_MOST: usize = 4096;
 
-/// A file gets another name in spite of this many files of a dead process.
+/// How many numbers a new name may skip because files of a dead process have names with these numbers.
 const LEFT_MOST: u32 = 256;
 
-/// Code that is registered within this number of nanoseconds after an epoch began may have been told of under the name before.
+/// In nanoseconds. For code that is registered this soon after an epoch began, perf may still have taken the former name.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// A turn costs a copy of what the file says. perf takes some samples between two.
+/// The least time between two turns (see `turn`), in nanoseconds, because each turn costs a copy of the file's contents. perf
+/// takes some samples in this time.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// Within this number of nanoseconds perf has probably taken no sample: the next epoch begins where this one does.
+/// In an epoch shorter than this number of nanoseconds, perf has probably taken no sample. So the next epoch keeps its
+/// beginning.
 const BRIEF: u64 = 300_000;
 
-/// Deaths with no registration between them share a name for this number of nanoseconds.
+/// Code that dies within this number of nanoseconds after a new name shares that name, if no code was registered meanwhile.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
-    /// Whether the host changes the protection of the memory, which tells perf of names.
+    /// Whether the host changes the protection of the memory. Each change makes perf take the name of the file.
     pub(super) fn flips(&self) -> bool {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
-    /// Code in a range has died. Returns since which epoch it is dead.
+    /// Records that code in the region has died. Returns the first epoch in which the code is dead.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
-            // The next one begins when code is registered there; in a mapping group, none does.
+            // The next epoch begins when code is registered in the place of dead code. A mapping group has no epochs.
             return last + 1;
         }
         let now = status.clock.now();
@@ -71,7 +75,7 @@ impl Region {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Code is about to be registered in the place of code that is dead since an epoch.
+    /// Called before code is registered in the place of code that is dead since the epoch `since`.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -96,7 +100,7 @@ impl Region {
         });
     }
 
-    /// Code has been registered over live code, which only the writer knows. Returns the time of the split, if it can tell perf.
+    /// The writer calls this when code was registered over live code. Returns the time of the split, if perf can see a new name.
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
@@ -112,11 +116,11 @@ impl Region {
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
-            // perf is told by `mprotect` if that changes anything. Writable pages are readable too on each of our processors
-            // (linux mm, `protection_map`): nobody misses the right to read. At its return the mapping is one again, and
-            // perf is told of all of it.
-            // SAFETY: the pages hold code that the caller is about to register: nobody unmaps them now. They are ours, and no
-            // thread makes a forbidden access meanwhile.
+            // An `mprotect` that changes something makes perf take the name. Writable pages are also readable on our processors
+            // (linux mm, `protection_map`), so no reader faults meanwhile. The second `mprotect` makes the pages and their
+            // neighbours one mapping again, and perf sees all of that mapping.
+            // SAFETY: the pages hold code that the caller is about to register, so nobody unmaps them now. They belong to this
+            // region, and no thread makes a forbidden access meanwhile.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))
@@ -124,17 +128,19 @@ impl Region {
         }
     }
 
-    /// perf 7 (its libdw) keeps one table of found objects for a process, by where they begin. With a path that begins with
-    /// `/tmp/jitted-` it takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
-    /// `__report_module`), with others that of the file. So two names in turn make each epoch begin at another place than the
-    /// one before, though nothing moves.
+    /// Whether the name of the file may be one with which the object begins at the code.
+    ///
+    /// perf 7 (its libdw) keeps one table of found objects for a process, by where they begin. If a path begins with
+    /// `/tmp/jitted-`, perf takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
+    /// `__report_module`). With other paths, perf takes the beginning of the file. So two kinds of names in turn give each epoch
+    /// another beginning than the epoch before, though nothing moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
     /// Whether the next epoch is to begin at another place, in memory whose protection the host changes. There a mapping may
-    /// be a part of the memory, whose beginning says nothing. So nothing changes before code has taken the place of dead code.
+    /// show only a part of the memory, and its beginning says nothing. So the place stays until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
@@ -146,7 +152,7 @@ impl Region {
         if !can || !has_paused || !(is_at_code || is_reused) {
             return is_at_code && !can;
         }
-        // To look takes reading what is mapped.
+        // This test comes last because it reads the list of mappings from /proc.
         let turns = is_at_code && is_reused || self.executes_in_one_piece() != is_at_code;
         if !turns {
             self.naming().turned_at = now;
@@ -154,14 +160,15 @@ impl Region {
         turns
     }
 
-    /// Whether all that is executable is one mapping, which begins where the code does.
+    /// Whether the executable part of the region is a single mapping that begins where the code begins.
     pub(super) fn executes_in_one_piece(&self) -> bool {
         let maps = maps::within(self.start(), self.end()).unwrap_or_default();
         let mut executable = self.mapped_in(&maps).filter(Mapping::is_executable);
         executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
-    /// Begins an epoch after `last`, at another place if it can, for which the file does not say what it says now.
+    /// Begins an epoch after `last`, at another place if possible, and splits the file from its present contents. Returns the
+    /// time of the split.
     fn turn(&self, status: &Status, now: u64, last: u32, settle_time: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
         is_named
@@ -169,7 +176,7 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`, at another place if it `turns` and can. False if there is none.
+    /// Begins an epoch after `last`, at another place if `turns` is set and that is possible. False if no epoch could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
@@ -178,18 +185,18 @@ impl Region {
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
-        // A turn without a split would leave names of both kinds to one file.
-        // Nor would perf know of a beginning in which it has taken no sample: it would keep the tables of the one before.
+        // A turn needs room for a split; without a split, one file would have names of both kinds. A turn also needs a sample in
+        // the present epoch: without a sample there, perf would keep the tables of the epoch before.
         let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
         let fresh = dir.and_then(|dir| {
-            // Something of that name may be left of a dead process, and would be lost by renaming.
+            // A dead process may have left a file of that name, which renaming would overwrite.
             let mut numbers = last + 1..(last + LEFT_MOST).min(EPOCH_MOST);
             let epoch = numbers.find(|&epoch| dir.look(&name_of(epoch)).is_err())?;
             let (old, fresh) = (naming.name().to_owned(), name_of(epoch));
             dir.rename(&old, &fresh).ok()?;
-            // Where a file can have one name only, the old one is missing until the split.
+            // Where the file system has no hard links, the old name is missing until the split.
             let _ = dir.link(&fresh, &old);
             Some((epoch, old, fresh))
         });
@@ -217,20 +224,20 @@ impl Region {
         true
     }
 
-    /// Whether one more split may wait for the writer.
+    /// Whether another split may be queued for the writer.
     fn has_room(status: &Status, naming: &Naming) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
         (naming.archives.len() as u64) < most
     }
 
-    /// What the file says now is for the epochs before `first`; the rest is for that one, and later ones.
-    /// Returns when that was. The writer may let `settle_time` pass first.
+    /// Splits the file: its present contents are for the epochs before `first`, later contents for `first` and later epochs.
+    /// Returns the time of the split. The writer may wait `settle_time` nanoseconds first.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
         let mut naming = self.naming();
-        // The caller's code is stamped later.
+        // The caller registers its code after this, so the code gets a later time.
         let now = status.clock.now();
         if settle_time == 0 {
-            // Code comes in the place of dead code: what waits has to be seen to before.
+            // Code takes the place of dead code, so the writer has to handle the waiting splits before that code.
             self.make_due(&mut naming, now);
         }
         let is_waiting = naming.archives.back().is_some_and(|last| last.first >= first);
@@ -252,13 +259,13 @@ impl Region {
         (is_new || is_waiting).then_some(now)
     }
 
-    /// The writer sees to all that waits before it comes to what is registered from now on.
+    /// Makes the writer handle all waiting splits before the code that is registered from now on.
     fn make_due(&self, naming: &mut Naming, now: u64) {
         naming.archives.iter_mut().for_each(|split| split.due = split.due.min(now));
         self.splits_at.store(naming.next_time(), Ordering::Release);
     }
 
-    /// Whether the writer has a split to see to.
+    /// Whether a split waits for the writer.
     pub fn is_archiving(&self) -> bool {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }

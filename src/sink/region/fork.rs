@@ -1,5 +1,5 @@
-//! Regions in a forked child: memory shared with the parent becomes the child's own at once, and gets the child's files when
-//! it takes over.
+//! Regions in a forked child. Memory shared with the parent becomes the child's own right after the fork, and gets new files when
+//! the child takes over.
 
 use std::fs::File;
 use std::io;
@@ -27,15 +27,15 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 
 impl Regions {
-    /// The process has forked. Whether the writer has to be told.
+    /// Called in the parent after a fork. Whether the caller has to tell the writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
 
-    /// In a forked child, before anything else runs: from now on parent and child do not see each other's writes.
+    /// Runs in a forked child before anything else. After this call, parent and child do not see each other's writes.
     ///
-    /// Only the forking thread exists here, so nobody uses the memory. The parent's other threads may continue to write to the
-    /// memory being copied, as they may write to a file.
+    /// Only the forking thread exists in the child, so nobody else there uses the memory. The parent's other threads may continue
+    /// to write to the memory during the copy, as they may write to a file.
     pub fn part_in_child(&self, status: &Status) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
         for region in self.all() {
@@ -49,7 +49,7 @@ impl Regions {
             if let Ok((file, path)) = copied {
                 let held = Held::new(file).ok().map(Arc::new);
                 region.set_inode(held.as_ref().map_or(0, |file| file.identity().inode));
-                // Held by another thread at the fork, it is not needed but to grow.
+                // If another thread held this lock at the fork, the file is missing here. Only growing a region needs the file.
                 if let Ok(mut naming) = region.naming.try_lock() {
                     naming.set_file_of_child(held, path);
                 }
@@ -57,15 +57,15 @@ impl Regions {
         }
     }
 
-    /// In a forked child that takes over: its parent's regions, with new files if sinks run.
+    /// In a forked child that takes over: adds the parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
-            // Otherwise each generation of children would have one more descriptor.
+            // Without this, each generation of children would have one more open descriptor.
             self.settings().last_dir = settings.last_dir.take();
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
-                // The descriptor is the parent's.
+                // The child must not use this file, because its descriptor is the parent's.
                 Ok(mut file) => file.take().is_some(),
                 Err(_) => true,
             };
@@ -76,11 +76,11 @@ impl Regions {
             let is_named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
             if !is_named && old.is_mapping_group() {
-                // Others' memory lies in it too.
+                // Memory that does not belong to the group lies in its range too, so the range cannot be a region.
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
-                // The parent's, or one that this process has had until now.
+                // A file that was made for this process at the fork is kept. Otherwise the names are the parent's.
                 if let Some((path, identity)) = naming.of_child() {
                     let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
                     self.keep_old(path, identity, bytes);
@@ -88,7 +88,7 @@ impl Regions {
                 naming.end();
             }
             if let Ok(region) = self.publish(status, parts) {
-                // The host may have unmapped parts of it.
+                // The host may have unmapped parts of the region.
                 if let (Backing::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start(), region.end())) {
                     self.check(status, region, &maps);
                 }
@@ -96,9 +96,9 @@ impl Regions {
         }
     }
 
-    /// The same memory in a new file.
+    /// Maps the memory of a region again, with a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        // perf 7 stays with the file that this process has had until now, unless the next one begins at another place.
+        // perf 7 keeps using the present file of this process, unless the next file begins at another place.
         let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
         let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
         let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming))
@@ -115,7 +115,7 @@ impl Regions {
     }
 }
 
-/// A file that has the bytes of a region, and all that the parent's had about them.
+/// Makes a file with the bytes of a region, and with all that the parent's file says about them, and maps the file.
 fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
     let busy = || io::Error::from(io::ErrorKind::WouldBlock);
     let mut naming = region.naming.try_lock().map_err(|_| busy())?;
@@ -123,7 +123,7 @@ fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         (naming.open_file().ok_or_else(busy)?, naming.path_for_child(std::process::id()).ok_or_else(busy)?);
     drop(naming);
     let data = from.metadata()?;
-    // The child may write to memory that has no room in the file yet.
+    // Twice the length, because the child may later write to pages that are holes in the file now.
     let free = path.parent().and_then(file::free_space);
     if free.is_some_and(|free| free < 2 * region.len()) {
         return Err(io::ErrorKind::StorageFull.into());
@@ -158,7 +158,7 @@ fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// A file without a name that has the bytes of a region.
+/// Makes a file without a name that has the bytes of a region.
 fn copy(region: &Region) -> io::Result<File> {
     let file = code_memory::nameless_file()?;
     let text = region.text();
@@ -167,14 +167,14 @@ fn copy(region: &Region) -> io::Result<File> {
     Ok(file)
 }
 
-/// Copies what there is of a region's memory: a child that only executes another program pays for no more.
+/// Copies a region's memory without its holes, to keep the fork cheap for a child that only executes another program.
 fn copy_text(region: &Region, to: &File) -> io::Result<()> {
     let held = region.naming.try_lock().ok().and_then(|mut naming| naming.open_file());
     let Some(from) = held else {
         let piece = whole(region);
         return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.place.base));
     };
-    // A page that is read ahead was a hole, and would be data.
+    // Reading ahead would turn holes into data.
     code_memory::advise_random(region.start(), region.len());
     let end = region.text() + region.len();
     let mut next = region.text();
@@ -210,12 +210,12 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     })
 }
 
-/// Private memory that still is a mapping of the parent's file.
+/// Gives a new file to private memory that is still a mapping of the parent's file.
 fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
-        // Before all that was registered.
+        // The time 0 lies before every registration.
         pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
     let place = Placement { max_len: old.len(), ..old.place.clone() };
@@ -223,7 +223,7 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
-/// Memory whose code goes to the other sinks.
+/// The region without a file: the other sinks write its code.
 fn plain(old: &Region) -> Parts {
     // Profilers look for names in the parent's file as long as the memory is a mapping of it.
     let is_whole = || {
@@ -231,7 +231,7 @@ fn plain(old: &Region) -> Parts {
     };
     let may_be_plain = match old.kind {
         Backing::TwoViews { .. } => false,
-        // Its end unmaps what is a mapping of the file, or else all of it.
+        // `release` unmaps the whole range of a created region without a file, so the whole range must still be the region's.
         Backing::Private { adopted, .. } => adopted || is_whole(),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();

@@ -1,4 +1,4 @@
-//! How much live code callers know of in each part of a region that the host may unmap: where there is none, it may have done so.
+//! Counts of the live code in each part of a region. Where no code lives, the host may have unmapped the memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,14 +7,14 @@ use crate::api::error::{Error, Result};
 /// Live code is counted for each block of this size, which hosts are likely to give back.
 const PART: u64 = 64 << 10;
 
-/// In the count of a part: the last code in it is gone, and nobody has looked since whether it is still mapped.
+/// A flag in the count of a part: the last code there has ended, and nobody has checked since that the part is still mapped.
 const IN_DOUBT: u32 = 1 << 31;
 
-/// Counts begin here, so that what is subtracted before it is added does no harm.
+/// Counts begin at this value, so that a subtraction before the matching addition does no harm.
 const NONE: u32 = 1 << 30;
 
-/// A count for each part of a region, in one word with the doubt, because both are looked at whenever code is registered; none in a
-/// region that the host does not unmap.
+/// A count for each part of a region. The doubt is in the same word, because every registration reads both. A region that the
+/// host does not unmap has no counts.
 #[derive(Debug)]
 pub struct Tally {
     parts: Vec<AtomicU32>,
@@ -34,15 +34,15 @@ impl Tally {
         self.parts.get(first..end.min(self.parts.len())).unwrap_or_default()
     }
 
-    /// Code begins to live there. False if it is in doubt whether there is memory.
+    /// Counts new code. False if it is in doubt whether the memory is still mapped.
     #[inline]
     pub fn add(&self, offset: u64, size: u64) -> bool {
         let both = self.parts(offset, size).iter().fold(0, |all, part| all | part.fetch_add(1, Ordering::Relaxed));
         both & IN_DOUBT == 0
     }
 
-    /// Code is gone. With the last code of a part all parts without code are in doubt: a host that gives memory back does so with
-    /// what it has never used, too.
+    /// Code has ended. With the last code of a part, all parts without code are in doubt, because a host that gives memory back
+    /// also gives back memory that it has never used.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
@@ -52,14 +52,14 @@ impl Tally {
         }
     }
 
-    /// The host may have unmapped it.
+    /// The host may have unmapped the range.
     pub fn doubt(&self, offset: u64, size: u64) {
         for part in self.parts(offset, size) {
             part.fetch_or(IN_DOUBT, Ordering::Relaxed);
         }
     }
 
-    /// Somebody looks now. Whether there is reason to.
+    /// Clears the doubt, because the caller checks the memory now. Whether there was a doubt.
     pub fn settle(&self, offset: u64, size: u64) -> bool {
         let both = |all, part: &AtomicU32| all | part.fetch_and(!IN_DOUBT, Ordering::Relaxed);
         self.parts(offset, size).iter().fold(0, both) & IN_DOUBT != 0
@@ -82,10 +82,10 @@ mod tests {
         let tally = Tally::new(3 * PART).unwrap();
         assert!(tally.add(0, 64) && tally.add(PART - 1, 2));
         assert!(!tally.settle(0, 3 * PART));
-        // Other code lives where it began, and none where it ended.
+        // Other code lives where the code began, and none where the code ended.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
-        // Whoever looks at one part says nothing of another, also of one that never had code.
+        // A check of one part says nothing of other parts, even if they never had code.
         assert!(tally.settle(PART, 1) && tally.add(PART, 1));
         assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
         tally.subtract(0, 64);
@@ -94,7 +94,7 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // Code that has ended twice does not keep later code from being doubted.
+        // After code has ended twice, later code can still be in doubt.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);

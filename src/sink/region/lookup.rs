@@ -1,17 +1,17 @@
-//! The regions that there are, and the one that an address lies in. Each registration asks, so that takes no lock.
+//! The list of all regions, and the search for the region of an address. Every registration searches, so this takes no lock.
 
 use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use super::state::Region;
 
-/// How many regions there may be at a time. The writer has the file of each open, and a process may have 1024 open files as a rule.
+/// The most regions at a time. The writer has the file of each region open, and a process may usually have 1024 open files.
 pub const MOST: usize = 768;
 
-/// See the module's description. Regions are never freed: a call that races with the end of one finds valid memory.
+/// See the module's description. Regions are never freed: a call that races with the end of a region finds valid memory.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// Made with the first region.
+    /// Allocated with the first region.
     memory: OnceLock<Box<Memory>>,
     /// The number of places that were ever used.
     used: AtomicUsize,
@@ -22,9 +22,9 @@ struct Memory {
     places: [AtomicPtr<Region>; MOST],
     /// Odd while the index is changed.
     version: AtomicU64,
-    /// How many regions the index has.
+    /// The number of regions in the index.
     count: AtomicUsize,
-    /// In order of their start.
+    /// The regions in order of their start.
     index: [Entry; MOST],
 }
 
@@ -33,7 +33,7 @@ struct Memory {
 struct Entry {
     start: AtomicU64,
     end: AtomicU64,
-    /// The last end of the regions up to this one.
+    /// The largest end among this entry and all entries before it.
     reach: AtomicU64,
     region: AtomicPtr<Region>,
 }
@@ -54,11 +54,12 @@ impl Places {
     pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
         let used = self.used.load(Ordering::Acquire);
         let places = self.memory.get().map_or(&[][..], |memory| &memory.places[..used]);
-        // SAFETY: what is published here is never freed.
+        // SAFETY: regions that are published here are never freed.
         places.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
     }
 
-    /// Hands out the regions that an address may lie in, the one with the highest start first, until one is the right one.
+    /// Passes the regions that may contain an address to `is_right`, and returns the first region that `is_right` accepts. Begins
+    /// with the highest start.
     #[inline]
     pub fn around(&self, addr: u64, mut is_right: impl FnMut(&'static Region) -> bool) -> Option<&'static Region> {
         let memory = self.memory.get()?;
@@ -74,11 +75,11 @@ impl Places {
         if version % 2 == 0 && memory.version.load(Ordering::Relaxed) == version {
             return found;
         }
-        // The index was being changed. The list is right at any moment.
+        // Another thread changed the index meanwhile. The list `places` is correct at any moment.
         self.all().find(|region| is_right(region))
     }
 
-    /// Whether there are as many as there may be, or there is no memory for them.
+    /// Whether the list can take no further region: it is full, or has no memory.
     pub fn is_full(&self) -> bool {
         self.all().count() >= MOST || self.memory().is_none()
     }
@@ -91,7 +92,7 @@ impl Places {
         self.memory.get().map(Box::as_ref)
     }
 
-    /// Adds one. To be called by one thread at a time, as `remove`.
+    /// Adds a region. False if the list is full. Only one thread at a time may call `add` or `remove`.
     pub fn add(&self, region: &'static Region) -> bool {
         let Some(memory) = self.memory() else { return false };
         let Some(place) = memory.places.iter().position(|place| place.load(Ordering::Relaxed).is_null()) else {
@@ -115,7 +116,7 @@ impl Places {
         true
     }
 
-    /// Takes one out. False if it is not there.
+    /// Removes a region. False if the region is not in the list.
     pub fn remove(&self, region: &'static Region) -> bool {
         let Some(memory) = self.memory.get() else { return false };
         let is_it = |place: &&AtomicPtr<Region>| std::ptr::eq(place.load(Ordering::Relaxed), region);
@@ -130,7 +131,7 @@ impl Places {
         true
     }
 
-    /// Changes the index: `change` is given how many regions it has, and returns how many it has then.
+    /// Changes the index. `change` gets the number of regions in the index, and returns the new number.
     fn change(memory: &Memory, change: impl FnOnce(usize) -> usize) {
         memory.version.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -186,7 +187,7 @@ mod tests {
         const STEP: u64 = 1 << 20;
         let places = Places::default();
         assert!(places.around(STEP, |_| true).is_none());
-        // In an order that is neither up nor down, and one around the others.
+        // The regions are added in mixed order, and a last region contains the others.
         let numbers = (0..MOST as u64 - 1).map(|number| number * 5 % (MOST as u64 - 1));
         let small: Vec<_> = numbers.map(|number| region((number + 1) * STEP, STEP / 2)).collect();
         let large = region(STEP - 8, 1 << 30);

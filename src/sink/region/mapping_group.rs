@@ -1,13 +1,13 @@
 //! Mapping groups: regions that many small mappings share, for runtimes that map each function by itself.
 //!
-//! A mapping group is a range of address space in which no other object lies. Its file has room for all of it. The first function
-//! that is registered there is adopted as any memory is, and the rest of the range counts as lost. Later mappings *join*: their pages
-//! become a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one
-//! set of tables and one descriptor serve all of them, and a mapping costs neither a region nor a look at everything that is mapped.
+//! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
+//! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages become
+//! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set
+//! of tables and one descriptor serve all mappings. A mapping needs neither a region nor a read of the whole list of mappings.
 //!
-//! Each page joins a group once. A later mapping there joins another group, which lies over the same range. So a mapping group has
-//! no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name, which has
-//! to be that of the header page.
+//! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a mapping
+//! group has no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name,
+//! which has to be the mapping of the header page.
 
 use std::io;
 use std::iter;
@@ -30,13 +30,15 @@ use crate::sys::panic_guard;
 use crate::sys::thread::{self, undisturbed};
 use crate::sys::{debug, reserve};
 
-/// How far a mapping group reaches in both directions from the mapping that begins it. perf may copy its file, holes and all.
+/// How far a mapping group reaches in both directions from its first mapping. Limited because perf may copy its file, holes
+/// included.
 const REACH: u64 = 4 << 20;
-/// A larger mapping is a region by itself.
+/// A mapping larger than this becomes a separate region.
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Adopts memory that has one function alone, without a separate region. `None` if it is no such memory, or there is no room.
+    /// Adopts a mapping that contains a single function, as a part of a mapping group. `None` if the memory is of another kind,
+    /// or there is no room.
     pub(super) fn join(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
         let page = page_size() as u64;
         let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
@@ -45,7 +47,7 @@ impl Regions {
         }
         let found = maps::within(addr, end).ok()?;
         let [it] = found[..] else { return None };
-        // Memory that has been merged with its neighbours, or is written to at the same time, is adopted in another way.
+        // Memory that the kernel merged with its neighbours, or that is also writable, is adopted in another way.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
         if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
             return None;
@@ -80,7 +82,7 @@ impl Regions {
             self.publish_swapped(status, &[*it], Parts { pages, ..parts }).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
-            // SAFETY: it was set aside for tables, which nobody reads there.
+            // SAFETY: the range was set aside for tables, which nobody reads there.
             unsafe { place.unmap_tables() };
             return None;
         };
@@ -88,12 +90,12 @@ impl Regions {
         Some(region)
     }
 
-    /// Sets address space aside for the header page, which lies right below a mapping group, and for the tables of the mapping group.
+    /// Reserves address space for the header page, which lies right below a mapping group, and for the group's tables.
     fn place_mapping_group(&self, mut maps: Vec<Mapping>, it: &Mapping) -> Option<Placement> {
         let page = page_size() as u64;
         let mapping_groups = self.all().filter(|region| region.is_mapping_group());
         let mapping_groups: Vec<u64> = mapping_groups.filter_map(Region::inode).collect();
-        // perf 7 takes an object for another one that has begun at the same address.
+        // perf 7 takes an object for an earlier object that began at the same address.
         let is_known = |base: u64| self.settings().bases.contains_key(&base);
         for _ in 0..8 {
             let (low, high) = around(&maps, it, &mapping_groups);
@@ -119,8 +121,8 @@ impl Regions {
         None
     }
 
-    /// Code is about to be registered in the place of other code of a mapping group. The memory that is mapped there now leaves the
-    /// group.
+    /// Called before code is registered in the place of other code of a mapping group. The memory that is mapped there now leaves
+    /// the group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -140,18 +142,18 @@ impl Regions {
 }
 
 impl Region {
-    /// A mapping in a mapping group joins it: puts its file in the place of the memory. `None` if it cannot.
+    /// Makes a mapping join this group: a mapping of the group's file replaces the memory. `None` if that fails.
     fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
         let file = self.naming().file().ok()?;
         if let Err(error) = exchange(it, &file, self.place.base) {
             if error.kind() == io::ErrorKind::WouldBlock {
-                // A child may execute this part of the file. Nobody writes to it again: the next try joins another group.
+                // A child may execute this part of the file, so nobody writes there again. The next try joins another group.
                 self.pages.use_up(it.start, it.end, status.clock.now());
             }
             return None;
         }
         let naming = self.naming();
-        // Whoever finds that nothing of the mapping group is mapped any more ends it.
+        // Another thread may have found meanwhile that no mapping of the group is left.
         if self.gone() != NEVER || naming.identity().is_none() {
             drop(naming);
             take_back(&[*it]);
@@ -161,7 +163,7 @@ impl Region {
         Some(())
     }
 
-    /// Whether code would come in the place of other code in a mapping group.
+    /// Whether code would take the place of other code in a mapping group.
     #[inline]
     pub(super) fn is_used_up(&self, addr: u64, size: u64) -> bool {
         self.is_mapping_group() && self.has_had_code(addr - self.start(), size)
@@ -173,7 +175,7 @@ impl Region {
     }
 }
 
-/// The range around a mapping in which no other object lies but mapping groups: libdw finds nothing in objects that overlap.
+/// The range around a mapping that contains no other objects except mapping groups. libdw finds nothing in objects that overlap.
 fn around(maps: &[Mapping], it: &Mapping, mapping_groups: &[u64]) -> (u64, u64) {
     let objects = maps.iter().filter(|mapping| is_object(mapping) && !mapping_groups.contains(&mapping.inode));
     let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
@@ -181,7 +183,7 @@ fn around(maps: &[Mapping], it: &Mapping, mapping_groups: &[u64]) -> (u64, u64) 
     let at = maps.partition_point(|mapping| mapping.end <= it.start);
     let below = maps[..at].iter().rposition(is_taken);
     let low = below.map_or(1 << 16, |below| {
-        // An object's last part may be memory without a file.
+        // The last part of an object may be memory without a file.
         let last =
             maps.get(below + 1).filter(|next| next.start == maps[below].end && next.end < it.start && next.is_plain());
         last.map_or(maps[below].end, |last| last.end)
@@ -204,7 +206,7 @@ mod tests {
         regions: Regions,
         dir: std::path::PathBuf,
         start: u64,
-        /// Two that lie near each other would be objects to each other.
+        /// Keeps tests apart in time: two mapping groups near each other would limit each other's range.
         _alone: MutexGuard<'static, ()>,
     }
 
@@ -312,10 +314,10 @@ mod tests {
         assert!(!std::ptr::eq(second, first) && second.spans(host.addr(0), SIZE) && bytes(addr) == [3; SIZE as usize]);
         let at = |time| regions.find_at(addr, SIZE, time).map(|region| region.place.base);
         assert_eq!((at(before), at(status.clock.now())), (Some(first.place.base), Some(second.place.base)));
-        // The host has unmapped it without a word.
+        // The host has unmapped the memory without a call of the library.
         let third = host.register(host.map(1, 4)).unwrap();
         assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
-        // Other code takes the place of this in the same mapping.
+        // Other code takes the place of this code in the same mapping.
         regions.after_code(status, addr, SIZE);
         let fourth = host.register(addr).unwrap();
         assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
@@ -332,7 +334,7 @@ mod tests {
         let unknown = host.map(0, 1);
         assert!(register(unknown).is_none() && is_plain(unknown, 1));
         assert!(host.register(host.map(1, 2)).is_some() && host.register(host.map(2, 3)).is_some());
-        // The host has unmapped one without a word, and mapped other memory there.
+        // The host has unmapped a mapping without a call of the library, and mapped other memory there.
         let other = host.map(2, 4);
         assert!(register(other).is_none() && is_plain(other, 4));
         assert!(host.inode(host.addr(1)) != 0);

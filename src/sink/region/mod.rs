@@ -1,8 +1,9 @@
-//! Code memory that is a mapping of an ELF file, so that every profiler names code in it by itself: `regions` are those of a
-//! process, `sink` is the writer's part.
+//! Regions: code memory that is a mapping of an ELF file, so that every profiler can name the code in it.
 //!
-//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the file gets other names
-//! when code dies and other code takes its place: see `epoch`.
+//! `regions` holds the regions of a process. `sink` is the part that runs in the writer.
+//!
+//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the library renames the
+//! file when new code takes the place of dead code: see `epoch`.
 
 mod address_space;
 mod adopt;

@@ -1,5 +1,5 @@
-//! What the file of a region is called, and the descriptors of it: one for the threads of the host, which map it, and one for the
-//! writer, which has another table of them.
+//! The names and the descriptors of a region's file. The threads of the host, which map the file, use one descriptor. The writer
+//! has its own descriptor table and uses another descriptor.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -24,26 +24,26 @@ use crate::sys::sync::outside::Mutex;
 #[derive(Debug)]
 pub struct Naming {
     pub path: PathBuf,
-    /// The file has that name; else it has none.
+    /// The file has the name `path`. If false, the file has no name.
     is_named: bool,
     identity: Option<Identity>,
-    /// Its final copy, which has the names in its place.
+    /// The identity of the final copy, once that copy has taken over the names of the file.
     last: Option<Identity>,
-    /// The host's descriptor is only open while it is used.
+    /// The descriptor in the host's table is only open while a thread uses it.
     is_light: bool,
     host: Open,
     writer: Open,
-    /// The process and the number of the file, of which its names are made.
+    /// The pid and the number from which the names of the file are built.
     of: (u32, u32),
-    /// The file was made when this process was forked.
+    /// The file was made in this process right after the fork that created the process.
     is_of_child: bool,
-    /// Names that it has besides, of older epochs; oldest first.
+    /// Further names of the file, one for each older epoch; oldest first.
     pub(super) names: VecDeque<(u32, OsString)>,
-    /// For the writer.
+    /// The splits that the writer has not handled yet.
     pub(super) archives: VecDeque<Archive>,
-    /// Code has taken the place of dead code since the file began to begin where it does.
+    /// Code has taken the place of dead code since the last epoch that moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
-    /// When an epoch began last that begins at another place than the one before, or there was no reason for one.
+    /// The last time at which an epoch moved the beginning of the loaded segment, or a check found no reason to move it.
     pub(super) turned_at: u64,
 }
 
@@ -54,22 +54,22 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// What the file of a region said until now is for older epochs.
+/// A split: the contents that the file of a region had until `time` are for older epochs.
 #[derive(Debug)]
 pub struct Archive {
-    /// When that was, and before which records the writer sees to it at last.
+    /// When the split was made, and when it is due: the writer handles the split before any record with a later time.
     pub(super) time: u64,
     pub(super) due: u64,
-    /// The first of the epochs for which the file goes on.
+    /// The first epoch that the file itself describes after the split.
     pub first: u32,
-    /// Where the segment that is loaded begins from now on.
+    /// Where the loaded segment begins after the split, as an offset in the file.
     pub begin: u64,
-    /// No code that is dead when the writer sees to it ran in `first` or later.
+    /// No code that is dead when the writer handles the split ran in the epoch `first` or later.
     pub is_clean: bool,
 }
 
 impl Naming {
-    /// That of a file which the calling thread has opened.
+    /// For a file that the calling thread has opened.
     pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, of: (u32, u32)) -> Naming {
         let mut naming = Naming { path, is_named: true, of, ..Naming::nameless(Some(file)) };
         if DescriptorTable::current().is_host() {
@@ -78,7 +78,7 @@ impl Naming {
         naming
     }
 
-    /// That of a file without a name, or of none at all.
+    /// For a file without a name, or for a region without a file.
     pub fn nameless(file: Option<Arc<Held>>) -> Naming {
         let mut naming = Naming {
             path: PathBuf::new(),
@@ -106,23 +106,23 @@ impl Naming {
         }
     }
 
-    /// Another file takes the place of the one before.
+    /// Replaces the file by another file.
     pub fn set_file(&mut self, file: Option<Arc<Held>>) {
         self.identity = file.as_ref().map(|file| file.identity());
         self.here().file = file;
     }
 
-    /// Its name in an epoch.
+    /// The name of the file in an epoch.
     pub(super) fn name_of(&self, epoch: u32, begins_at_code: bool) -> OsString {
         file_name(self.of, &format!(".{epoch}"), begins_at_code)
     }
 
-    /// Whether the segment that is loaded begins at the code, and not with the file.
+    /// Whether the loaded segment begins at the code, and not at the beginning of the file.
     pub(super) fn begins_at_code(&self) -> bool {
         file_names::begins_at_code(self.name())
     }
 
-    /// Makes of an empty file of this name one of a region that has no code yet.
+    /// Turns an empty file of this name into the file of a region that has no code yet.
     pub(super) fn create_file(&self, file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let mut file = RegionFile::create(file, layout)?;
         if self.begins_at_code() {
@@ -133,12 +133,12 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // Nobody would tidy up after a child of a child that has not taken over.
+        // This process is a child that has not taken over. It runs no writer that could remove the files of its own children.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
 
-    /// In a forked child: its own file, which may have a name.
+    /// In a forked child: sets the child's own file, which has a name if `path` is given.
     pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
         self.set_file(file);
         self.is_of_child = path.is_some();
@@ -147,13 +147,13 @@ impl Naming {
         }
     }
 
-    /// Path and identity of such a file.
+    /// Path and identity of the file that was made for this process at its fork, if there is such a file.
     pub(super) fn of_child(&self) -> Option<(PathBuf, Identity)> {
         let identity = self.named().filter(|_| self.is_of_child)?;
         Some((self.path.clone(), identity))
     }
 
-    /// What a copy of the file is called until it is whole and gets another name.
+    /// The name of a copy of the file until the copy is complete and gets its final name.
     pub(super) fn name_of_copy(&self) -> OsString {
         self.name_of(EPOCH_MOST, false)
     }
@@ -167,28 +167,28 @@ impl Naming {
         self.identity.is_some()
     }
 
-    /// Which file that is.
+    /// The identity of that file.
     pub fn identity(&self) -> Option<Identity> {
         self.identity
     }
 
-    /// The same, if it has a name.
+    /// The identity of the file, if the file has a name.
     pub fn named(&self) -> Option<Identity> {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// What the names are of: the file, or its final copy.
+    /// The identity of the file that has the names: the final copy if there is one, else the file.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }
 
-    /// A final copy under another name takes all names of the file. One that somebody has taken since stays.
+    /// Gives all names of the file to a final copy that is now named `copy`. A name that now belongs to another file stays there.
     pub(super) fn replace_by(&mut self, copy: &OsStr) -> io::Result<()> {
         let (dir, last) = (self.dir()?, self.last());
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| last.is_some_and(|last| last.is(&found)));
         let identity = dir.identity_of(copy)?;
         for (_, name) in self.names.iter().filter(|(_, name)| is_own(name)) {
-            // Without links there are no such names.
+            // An error is ignored: file systems without hard links have no older names.
             let _ = dir.remove(name).and_then(|()| dir.link(copy, name));
         }
         if !is_own(self.name()) {
@@ -199,13 +199,13 @@ impl Naming {
         Ok(())
     }
 
-    /// The directory that the file has its name in, for the calling thread; opened again if the host has closed it.
+    /// The directory of the file, as a descriptor for the calling thread. Opened again if the host has closed the descriptor.
     pub fn dir(&mut self) -> io::Result<Arc<Dir>> {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
         }
         if !DescriptorTable::current().is_host() {
-            // The writer needs it once an epoch.
+            // The writer needs the directory only once an epoch, so its descriptor is not kept.
             return Ok(Arc::new(Dir::of(&self.path)?));
         }
         if let Some(dir) = self.host.dir.as_ref().filter(|dir| dir.is_open()) {
@@ -215,7 +215,7 @@ impl Naming {
         Ok(self.host.dir.insert(dir).clone())
     }
 
-    /// The file, for the calling thread; opened again if the host has closed it.
+    /// The file, as a descriptor for the calling thread. Opened again if the host has closed the descriptor.
     pub fn file(&mut self) -> io::Result<Arc<Held>> {
         if let Some(file) = self.here().file.as_ref().filter(|file| file.checked().is_ok()) {
             return Ok(file.clone());
@@ -230,7 +230,7 @@ impl Naming {
         Ok(self.here().file.insert(file).clone())
     }
 
-    /// The file as the host's table has it, for the writer: somebody may have removed its name, or the directory.
+    /// For the writer: opens the file through the host's descriptor, because somebody may have removed the name or the directory.
     fn file_of_host(&self, identity: Identity) -> Option<File> {
         let number = self.host.file.as_ref().filter(|_| !DescriptorTable::current().is_host())?.as_raw_fd();
         let thread = host_fds::tid().unwrap_or_else(std::process::id);
@@ -244,32 +244,32 @@ impl Naming {
         self.here().file.clone().filter(|file| file.checked().is_ok())
     }
 
-    /// From now on the host, whose descriptors may be few, has the file open only while it is used.
+    /// From now on the host has the file open only while a thread uses it, because hosts may have few descriptors.
     pub fn let_go(&mut self) {
         self.is_light = true;
         self.host.file = None;
     }
 
-    /// What the writer has open, for it to close.
+    /// Takes the writer's descriptor out, for the writer to close.
     pub fn take_of_writer(&mut self) -> Option<Arc<Held>> {
         self.writer.file.take()
     }
 
-    /// The region ends: nothing stays but the path. Descriptors in the host's table are closed there.
+    /// The region ends: only the path stays. A thread that has the host's descriptor table closes the host's descriptors.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));
         host_fds::run(&|| drop(lock(&ended).take()));
     }
 
-    /// In case of failure: nobody has seen the file.
+    /// Removes the file after a failure, when no profiler can have seen the file yet.
     pub fn remove(&mut self) {
         if let Ok(dir) = self.dir() {
             let _ = dir.remove(self.name());
         }
     }
 
-    /// Takes the names of the epochs before one.
+    /// Takes out the names of the epochs before `first`.
     pub fn take_names(&mut self, first: u32) -> Vec<OsString> {
         let count = self.names.partition_point(|&(epoch, _)| epoch < first);
         self.names.drain(..count).map(|(_, name)| name).collect()
@@ -281,7 +281,7 @@ impl Naming {
         std::iter::once(self.path.clone()).chain(older)
     }
 
-    /// When the first of the archives is due that the writer has not seen to.
+    /// When the first waiting split is due, or `NEVER`.
     pub(super) fn next_time(&self) -> u64 {
         self.archives.front().map_or(NEVER, |split| split.due)
     }

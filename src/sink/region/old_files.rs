@@ -1,5 +1,5 @@
-//! Earlier files of regions. They are kept for profiles that have samples of them, up to a bound, and removed in the end if that is
-//! asked for.
+//! Earlier files of regions. They are kept, up to a limit, for profiles that have samples of their code. In the end they are
+//! removed if the options ask for that.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
 
-/// Files of older epochs that are kept, and how many bytes they may have together.
+/// How many old files are kept, and how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
 /// With more than this, names and tables are more important than the bytes of code that lives on.
@@ -59,7 +59,7 @@ impl Recent {
 }
 
 impl Files {
-    /// Takes note of a file. The oldest go if there are too many.
+    /// Records a file. Removes the oldest files if there are too many.
     pub fn keep(&mut self, past: Past) {
         self.old_bytes += past.bytes;
         self.old.push_back(past);
@@ -70,13 +70,13 @@ impl Files {
         }
     }
 
-    /// Whether files of older epochs have little room so far.
+    /// Whether old files take little room so far.
     pub fn are_few(&self) -> bool {
         self.old_bytes < OLD_BYTES_FEW
     }
 
-    /// How long the next epoch of a region has to wait, in nanoseconds, after one whose file has this number of bytes, if no other
-    /// region begins epochs.
+    /// How long the next epoch of a region has to wait, in nanoseconds, after an epoch whose file has this number of bytes, if no
+    /// other region begins epochs.
     pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
         self.recent.add(bytes, now)
     }

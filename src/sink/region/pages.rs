@@ -8,21 +8,22 @@ use std::sync::OnceLock;
 use crate::api::error::{Error, Result};
 use crate::sys::clock::NEVER;
 
-/// Pages are as large as this at least.
+/// The smallest page size.
 const PAGE: u64 = 4096;
 
-/// Which pages of a region are lost. They stay so, except in regions that mappings join (see `mapping_group`).
+/// Which pages of a region are lost. Lost pages stay lost, except in mapping groups (see `mapping_group`).
 #[derive(Debug)]
 pub struct Pages {
     start: u64,
     len: u64,
-    /// A bit for each page, once there is a lost one.
+    /// A bit for each page. Allocated with the first lost page.
     lost: OnceLock<Box<[AtomicU64]>>,
-    /// In a mapping group.
+    /// Only set in a mapping group.
     times: Option<Times>,
 }
 
-/// Since when each page is the region's own, and until when it was: what was registered there meanwhile is in the region's file.
+/// For each page, the time from which and until which the page belongs to the region. Code that was registered there in that time
+/// is in the region's file.
 #[derive(Debug)]
 struct Times {
     /// 0: no mapping there has joined yet.
@@ -31,12 +32,12 @@ struct Times {
 }
 
 impl Pages {
-    /// For a region that can be so long, of which nothing is lost.
+    /// For a region with a maximum length of `len` bytes and no lost pages.
     pub fn new(start: u64, len: u64) -> Pages {
         Pages { start, len, lost: OnceLock::new(), times: None }
     }
 
-    /// For a mapping group, which has the pages that join it.
+    /// For a mapping group. Pages belong to the group once they join.
     pub fn of_group(start: u64, len: u64) -> Result<Pages> {
         let count = len.div_ceil(PAGE) as usize;
         let words = |count, first| words(count, first).ok_or(Error::NoMemory);
@@ -54,7 +55,7 @@ impl Pages {
         (offset(start) / PAGE) as usize..offset(end).div_ceil(PAGE) as usize
     }
 
-    /// The bits of a range's pages: each word that has some, and which of it.
+    /// The bits of a range's pages: the number of each word that contains some of the bits, and the mask of these bits.
     fn words(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
         let Range { start: first, end: behind } = self.numbers(start, end);
         let words = if first < behind { first / 64..behind.div_ceil(64) } else { 0..0 };
@@ -65,7 +66,7 @@ impl Pages {
         })
     }
 
-    /// Whether something of a range is lost.
+    /// Whether any page of a range is lost.
     #[inline]
     pub fn any_lost(&self, start: u64, end: u64) -> bool {
         let has = |bits: &[AtomicU64]| self.words(start, end).any(|(word, mask)| of(bits, word) & mask != 0);
@@ -78,8 +79,7 @@ impl Pages {
         start >= end || self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Loses the missing parts of a range: everything except the parts `left`, which are in order. False if there is no memory for
-    /// the note.
+    /// Marks a range as lost, except for the parts `left`, which are in order. False if there is no memory for the bits.
     pub fn lose(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>, now: u64) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {
@@ -94,7 +94,7 @@ impl Pages {
     fn lose_all(&self, start: u64, end: u64, now: u64) -> bool {
         let Some(bits) = self.lost.get().map(Box::as_ref).or_else(|| self.make()) else { return false };
         for (word, mask) in self.words(start, end) {
-            // Another thread may add the same.
+            // Another thread may set the same bits.
             bits[word].fetch_or(mask, Ordering::Relaxed);
         }
         self.end(start, end, now);
@@ -108,7 +108,7 @@ impl Pages {
         self.lost.get().map(Box::as_ref)
     }
 
-    /// Pages of a mapping group that were its own are others' from now on.
+    /// In a mapping group: the pages that belong to the group stop belonging to it now.
     fn end(&self, start: u64, end: u64, now: u64) {
         let Some(Times { since, until }) = &self.times else { return };
         for page in self.numbers(start, end) {
@@ -124,7 +124,7 @@ impl Pages {
         }
     }
 
-    /// A mapping joins a mapping group: its pages are no longer lost.
+    /// A mapping joins a mapping group: the mapping's pages are no longer lost.
     pub fn join(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         for (word, mask) in self.words(start, end) {
@@ -134,19 +134,19 @@ impl Pages {
         }
     }
 
-    /// No mapping can join there any more.
+    /// From now on no mapping can join in this range.
     pub fn use_up(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         self.end(start, end, now);
     }
 
-    /// Whether a range is a mapping group's, and no mapping in it has joined yet.
+    /// Whether the range lies in a mapping group, and no mapping in the range has joined yet.
     pub fn are_unused(&self, start: u64, end: u64) -> bool {
         let is_unused = |since: &AtomicU64| since.load(Ordering::Relaxed) == 0;
         self.times.as_ref().is_some_and(|times| times.since[self.numbers(start, end)].iter().all(is_unused))
     }
 
-    /// Whether a range was the region's at a time, as far as the region was there.
+    /// Whether a range belonged to the region at a time. Without a mapping group, the time is ignored.
     pub fn had(&self, start: u64, end: u64, time: u64) -> bool {
         let Some(times) = &self.times else { return !self.any_lost(start, end) };
         self.numbers(start, end).all(|page| {
@@ -156,7 +156,7 @@ impl Pages {
     }
 }
 
-/// So many numbers, unless there is no memory for them.
+/// An array of `count` numbers, each with the value `first`. `None` without memory.
 fn words(count: usize, first: u64) -> Option<Box<[AtomicU64]>> {
     let mut words = Vec::new();
     words.try_reserve_exact(count).ok()?;
@@ -192,7 +192,7 @@ mod tests {
         let any_bytes = |from, to| pages.any_lost(from, to);
         assert!(any_bytes(at(20) - 1, at(20) + 1) && any_bytes(at(29) + 100, at(29) + 101));
         assert!(!any_bytes(at(20) - 9, at(20)));
-        // It may be added again, and there is room for all of it.
+        // Pages may be lost again, and all pages may be lost.
         let others: Vec<_> = (100..2000).step_by(2).map(|page| (page, page + 1)).collect();
         for _ in 0..2 {
             assert!(lose(10, 100, &[(10, 20), (30, 90)]) && lose(100, 2000, &others));
@@ -217,7 +217,7 @@ mod tests {
         assert!(had(10, 11, 29) && !had(10, 11, 30) && had(10, 12, 19) && !had(10, 12, 20));
         pages.use_up(at(50), at(51), 40);
         assert!(!pages.are_unused(at(50), at(51)) && pages.all_lost(at(0), at(100)) && !had(50, 51, 40));
-        // Where mappings do not join, time says nothing.
+        // Outside of mapping groups, the time is ignored.
         assert!(!Pages::new(at(0), PAGE).are_unused(at(0), at(1)) && Pages::new(at(0), PAGE).had(at(0), at(1), 0));
     }
 }

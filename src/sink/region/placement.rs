@@ -8,19 +8,19 @@ use super::file::Layout;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 
-/// Stays as it is from the region's beginning to its end.
+/// Does not change during the life of the region.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// Where the executable memory begins, and how long it may become.
+    /// Where the executable memory begins, and its maximum length.
     pub start: u64,
     pub max_len: u64,
     /// Where the file's first byte would be mapped.
     pub base: u64,
-    /// How much address space its header page has there; 0 if it is not mapped.
+    /// How much address space is reserved at `base` for the header page; 0 if the header page is not mapped.
     pub header_len: u64,
     /// Where its tables are mapped.
     pub tables: Range<u64>,
-    /// For libdw the object of the memory above may begin in its last page.
+    /// The object of the memory above may begin, for libdw, in the last page of this region.
     pub has_object_above: bool,
 }
 
@@ -30,7 +30,7 @@ impl Placement {
         self.start - self.base
     }
 
-    /// Where the parts lie in the file, with code that is so long now.
+    /// Where the parts lie in the file if the code has the length `text_len`.
     pub fn layout(&self, text_len: u64, is_private: bool) -> Layout {
         Layout {
             text: self.text(),
@@ -64,7 +64,7 @@ impl Placement {
     }
 
     /// # Safety
-    /// The ranges are the caller's still.
+    /// The ranges must still belong to the caller.
     pub unsafe fn unmap_tables(&self) {
         // SAFETY: the caller's promise.
         self.beside_code(self.header_len).for_each(|range| unsafe {
@@ -81,10 +81,10 @@ impl Placement {
         both.into_iter().filter(|range| !range.is_empty())
     }
 
-    /// Unmaps all from the header page to the tables, where these lie after the code.
+    /// Unmaps everything from the header page to the tables. The tables must lie after the code.
     ///
     /// # Safety
-    /// Nobody uses the memory.
+    /// Nobody may use the memory any more.
     pub unsafe fn unmap_all(&self) {
         // SAFETY: the caller's promise.
         unsafe { code_memory::unmap(self.base, self.tables.end - self.base) };
@@ -93,8 +93,8 @@ impl Placement {
     /// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
     /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
     ///
-    /// The page is where the tables are to be mapped next. perf is told of it, and not that a mapping goes: it takes the
-    /// lowest mapping of a file for the file's beginning, so that there may be none elsewhere.
+    /// The test page lies where the tables are mapped next. perf sees new mappings, but not their removal, and takes the lowest
+    /// mapping of a file for the file's beginning. So the test page must not lie elsewhere.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {

@@ -1,4 +1,4 @@
-//! The regions of a process, as the threads that register code and the writer share them.
+//! The regions of a process. The threads that register code share this list with the writer.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,22 +23,22 @@ use crate::sys::sync::outside::{Mutex, MutexGuard};
 use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 
-/// How long a registration waits for a thread that makes or ends regions, which may wait for a disk.
+/// How long a registration waits for another thread that makes or ends regions. The other thread may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A region that began an epoch such a short time ago will begin others.
+/// A region that began an epoch within this number of nanoseconds is expected to begin more epochs soon.
 const BUSY_FOR: u64 = 1_000_000_000;
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// There are some, or unknown memory is adopted: registering threads have to look.
+    /// Regions exist, or unknown memory is adopted: threads that register code have to look for the region of that code.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,
-    /// Some are new, and the writer has not seen them yet.
+    /// There are new regions that the writer has not seen yet.
     some_new: AtomicBool,
-    /// The host has unmapped some, and the writer has not ended them yet.
+    /// There are regions that the host has unmapped and the writer has not ended yet.
     pub(super) some_gone: AtomicBool,
     places: Places,
     pub(super) candidates: Candidates,
@@ -54,36 +54,36 @@ pub(super) struct Settings {
     /// The directory of the last region.
     pub last_dir: Option<Arc<Dir>>,
     pub mode: u32,
-    /// The file of the next region has this number at least.
+    /// The least number that the file of the next region may have.
     pub next_number: u32,
-    /// The last one that got a file.
+    /// The last region that got a file.
     last: Option<&'static Region>,
     pub files: Files,
-    /// The ended regions. They are not freed: a call that races with their end may still look at them.
+    /// The ended regions. They are never freed, because a call that races with the end of a region may still read it.
     ended: Vec<&'static Region>,
-    /// Where they began, with their tables, and how long they were.
+    /// Of the ended regions: the base address (see `Placement::base`) and the length of the code.
     pub bases: BTreeMap<u64, u64>,
-    /// Files of such regions that the writer has open, for it to close.
+    /// Files of ended regions that the writer has open. Only the writer can close them.
     pub to_close: Vec<Arc<Held>>,
-    /// Marks of such regions, for others to use. A call that still looks at them may see another region's marks, which costs an
-    /// epoch at most.
+    /// Marks of ended regions, for new regions to use again. A call that races with the end of a region may see the marks of
+    /// another region. At worst, that begins one epoch too many.
     spare_marks: Vec<Arc<Marks>>,
 }
 
-/// As long as this is there, its thread may make and end regions, and the process does not fork.
+/// While a thread holds this, it may make and end regions, and the process does not fork.
 pub(super) struct Changer<'r> {
     _one: Locked<'r, ()>,
     _inside: Inside,
 }
 
 impl Regions {
-    /// Waits until no other thread makes or ends regions, and while the process forks. Another thread may wait for a disk.
+    /// Waits until no other thread makes or ends regions and the process does not fork. The other thread may wait for a disk.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// As `begin_change`, for what need not be now: nothing while the process forks.
+    /// Like `begin_change`, for a change that can be made later: returns `None` if the process is forking.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
         Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })
@@ -93,13 +93,13 @@ impl Regions {
         lock(&self.settings)
     }
 
-    /// Whether a registration has to be looked at.
+    /// Whether a registration has to look for the region of its code.
     #[inline(always)]
     pub fn are_watching(&self) -> bool {
         self.watching.load(Ordering::Acquire)
     }
 
-    /// Whether unknown memory that code is registered in is adopted, while the sink runs.
+    /// Whether the running sink adopts unknown memory in which code is registered.
     pub fn are_adopting(&self) -> bool {
         self.adopting.load(Ordering::Relaxed)
     }
@@ -124,39 +124,39 @@ impl Regions {
     }
 
     fn watch(&self) {
-        // The writer ends some while others are made.
+        // The lock is needed because the writer may end a region while another thread makes one.
         let _settings = self.settings();
         let any = self.all().next().is_some() || self.are_adopting();
         self.watching.store(any, Ordering::Release);
     }
 
-    /// The regions that there are.
+    /// All regions that have not ended.
     pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
         self.places.all()
     }
 
-    /// Those that have something of a range, and that the host has not unmapped.
+    /// The regions that overlap a range and that the host has not unmapped.
     pub(super) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &'static Region> + '_ {
         let overlaps = move |region: &&Region| region.start() < end && start < region.end() && region.gone() == NEVER;
         self.all().filter(overlaps)
     }
 
-    /// The region that code lies in, as a whole.
+    /// The region that contains the whole of the code.
     pub(super) fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.places.around(addr, |region| region.holds(addr, size))
     }
 
-    /// The region that code lies in, as a whole, if profilers see it there.
+    /// The region that contains the whole of the code, if profilers can see the code there.
     pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Whether the file of a region names code, or may do so when memory becomes executable.
+    /// Whether the file of a region names the code now, or may name the code once memory that waits becomes executable.
     pub fn may_name(&self, addr: u64, size: u64) -> bool {
         self.find(addr, size).is_some() || self.candidates.any_waits()
     }
 
-    /// The region that code lies in that was registered at a time, for the writer.
+    /// For the writer: the region that contained the code when the code was registered, at `time`.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
         self.places.around(addr, |region| {
@@ -169,7 +169,7 @@ impl Regions {
         first.filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Whether there are regions that were not there when this was asked last.
+    /// Whether there are regions that did not exist at the last call of this function.
     pub fn has_new(&self) -> bool {
         self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
@@ -179,12 +179,12 @@ impl Regions {
         self.settings().mode
     }
 
-    /// The path of the file of the last region. Waits no longer than this if the file is given another name on a disk that hangs.
+    /// The path of the file of the last region. Waits at most `timeout` while another thread renames the file on a slow disk.
     pub fn last_path(&self, timeout: Duration) -> Result<PathBuf> {
         let last = self.settings().last.ok_or(Error::NotRunning)?;
         let end = Instant::now() + timeout;
         loop {
-            // With another epoch it has another one.
+            // Each epoch gives the file a new name, and holds this lock meanwhile.
             match last.naming.try_lock() {
                 Ok(naming) => return Ok(naming.path.clone()),
                 Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -193,7 +193,7 @@ impl Regions {
         }
     }
 
-    /// Whether there can be no further region, which is counted.
+    /// Whether the number of regions has reached its limit. Counts each such refusal.
     pub(super) fn is_full(&self, status: &Status) -> bool {
         let is_full = self.places.is_full();
         if is_full {
@@ -202,7 +202,7 @@ impl Regions {
         is_full
     }
 
-    /// Makes a region known. It cannot be taken back, only ended.
+    /// Adds a region to the list. From then on other threads use the region, so the caller can only end it.
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
         let marks = self.marks_for(parts.place.max_len)?;
@@ -226,7 +226,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Takes a region out of the list. False if another thread has ended it.
+    /// Removes a region from the list. False if another thread has already ended the region.
     pub(super) fn forget(&self, region: &'static Region) -> bool {
         {
             let _settings = self.settings();
@@ -247,7 +247,7 @@ impl Regions {
         true
     }
 
-    /// Marks for a region that can be so long.
+    /// Marks for a region with a maximum length of `len` bytes.
     fn marks_for(&self, len: u64) -> Result<Arc<Marks>> {
         let mut settings = self.settings();
         let spare = &mut settings.spare_marks;
@@ -258,24 +258,24 @@ impl Regions {
         }
     }
 
-    /// Takes note of a file that is no longer written to. The oldest go if there are too many.
+    /// Records a file that is no longer written to. Removes the oldest recorded files if there are too many.
     pub(super) fn keep_old(&self, path: PathBuf, identity: Identity, bytes: u64) {
         self.settings().files.keep(Past { path, identity, bytes });
     }
 
-    /// How long the next epoch of a region has to wait, in nanoseconds, after one whose file has this number of bytes.
+    /// How long the next epoch of a region has to wait, in nanoseconds, after an epoch whose file has this number of bytes.
     pub(super) fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let pause = self.settings().files.pause_after(bytes, now);
         if pause == 0 {
             return 0;
         }
-        // Other regions share the room.
+        // All busy regions share the room for old files, so each of them has to wait that much longer.
         let is_busy = |region: &&Region| region.not_before.load(Ordering::Relaxed) + BUSY_FOR > now;
         pause.saturating_mul(self.all().filter(is_busy).count().max(1) as u64).min(KEPT_FOR)
     }
 }
 
-/// A region has no file, which is counted, and the reason is kept.
+/// The error for a region without a file. Counts the refusal and keeps `text`, the reason, as the last error.
 pub(super) fn refused(status: &Status, text: String) -> Error {
     status.counters.region_refused.add(1);
     status.last_error.set(text);

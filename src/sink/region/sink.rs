@@ -1,4 +1,4 @@
-//! Regions as a sink: which code lives in them, and what their files are told of it. The applier decides which code that is.
+//! Regions as a sink: keeps track of the live code in regions, and writes it to their files. The applier chooses the code.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
 
-/// It has nothing to open.
+/// `make` is `None` because this sink has nothing to open.
 pub static KIND: Kind = Kind {
     bit: Sinks::REGION,
     word: "region",
@@ -27,17 +27,17 @@ pub static KIND: Kind = Kind {
     make: None,
 };
 
-/// See the module's description. Files are seen to whether it runs or not.
+/// See the module's description. The files of regions are kept up to date even if the sink does not run.
 pub struct RegionSink {
     pub(super) status: Arc<Status>,
     pub(super) regions: Arc<Regions>,
-    /// Which code in regions is live, and what is named where in the file of the epoch.
+    /// The live code in regions, and the names that the files of the present epochs have for each address.
     pub registry: Registry,
-    /// Something waits to be written.
+    /// Some data waits to be written.
     have_work: bool,
-    /// When to try again what could not be.
+    /// When to retry a failed write.
     again: Option<Instant>,
-    /// What the end of the last epoch cost.
+    /// The processor time that the last split cost, in nanoseconds.
     pub(super) last_cost: u64,
 }
 
@@ -70,14 +70,13 @@ impl RegionSink {
         RegionSink { status, regions, registry: Registry::default(), have_work: false, again: None, last_cost: 0 }
     }
 
-    /// Code begins to live, for which the registry has room. Returns the ids of live code in whose place it is.
+    /// Adds new code. The registry must have room for it. Returns the ids of live code that the new code replaces.
     pub fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
         let NewCode { id, time, live, name, info, bytes, is_told } = *code;
         self.close_all(region, || region.next_archive(time));
         let is_late = !is_told && self.registry.has_live_in(live.addr, live.addr + live.size);
         if is_late {
-            // If the host has begun another epoch since, the end of the old one has to wait until all code from before the
-            // new one is known.
+            // If the host has begun an epoch since, the split has to wait until all code from before that epoch is known.
             self.status.counters.region_late.add(1);
             self.close_all(region, || region.next_archive_made(time));
         }
@@ -95,7 +94,7 @@ impl RegionSink {
             let offset = live.addr - region.start();
             file.add(&Code { offset, size: live.size, name, info });
             if region.is_private() {
-                // What the host writes is not in the file by itself.
+                // The host's writes to private memory do not reach the file, so the bytes are written here.
                 let read = if bytes.is_empty() { read(self.status.pid, live) } else { Vec::new() };
                 let _ = file.write_code(offset, if bytes.is_empty() { &read } else { bytes });
             }
@@ -103,7 +102,7 @@ impl RegionSink {
         retired
     }
 
-    /// Ends what live code lies where code begins to live, in a region or not. Returns its ids.
+    /// Removes all live code that overlaps a range, in a region or not. Returns the ids of that code.
     pub fn retire_in(&mut self, start: u64, end: u64) -> Vec<u64> {
         let ids = self.registry.live_in(start, end);
         for live in ids.iter().filter_map(|&id| self.registry.remove(id)) {
@@ -112,7 +111,7 @@ impl RegionSink {
         ids
     }
 
-    /// Regions that the host had unmapped before some time, of which everything has been seen.
+    /// Ends the regions that the host had unmapped before a time. The writer must have handled all earlier records.
     pub fn end_gone(&mut self, before: u64) {
         for region in self.regions.gone(before) {
             self.close_all(region, || region.next_archive_made(before));
@@ -121,7 +120,7 @@ impl RegionSink {
         }
     }
 
-    /// Rewrites a file: live code, and the names of the code that was there last.
+    /// Rewrites a file with the live code, and with the names of the last dead code elsewhere.
     pub(super) fn write_anew(&self, region: &Region, file: &mut RegionFile) {
         file.reset();
         let registry = &self.registry;
@@ -135,8 +134,8 @@ impl RegionSink {
         }
     }
 
-    /// Before the files are written: closes and removes those that nobody needs any more. False if there are no regions.
-    /// `until`: everything that was stamped before has been seen.
+    /// Closes and removes the files that nobody needs any more, before the others are written. False if there are no regions.
+    /// `until`: the writer has handled all records with an earlier time.
     pub fn tidy(&mut self, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
@@ -150,8 +149,8 @@ impl RegionSink {
         are_watching
     }
 
-    /// Brings the files up to date. Returns whether a file can be written again: code that was registered meanwhile is in the other
-    /// sinks, and in no file yet.
+    /// Brings the files up to date. Returns whether a file can be written again after an error. Code registered meanwhile is
+    /// in the other sinks, but not in that file yet.
     pub fn write_files(&mut self, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);
@@ -161,7 +160,7 @@ impl RegionSink {
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // In a mapping group nothing is replaced, and the code that lies over dead code is in another file.
+            // A mapping group is never rewritten: code that takes the place of its dead code is in another file.
             if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 self.write_anew(region, file);
             }
@@ -200,8 +199,8 @@ impl RegionSink {
         is_ok_again
     }
 
-    /// The files, which are up to date, are final for now: the last session closes, or the process exits. Those of private memory
-    /// are not before its end: see [`Regions::write_last`].
+    /// Makes the files final, because the last session closes or the process exits. The files must be up to date. The files of
+    /// private memory become final when the process exits or the region ends: see [`Regions::write_last`].
     pub fn finish(&self) {
         for region in self.regions.all() {
             let build_id = if region.is_private() { None } else { region.build_id() };
@@ -209,7 +208,7 @@ impl RegionSink {
         }
     }
 
-    /// A file cannot be written.
+    /// Counts a file error, and keeps its description as the last error.
     pub(super) fn report(&self, what: &str, region: &Region, error: &io::Error) {
         self.status.counters.write_errors.add(1);
         let path = region.naming().path.clone();
@@ -217,7 +216,7 @@ impl RegionSink {
     }
 }
 
-/// The code's bytes in memory, or nothing if the code has gone. Without a jitdump not every record has the bytes.
+/// The code's bytes in memory, or nothing if the memory cannot be read any more. Without a jitdump, some records lack the bytes.
 fn read(pid: u32, code: &Live) -> Vec<u8> {
     match process_memory::copy(pid, code.addr, code.size) {
         Ok((bytes, true)) => bytes,

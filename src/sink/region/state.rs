@@ -1,4 +1,4 @@
-//! One region: where it lies, what its file is, and whether it is still mapped.
+//! One region: its place in memory, its file, and whether it is still mapped.
 
 use std::fs::File;
 use std::io;
@@ -19,61 +19,61 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::{Mutex, MutexGuard};
 
-/// Files that have a larger hole between tables and text have no build-id.
+/// A file with a larger hole between tables and text gets no build-id.
 const HOLE_MOST: u64 = 64 << 20;
 
 /// How the memory of a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Executable, and a second time writable at another place; both show the file.
+    /// Mapped twice: executable here, and writable at the address `write`. Both mappings show the file.
     TwoViews { write: u64 },
-    /// Once; the host changes its protection, and the host's writes are not in the file.
+    /// Mapped once. The host changes the protection, and the host's writes do not reach the file.
     Private {
-        /// It was the host's before.
+        /// The memory belonged to the host before it became a region.
         adopted: bool,
-        /// It is writable and executable at the same time: the host has no reason to call `mprotect`, which would tell perf of
-        /// another name.
+        /// The memory is writable and executable at the same time. So the host has no reason to call `mprotect`, which would make
+        /// perf take a new name.
         never_flips: bool,
     },
 }
 
-/// The epoch that a region begins with, whose name has no number.
+/// The first epoch of a region. The file's name in this epoch has no epoch number.
 pub(super) const FIRST: u32 = 0;
 
-/// One region. Made once, and never freed.
+/// One region. Never freed, because threads read regions without a lock.
 #[derive(Debug)]
 pub struct Region {
     pub(super) place: Placement,
     pub(super) kind: Backing,
-    /// How long it is.
+    /// The present length of the code, in bytes.
     pub(super) len: AtomicU64,
-    /// What the host has unmapped of it.
+    /// Which pages of the region the host has unmapped.
     pub(super) pages: Pages,
     pub(super) marks: Arc<Marks>,
-    /// The present epoch, and the first one that the file has not been split from.
+    /// The present epoch, and the first epoch that the file itself describes: a split gave the epochs before `first` to archives.
     pub(super) epoch: AtomicU32,
     pub(super) first: AtomicU32,
-    /// When it began.
+    /// When the present epoch began.
     pub(super) named_at: AtomicU64,
-    /// Code has been registered since the file got its last name, where that may have to be another one soon.
+    /// Code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// The writer has not seen it yet.
+    /// The writer has not seen the region yet.
     pub is_new: AtomicBool,
-    /// Since when it is known that the host has unmapped it; else `NEVER`. Code that was registered before is still written.
+    /// When the library learned that the host has unmapped the region, or `NEVER`. Earlier code is still written.
     pub(super) gone: AtomicU64,
-    /// Its file cannot be written: new code in it is for the other sinks.
+    /// The file of the region cannot be written: new code in the region is written by the other sinks.
     pub has_failed: AtomicBool,
-    /// The time before which nobody begins an epoch that costs a copy.
+    /// Before this time, no epoch begins that costs a copy of the file.
     pub(super) not_before: AtomicU64,
-    /// How long after one the next may begin.
+    /// The least time between two such epochs, in nanoseconds.
     pub(super) pause: AtomicU64,
-    /// When the first split is due that the writer has not seen to; else `NEVER`.
+    /// When the first split is due that the writer has not handled yet, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
-    /// The file's number, or 0: in a forked child another thread may have had the lock of `naming`.
+    /// The file's inode number, or 0. Kept outside of `naming`, because in a forked child that lock may be held for ever.
     inode: AtomicU64,
-    /// Only the writer has it for long.
+    /// Only the writer holds this lock for long.
     pub(super) file: Mutex<Option<Box<RegionFile>>>,
 }
 
@@ -85,14 +85,14 @@ pub(super) struct Parts {
     pub len: u64,
     pub pages: Pages,
     pub naming: Naming,
-    /// None if no profiler will see it.
+    /// `None` if no profiler will see the region.
     pub file: Option<RegionFile>,
 }
 
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
-        // In a mapping group each mapping is looked at before code comes in the place of other code.
+        // A mapping group needs no counts: each of its mappings is checked before code takes the place of other code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
         let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
@@ -131,12 +131,12 @@ impl Region {
         self.start() + self.len()
     }
 
-    /// What the host writes there is not in the file.
+    /// Whether the mapping is private: the host's writes do not reach the file.
     pub fn is_private(&self) -> bool {
         matches!(self.kind, Backing::Private { .. })
     }
 
-    /// Other mappings can join it, and memory that is not the region's lies in it too.
+    /// Whether other mappings can join the region. Memory that does not belong to the region may lie in its range too.
     pub fn is_mapping_group(&self) -> bool {
         self.pages.are_of_group()
     }
@@ -153,7 +153,7 @@ impl Region {
         addr >= self.start() && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
-    /// Whether it is a file that profilers find, and that a forked child shares.
+    /// Whether the region has a file that profilers find, and that a forked child would share with its parent.
     pub(super) fn has_shared_file(&self) -> bool {
         matches!(self.kind, Backing::TwoViews { .. })
             && !self.has_failed.load(Ordering::Relaxed)
@@ -174,21 +174,21 @@ impl Region {
         Some(self.inode.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
     }
 
-    /// In a forked child it gets a separate file. 0 when there is no longer one.
+    /// Sets the file's inode number: of a forked child's own file, or 0 when the region has no file any more.
     pub(super) fn set_inode(&self, inode: u64) {
         self.inode.store(inode, Ordering::Relaxed);
     }
 
-    /// The parts that still are mappings of its file, if it has one.
+    /// The parts of the region that are still mappings of its file, if it has a file.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
         maps::collect(self.mapped_in(&maps::within(self.start(), self.end())?))
     }
 
-    /// The same, given what is mapped.
+    /// Like `mapped`, with a list of mappings that the caller has read.
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
         let inode = self.inode();
         let (start, end, base) = (self.start(), self.end(), self.place.base);
-        // Another file system may have an inode of this number; but not mapped just as this file would be.
+        // A file of another file system may have the same inode number, but it is not mapped at the same distance from `base`.
         let is_ours = move |mapping: &&Mapping| {
             let begin = mapping.start.checked_sub(mapping.offset);
             mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
@@ -205,8 +205,8 @@ impl Region {
         lock(&self.naming)
     }
 
-    /// The file, opened for the calling thread: the writer has another table of descriptors than those that make and end regions,
-    /// and a host may have closed all that there is in its own.
+    /// The file, opened for the calling thread. It may have to be reopened: the writer has another descriptor table than the
+    /// threads that make and end regions, and a host may have closed all descriptors in its own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
@@ -217,7 +217,7 @@ impl Region {
         guard
     }
 
-    /// Puts a final copy in the place of the file of private memory, whose mappings show none of the bytes.
+    /// Replaces the file of private memory by a final copy. In the file itself, the text has none of the code's bytes.
     pub(super) fn replace_by_copy(&self, file: &RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = self.naming();
@@ -228,10 +228,10 @@ impl Region {
         result.inspect_err(|_| _ = dir.remove(&name))
     }
 
-    /// A name for the contents of its file, which are final.
+    /// A new build-id for the final contents of the file. `None` if the file has a large hole.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         let Placement { start, max_len, base, tables, .. } = &self.place;
-        // perf keeps a copy of each file that has one, holes and all, unless it can link to it.
+        // perf keeps a copy of each file that has a build-id, holes included, unless perf can make a hard link to the file.
         let after_text = tables.start.saturating_sub(start + max_len);
         let before_text = start - if tables.start > *start { *base } else { tables.end };
         if after_text.max(before_text) > HOLE_MOST {

@@ -1,4 +1,4 @@
-//! Code that comes and goes in regions, as the registering threads tell it.
+//! Code that begins and ends in regions. The threads that register code call these functions.
 
 use std::sync::atomic::Ordering;
 
@@ -13,8 +13,8 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Before code is registered: ensures that its samples are not taken for dead code, or for no code at all. Each registration
-    /// pays for this, and it takes no lock. Returns flags of the code's event.
+    /// Called before code is registered. Ensures that profilers take samples of the code neither for dead code nor for no code.
+    /// Every registration calls this, so it must be cheap. It takes no lock. Returns flags of the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -40,7 +40,7 @@ impl Regions {
             }
             region.tally.subtract(addr - region.start(), size);
         }
-        // The host may be writing to it, or unmapping it, while the bridge registers code.
+        // While the bridge registers code, the host may be writing to the memory or unmapping it.
         if !self.are_adopting() || panic_guard::is_beside_host() {
             return 0;
         }
@@ -50,7 +50,8 @@ impl Regions {
         })
     }
 
-    /// Adopts the mapping that code lies in, unless that was tried recently. A program may register all its code in such a mapping.
+    /// Adopts the mapping that contains the code, unless a recent try failed. The first check takes no lock, because a program
+    /// may register all its code in a declined mapping.
     fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
         if self.candidates.shows_declined(addr, addr.checked_add(size)?, monotonic_ns) {
             return None;
@@ -58,7 +59,7 @@ impl Regions {
         undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()))
     }
 
-    /// Code is gone, or moves away.
+    /// Called after code has ended or moved away.
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         if self.candidates.any_waits() {
@@ -72,25 +73,25 @@ impl Regions {
         }
     }
 
-    /// Code could not be registered, for which `before_code` has returned these flags.
+    /// Called when a registration failed after `before_code`, which returned `flags`.
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
-            // Otherwise other code lives on there.
+            // If the flag is set, the code that was to be replaced is still live.
             if flags & flag::REPLACES == 0 {
                 region.marks.end(addr - region.start(), size);
             }
         }
     }
 
-    /// Counted code lives no more: other code has taken its place.
+    /// Called when other code has taken the place of counted code.
     pub fn no_code(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
         }
     }
 
-    /// Code that was counted as gone lives on.
+    /// Takes back `after_code`: the code is still live.
     pub fn code_stays(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.add(addr - region.start(), size);
@@ -98,7 +99,7 @@ impl Regions {
         }
     }
 
-    /// All sessions have ended, and all code with them.
+    /// All sessions have ended, so all code has ended.
     pub fn no_code_at_all(&self) {
         self.all().for_each(|region| {
             region.tally.clear();
@@ -106,7 +107,7 @@ impl Regions {
         });
     }
 
-    /// All code in a range is gone.
+    /// Called after all code in a range has ended.
     #[cold]
     #[inline(never)]
     pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
@@ -124,13 +125,13 @@ impl Regions {
 }
 
 impl Region {
-    /// Code that has been counted is about to be registered. Returns flags of its event.
+    /// Called before the registration of code that has been added to `tally`. Returns flags of the code's event.
     fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
         let replaces = self.marks.begin(addr - self.start(), size);
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // perf has been told of the file's name before.
+                // The host's `mprotect` came earlier, so perf already has the former name of the file.
                 status.counters.region_late.add(1);
             }
         }
@@ -150,14 +151,15 @@ impl Region {
     #[cold]
     fn begin_to_use(&self, addr: u64, size: u64) {
         self.is_in_use.store(true, Ordering::Relaxed);
-        // The file may have got another name since code was last registered, of which the host's `mprotect` tells for the code,
-        // unless it has made the memory writable and executable at once since.
+        // The file may have got another name since code was last registered. Usually the host's `mprotect` makes perf take the
+        // new name. It does not if the memory is now writable and executable at the same time.
         if self.epoch.load(Ordering::Relaxed) > FIRST {
             undisturbed(|| self.announce(addr, size));
         }
     }
 
-    /// Counts live code that was not registered in it. Callers may know of newer code there already, or of its end.
+    /// Counts live code that was registered before its memory became a region. Callers may already have registered newer code
+    /// there, or ended this code.
     pub fn count_live(&self, addr: u64, size: u64) {
         let offset = addr - self.start();
         self.tally.add(offset, size);
@@ -170,14 +172,14 @@ impl Region {
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start(), size, since);
-        // Another thread may have begun an epoch meanwhile, in which this code is still named.
+        // Another thread may have begun an epoch meanwhile. The file still names this code in that epoch.
         let last = self.epoch.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start(), size, last + 1);
         }
     }
 
-    /// In a mapping group, the pages of dead code: what comes there next may be another mapping.
+    /// The range to mark as dead. In a mapping group these are whole pages, because another mapping may replace them.
     fn counted(&self, addr: u64, size: u64) -> (u64, u64) {
         if !self.is_mapping_group() {
             return (addr, size);
@@ -187,7 +189,7 @@ impl Region {
         (start, (addr + size).next_multiple_of(page) - start)
     }
 
-    /// Whether the host has left the memory as it was, as far as there is doubt.
+    /// Whether the memory is still the region's. Reads the list of mappings only if the tally is in doubt.
     fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
         if !self.tally.settle(addr - self.start(), size) {
             return true;
@@ -195,7 +197,7 @@ impl Region {
         undisturbed(|| match maps::within(self.start(), self.end()) {
             Ok(maps) => regions.check(status, self, &maps),
             Err(_) => {
-                // There is no descriptor left, perhaps.
+                // The process may have no free descriptor. The doubt stays for the next call.
                 self.tally.doubt(addr - self.start(), size);
                 true
             }

@@ -13,7 +13,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// The regions that the host had unmapped before some time.
+    /// The regions that the host had unmapped before a time.
     pub fn gone(&self, before: u64) -> Vec<&'static Region> {
         if !self.some_gone.load(Ordering::Relaxed) || !self.some_gone.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -26,7 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Everything that is mapped. It is held against the regions at once, because those that are made later are not in it.
+    /// Reads the list of all mappings. Checks all private regions against the list at once, because the list does not contain the
+    /// regions that are made later.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -36,9 +37,10 @@ impl Regions {
         Ok(maps)
     }
 
-    /// Whether any part of a region still is a mapping of its file; other parts are lost. If none is, the region is gone.
+    /// Whether any part of a region is still a mapping of its file. Marks the other parts as lost. Without any such part, the
+    /// region is gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
-        // Without a file nothing can tell.
+        // A region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
             return true;
         }
@@ -50,8 +52,8 @@ impl Regions {
         }
     }
 
-    /// A range is unmapped, except the parts `left`, which are in order. If that is all of the region, the region is gone. False if
-    /// there is no memory for the note.
+    /// Marks a range as lost, except for the parts `left`, which are in order. If the whole region is lost, the region is gone.
+    /// False if there is no memory for the bits.
     pub(super) fn lose(
         &self,
         status: &Status,
@@ -60,7 +62,7 @@ impl Regions {
         end: u64,
         left: impl Iterator<Item = (u64, u64)>,
     ) -> bool {
-        // No mapping joins a mapping group meanwhile.
+        // While this thread holds the lock, no mapping can join a mapping group.
         let _naming = region.naming();
         let is_noted = region.pages.lose(start, end, left, status.clock.now());
         if is_noted && region.pages.all_lost(region.start(), region.end()) {
@@ -69,15 +71,15 @@ impl Regions {
         is_noted
     }
 
-    /// The host has unmapped a region, or does so next.
+    /// Marks a region that the host has unmapped or is about to unmap.
     fn set_gone(&self, status: &Status, region: &Region) {
-        // Code that is registered after this is stamped later. Another thread may have been faster.
+        // Code that is registered after this gets a later time. Another thread may have set the time already.
         let now = status.clock.now();
         let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
         self.some_gone.store(true, Ordering::Release);
     }
 
-    /// Memory whose code is gone is about to be unmapped. Then nobody has to find that out later.
+    /// Called before the host unmaps memory whose code has ended. So no later registration has to check this memory.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {
@@ -92,7 +94,7 @@ impl Regions {
         for region in self.overlapping(start, end).filter(|region| region.is_private()) {
             let (start, end) = (start.max(region.start()), end.min(region.end()));
             let has_file = undisturbed(|| region.naming().has_file());
-            // Without memory for the note, it is found out later.
+            // If there is no memory for the bits, a later check finds the loss.
             if has_file && undisturbed(|| self.lose(status, region, start, end, iter::empty())) {
                 region.tally.settle(start - region.start(), end - start);
             }

@@ -8,13 +8,13 @@
 //!          room for private memory to grow, and the bytes of the code in it, see `write_code`
 //!          .symtab, .strtab, .debug_*   appended to; see `part`
 //! ```
-//! A private mapping shows the file where the process has not written: so nobody writes to the text of such a file. The bytes of
-//! code lie elsewhere in it, and only a [`RegionFile::snapshot`] has them where readers look for them.
+//! A private mapping shows the file where the process has not written. So nobody writes to the text of such a file. The bytes of
+//! the code lie elsewhere in the file, and only a [`RegionFile::snapshot`] has the bytes where readers look for them.
 //!
 //! The header page lies lowest in memory, or under the text, or is not mapped. The tables are in no segment. So the object reaches
 //! from the header page, or from the text, to the end of the text.
 //!
-//! Nothing is written through a mapping, so that a full disk is an error and no signal. The caller has SIGXFSZ blocked.
+//! Nothing is written through a mapping, so a full disk causes an error and not a signal. The caller has SIGXFSZ blocked.
 
 mod add;
 mod code;
@@ -56,15 +56,15 @@ const PAGE: u64 = 64 << 10;
 const EH_FRAME_MIN: u64 = 64 << 10;
 /// And the most, which is enough for some million functions: so that tables and a region of `SIZE_MAX` lie within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
-/// Bytes that wait for the next write: what is more is written before.
+/// With more waiting bytes than this, the next code to be added first writes them.
 const AT_ONCE: usize = 8 << 20;
-/// Bytes that wait for a file that cannot be written: what is more is left out.
+/// With more waiting bytes than this, a file that cannot be written leaves new code out.
 const WAITING_MAX: usize = 64 << 20;
-/// After this time nobody reads by a header that has been replaced.
+/// After this time no reader uses a replaced header any more.
 const READING: Duration = Duration::from_secs(5);
 /// Unwinders count in 32 bits with a sign.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
-/// So much of the file after its text and tables is zero, for private memory that the host makes longer.
+/// This many bytes of the file after text and tables are zero, for private memory that the host makes longer.
 const GROWTH: u64 = 64 << 20;
 
 /// A piece of code.
@@ -102,18 +102,18 @@ struct Known {
 pub struct RegionFile {
     disk: Disk,
     layout: Layout,
-    /// Where it has the bytes of the text, if it has them.
+    /// Where the file has the bytes of the text, if it has these bytes.
     bytes: Option<u64>,
     pending_code: PendingCode,
     space: Space,
     frames: Frames,
     table: SearchTable,
-    /// Of the code that is being added.
+    /// The search table rows of the code that is being added.
     rows: Vec<search::Row>,
     /// Of the lines of the code that was added last.
     head: Head,
     parts: Parts,
-    /// Which symbol code is, by its offset in the text. No two pieces overlap.
+    /// The symbol number of each piece of code, by the code's offset in the text. No two pieces overlap.
     known: Ordered,
     /// All symbols of code. Those of code that has been replaced are among them.
     symbols: Vec<Known>,
@@ -124,7 +124,7 @@ pub struct RegionFile {
     begin: u64,
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
-    /// It could not be written.
+    /// When to try again, if the file could not be written.
     pub again: Option<Retry>,
 }
 
@@ -198,7 +198,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Writes what waits to where no header leads yet.
+    /// Writes the waiting bytes to places that no header points to yet.
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
@@ -211,12 +211,12 @@ impl RegionFile {
         self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
 
-    /// Whether it is open for the calling thread.
+    /// Whether the file is open for the calling thread.
     pub fn is_open(&self) -> bool {
         self.disk.check().is_ok()
     }
 
-    /// The same file, opened by the calling thread.
+    /// Replaces the descriptor by one that the calling thread has opened for the same file.
     pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
         let disk = Disk::new(file)?;
         (self.disk.file, self.again) = (disk.file, None);
@@ -325,12 +325,12 @@ impl RegionFile {
         self.disk.write(at + offset, bytes)
     }
 
-    /// The segment that is loaded begins there from now on. The next `write` tells the file.
+    /// Sets where the loaded segment begins. The next `write` puts this into the file.
     pub fn set_begin(&mut self, begin: u64) {
         self.begin = begin;
     }
 
-    /// Forgets all code. The next `write` tells the file.
+    /// Forgets all code. The next `write` puts this into the file.
     pub fn reset(&mut self) {
         self.frames = Frames::default();
         for part in self.parts.all_mut() {
