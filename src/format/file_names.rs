@@ -26,7 +26,6 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The name of a file of this kind for the process `pid`.
     pub fn name(self, pid: u32) -> String {
         let mut name = String::new();
         // Writing to a string never fails.

@@ -38,7 +38,6 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Writes the collected groups.
     pub fn flush(&mut self) {
         let mut groups = std::mem::take(&mut self.groups);
         groups.write(|pieces, lens| self.put(pieces, lens));

@@ -13,8 +13,8 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// Where the written groups are. The key is the place at which a run of consecutive groups begins in the order of all groups. The
-/// value is the run's offset in the file, or `NOWHERE`.
+/// Where the written groups are: the place of each run of consecutive groups in the order of all groups, and the run's offset in
+/// the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
@@ -66,7 +66,6 @@ impl Backlog {
         self.bytes
     }
 
-    /// Whether the backlog is nearly full.
     pub fn is_tight(&self) -> bool {
         self.bytes > self.most / 8 * 7
     }
@@ -162,13 +161,11 @@ impl Contents {
         Ok(bytes)
     }
 
-    /// Replaces the file by another file.
     pub fn hold(&mut self, file: File) -> io::Result<()> {
         self.view = None;
         self.own.hold(file).map(drop)
     }
 
-    /// Closes the file and ends its mapping.
     pub fn close(&mut self) {
         self.view = None;
         self.own.close();

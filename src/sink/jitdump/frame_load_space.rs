@@ -7,9 +7,8 @@ use std::sync::Mutex;
 
 use crate::sys::mapping::{self, Reserved};
 
-/// Address space is reserved in areas of this size in bytes.
+/// Address space is reserved in areas of this many bytes, at most `AREAS` of them.
 const AREA: u64 = 16 << 20;
-/// The maximal number of areas.
 const AREAS: usize = 64;
 /// After this many failed searches below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no search is made
 /// there again. Failures are remembered for at most `NEIGHBOURHOODS` neighbourhoods.
@@ -20,8 +19,7 @@ const NEIGHBOURHOODS: usize = 64;
 const REACH: u64 = 0x7000_0000;
 
 /// The frame loads of the process. Address space stays reserved, because perf knows of each frame load until the recording ends.
-/// All sessions share it, so that a host which opens many sessions loses no more address space than `AREAS` areas. Only writers
-/// use this, one after the other.
+/// All sessions share it, so that the reserved space does not grow with each session. Only writers use this, one at a time.
 static ALL: Mutex<FrameLoads> = Mutex::new(FrameLoads { areas: Vec::new(), failures: Vec::new() });
 
 /// An address below `addr` at which `len` bytes stay free permanently. `None` if no such address is available. Always `None` in a

@@ -16,7 +16,6 @@ static ZEROS: [u8; 2048] = [0; 2048];
 #[derive(Debug, Default)]
 pub struct Groups {
     pieces: Vec<Piece>,
-    /// The length of each group.
     lens: Vec<usize>,
     bytes: usize,
     /// The bytes of groups that `push_made` has begun.

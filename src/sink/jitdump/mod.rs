@@ -49,7 +49,6 @@ pub static KIND: Kind = Kind {
     make: None,
 };
 
-/// The sink.
 #[derive(Debug)]
 pub struct Jitdump {
     /// The configured directory. `None` until the sink is opened for the first time.
@@ -83,7 +82,6 @@ pub struct Jitdump {
 }
 
 impl Jitdump {
-    /// A sink that has no file yet.
     pub fn new(status: Arc<Status>) -> Jitdump {
         Jitdump::at(PathBuf::new(), 0, status)
     }

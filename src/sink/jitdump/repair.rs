@@ -53,7 +53,6 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Rewrites the file with the groups of live code only.
     fn rewrite_live(&mut self, round: &Round<'_>) -> io::Result<()> {
         let registry = &*round.registry;
         let mut groups: Vec<(u64, usize)> = Vec::new();

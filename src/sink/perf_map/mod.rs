@@ -40,7 +40,6 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(PerfMap::at(PathBuf::new(), Dialect::Perf, 0, status.clone()))),
 };
 
-/// The sink.
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
@@ -55,7 +54,6 @@ pub struct PerfMap {
     shared: bool,
     /// The map is that of a dead process, and this process recovers it. No other writers run in a dead process.
     dead: bool,
-    /// Lines that are to be appended.
     pending: Vec<u8>,
     /// Lines in the file have to change. In a shared map: lines may be missing.
     stale: bool,
@@ -65,7 +63,6 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// A sink whose file lies at `path`.
     pub fn at(path: PathBuf, dialect: Dialect, mode: u32, status: Arc<Status>) -> PerfMap {
         PerfMap {
             status,

@@ -41,7 +41,7 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
-        // `check_ours` found another user's file. With an error number, the kernel has refused to create a file in the directory.
+        // Another user's file. With an error number, the kernel has refused to create a file in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
