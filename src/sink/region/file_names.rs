@@ -3,21 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Prefix of the names of files whose loaded segment begins at the code.
-const AT_CODE: &str = "jitted-";
+use crate::format::file_names::{parse, FileKind};
 
-/// What the file of a process with this pid and number is called; `rest` is of an epoch, or of a child.
-pub fn file_name((pid, number): (u32, u32), rest: &str, begins_at_code: bool) -> OsString {
-    match begins_at_code {
-        true => format!("{AT_CODE}{pid}-r{number}{rest}.so"),
-        false => format!("jit-{pid}-{number}{rest}.so"),
-    }
-    .into()
+/// What the file of a process with this pid and number is called in an epoch, 0 for the first one.
+pub fn file_name((pid, number): (u32, u32), epoch: u32, begins_at_code: bool) -> OsString {
+    FileKind::Region { number, begins_at_code, epoch, parent: 0 }.name(pid).into()
 }
 
 /// Whether the loaded segment of a file of this name begins at the code, and not with the file.
 pub fn begins_at_code(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(AT_CODE.as_bytes())
+    matches!(parse(name), Some((_, FileKind::Region { begins_at_code: true, .. })))
 }
 
 /// Whether files in a directory may begin at their code for perf 7.
@@ -27,18 +22,20 @@ pub fn can_begin_at_code(dir: &Path) -> bool {
 
 /// What a child's file is called, which it has until its first call.
 pub fn name_for_child(child: u32, (parent, number): (u32, u32), begins_at_code: bool) -> OsString {
-    file_name((child, number), &format!(".f{parent}"), begins_at_code)
+    FileKind::Region { number, begins_at_code, epoch: 0, parent }.name(child).into()
 }
 
 /// The child whose file has this name.
 pub fn child_of(name: &OsStr, parent: u32) -> Option<u32> {
-    let text = name.to_str()?.strip_suffix(&format!(".f{parent}.so"))?;
-    text.strip_prefix("jit-").or_else(|| text.strip_prefix(AT_CODE))?.split_once('-')?.0.parse().ok()
+    match parse(name)? {
+        (child, FileKind::Region { parent: of, .. }) if of == parent => Some(child),
+        _ => None,
+    }
 }
 
 /// The beginnings of all names of files of a process, after their directories.
 pub fn beginnings(pid: u32) -> [String; 2] {
-    [format!("/jit-{pid}-"), format!("/{AT_CODE}{pid}-r")]
+    [format!("/jit-{pid}-"), format!("/jitted-{pid}-r")]
 }
 
 #[cfg(test)]

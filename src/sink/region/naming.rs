@@ -114,7 +114,7 @@ impl Naming {
 
     /// The name of the file in an epoch.
     pub(super) fn name_of(&self, epoch: u32, begins_at_code: bool) -> OsString {
-        file_name(self.of, &format!(".{epoch}"), begins_at_code)
+        file_name(self.of, epoch, begins_at_code)
     }
 
     /// Whether the loaded segment begins at the code, and not at the beginning of the file.

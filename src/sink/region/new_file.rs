@@ -58,7 +58,7 @@ impl Regions {
                 settings.next_number += 1;
                 settings.next_number - 1
             };
-            let name = file_name((status.pid, number), "", at_code);
+            let name = file_name((status.pid, number), 0, at_code);
             let path = dir_path.join(&name);
             match file::claim(&dir, &name, mode, file::ANYWHERE) {
                 Ok(file) => {
