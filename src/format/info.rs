@@ -49,10 +49,16 @@ impl<'a> Info<'a> {
         self.parts().lines?.debug_info()
     }
 
+    /// The records, without those of a frame load.
+    #[inline]
+    pub fn records(self) -> RawRecords<'a> {
+        RawRecords::from(self.0, frame_load::len(self.0))
+    }
+
     /// Splits the information into its records. A frame load is skipped.
     pub fn parts(self) -> Parts<'a> {
         let mut parts = Parts::default();
-        for record in RawRecords::from(self.0, frame_load::len(self.0)) {
+        for record in self.records() {
             match record.id {
                 id::INLINES => parts.inlines = Some(record),
                 id::DEBUG_INFO => parts.lines = Some(record),

@@ -6,6 +6,8 @@ use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
 use crate::format::elf::{search, symbol, symbol_after_0, SYMBOL_SIZE};
 use crate::format::info;
+use crate::format::jitdump::id;
+use crate::format::jitdump::raw::RawRecord;
 use crate::sink::retry::Retry;
 
 impl RegionFile {
@@ -50,9 +52,15 @@ impl RegionFile {
             symtab.patch(SYMBOL_SIZE as u64, &symbol_after_0(name, code.size));
         }
 
-        let parts = code.info.parts();
-        if parts.tables.is_some() && self.add_tables(&parts, code).is_none() {
-            self.left_out.tables += 1;
+        // Not `parts`: each registration in a region pays for this.
+        let mut parts = info::Parts::default();
+        for record in code.info.records() {
+            match record.id {
+                id::INLINES => parts.inlines = Some(record),
+                id::DEBUG_INFO => parts.lines = Some(record),
+                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
+                _ => {}
+            }
         }
         let mut lines = None;
         if parts.inlines.is_some() || parts.lines.is_some() {
@@ -80,8 +88,8 @@ impl RegionFile {
         debug::append(of, &function, to)
     }
 
-    fn add_tables(&mut self, of: &info::Parts<'_>, code: &Code<'_>) -> Option<()> {
-        let section = of.eh_frame()?;
+    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
+        let (section, _) = record.unwinding_info()?.tables()?;
         let addr = self.layout.text + code.offset;
         if addr.checked_add(code.size)? > UNWINDING_MAX {
             return None;
