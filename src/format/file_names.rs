@@ -128,6 +128,11 @@ pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     parse(of).filter(can_be).filter(|_| replacement_of(of.as_ref(), random) == name)
 }
 
+/// The beginnings of the names of all files of a process's regions.
+pub fn beginnings_of_regions(pid: u32) -> [String; 2] {
+    [format!("jit-{pid}-"), format!("jitted-{pid}-r")]
+}
+
 /// The beginning of the name of a directory into which `jitsym record` copies the jitdumps of a process. Six random letters or
 /// digits follow.
 pub fn copies_of(pid: u32) -> String {

@@ -336,7 +336,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     }
     process.serial.store(parent.serial.load(Ordering::Relaxed), Ordering::Relaxed);
     let process: &'static Process = Box::leak(process);
-    let shared = process.engine_or_new(|| Ok(shared))?;
+    let shared = process.shared_or_new(|| Ok(shared))?;
     if rest == Rest::Partial {
         process
             .host

@@ -66,7 +66,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Opened> {
 
 /// Opens the session while no other call opens or closes one.
 fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Config) -> Result<u64> {
-    let shared = process.engine_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
+    let shared = process.shared_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
     lifecycle.finish_earlier(shared)?;
     if lifecycle.open == 0 && lifecycle.running.is_some() {
         // The call that started this writer did not wait for it.

@@ -217,7 +217,7 @@ impl Process {
     }
 
     /// The shared state, made by the first session.
-    pub fn engine_or_new(&self, make: impl FnOnce() -> Result<Shared>) -> Result<&Shared> {
+    pub fn shared_or_new(&self, make: impl FnOnce() -> Result<Shared>) -> Result<&Shared> {
         self.shared.get_or_try_init(make)
     }
 }

@@ -216,10 +216,10 @@ pub struct Kind {
 }
 
 /// Notes that a sink cannot write. Its file contains whole records, the other sinks continue, and this sink tries again.
-pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, what: &str, error: &io::Error) {
+pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, error: &io::Error) {
     status.counters.write_errors.add(1);
     status.sink_is_behind(sink);
-    status.last_error.set(describe(what, path.unwrap_or(Path::new("")), error));
+    status.last_error.set(describe("write", path.unwrap_or(Path::new("")), error));
 }
 
 /// Describes a failure, with the file and the attempted operation, for `jitsym_last_error`.

@@ -9,6 +9,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::interface::describe;
 use super::retry::Retry;
 use crate::format::file_names::replacement_of;
 use crate::queue::spool::layout::FileState;
@@ -39,6 +40,11 @@ impl OwnedFile {
 
     pub fn path(&self) -> Option<&Path> {
         Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// A failure with the file and what was tried, for `jitsym_last_error`.
+    pub fn describe(&self, what: &str, error: &io::Error) -> String {
+        describe(what, &self.path, error)
     }
 
     pub fn name(&self) -> &OsStr {

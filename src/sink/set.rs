@@ -137,7 +137,7 @@ impl SinkSet {
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
-                stall(&status, kind.bit, sink.path(), "write", &error);
+                stall(&status, kind.bit, sink.path(), &error);
             }
         }
     }
@@ -349,7 +349,7 @@ impl SinkSet {
     /// Gives back the disk space that was reserved after the end of files. For the end of the process.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
-            stall(&self.status, Sinks::JITDUMP, self.dump.path(), "write", &error);
+            stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
         }
     }
 
@@ -390,7 +390,7 @@ impl SinkSet {
             was_due = true;
             match result {
                 Ok(()) => status.sink_goes_on(kind.bit),
-                Err(error) => stall(&status, kind.bit, sink.path(), "write", &error),
+                Err(error) => stall(&status, kind.bit, sink.path(), &error),
             }
         }
         was_due
@@ -427,7 +427,7 @@ fn write_one(status: &Status, kind: &Kind, sink: &mut dyn Sink, round: &mut Roun
     match sink.write(round) {
         Ok(()) if sink.is_ok() => status.sink_goes_on(kind.bit),
         Ok(()) => {}
-        Err(error) => stall(status, kind.bit, sink.path(), "write", &error),
+        Err(error) => stall(status, kind.bit, sink.path(), &error),
     }
 }
 

@@ -56,7 +56,7 @@ impl Jitdump {
             }
             if let Err(error) = result {
                 self.contents.own.trouble = Some(if self.spoiled { Retry::at_once() } else { Retry::after(None) });
-                stall(&status, Sinks::JITDUMP, self.path(), "write", &error);
+                stall(&status, Sinks::JITDUMP, self.path(), &error);
             }
         }
         let written = size as u64;

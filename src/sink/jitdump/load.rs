@@ -1,13 +1,11 @@
 //! Adds the groups of newly registered and moved code to the jitdump. Most groups are written as they lie in the record.
 
-use std::path::Path;
-
 use super::{frame_load_space, Jitdump};
 use crate::format::jitdump::{frame_load, relocate, Relocation};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry, Stored};
-use crate::sink::{describe, Loaded, Origin, Sink};
+use crate::sink::{Loaded, Origin};
 use crate::sys::{process_memory, reserve};
 
 impl Jitdump {
@@ -125,7 +123,7 @@ impl Jitdump {
         let read = self.contents.group(stored);
         if let Err(error) = &read {
             self.status.counters.write_errors.add(1);
-            self.status.last_error.set(describe("read back", self.path().unwrap_or(Path::new("")), error));
+            self.status.last_error.set(self.contents.own.describe("read back", error));
         }
         read.ok()
     }

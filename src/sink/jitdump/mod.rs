@@ -30,7 +30,7 @@ use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::owned_file::OwnedFile;
 use crate::sink::retry::Retry;
-use crate::sink::{describe, Close, GroupOf, Kind, Loaded, Round, Saved, Sink};
+use crate::sink::{Close, GroupOf, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::clock::Clock;
 use crate::sys::file::{self, Held};
 use crate::sys::marker::Marker;
@@ -196,7 +196,7 @@ impl Jitdump {
             self.contents.own.held().and_then(|file| {
                 places(HEADER_SIZE as u64..self.len, |bytes, at| file.read_exact_at(bytes, at), found)
             });
-        read.map_err(|error| describe("read", self.path().unwrap_or(Path::new("")), &error))
+        read.map_err(|error| self.contents.own.describe("read", &error))
     }
 }
 
@@ -218,7 +218,7 @@ impl Sink for Jitdump {
         if self.contents.backlog.is_empty() {
             self.contents.backlog = Backlog::new(config.max_memory / 4);
         }
-        self.open_file().map_err(|error| describe("create", self.path().unwrap_or(Path::new("")), &error))
+        self.open_file().map_err(|error| self.contents.own.describe("create", &error))
     }
 
     fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {

@@ -22,7 +22,7 @@ use crate::queue::status::{Counters, Status};
 use crate::registry::{MapChange, Registry};
 use crate::sink::owned_file::OwnedFile;
 use crate::sink::retry::Retry;
-use crate::sink::{describe, Announce, Close, Kind, Loaded, Round, Saved, Sink};
+use crate::sink::{Announce, Close, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
 
@@ -281,7 +281,7 @@ impl Sink for PerfMap {
         // The first write after opening is attempted at once.
         self.own.trouble = None;
         self.most = config.map_max;
-        self.open_file().map_err(|error| describe("create", self.path().unwrap_or(Path::new("")), &error))
+        self.open_file().map_err(|error| self.own.describe("create", &error))
     }
 
     /// Appends the line of the code, or leaves it to the next rewrite if older lines have to change: no two lines should

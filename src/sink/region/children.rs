@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::file_names::{beginnings, child_of};
+use super::file_names::child_of;
+use crate::format::file_names::beginnings_of_regions;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
@@ -91,7 +92,7 @@ impl Children {
 /// Whether a child still runs this program: the child has mapped the file from the fork, or its own file after it has taken over.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
-        Ok(maps) => beginnings(child).iter().any(|name| contains(&maps, name.as_bytes())),
+        Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),
         // A process that does not show its mappings counts as running.
         Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH),
     }

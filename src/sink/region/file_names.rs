@@ -33,11 +33,6 @@ pub fn child_of(name: &OsStr, parent: u32) -> Option<u32> {
     }
 }
 
-/// The beginnings of all names of files of a process, after their directories.
-pub fn beginnings(pid: u32) -> [String; 2] {
-    [format!("/jit-{pid}-"), format!("/jitted-{pid}-r")]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -135,7 +135,7 @@ impl Valgrind {
             let is_refused = done.is_err() && is_mapped(pages.start, pages.end - pages.start);
             return if is_refused { done.map(|()| None) } else { Ok(None) };
         };
-        let has_lines = function.info().parts().lines.is_some();
+        let has_lines = function.info().lines().is_some();
         let add = |content: &mut Content, (addr, function): (u64, &Function)| {
             let (name, info) = (function.name(), function.info());
             let function = object::Function { addr, size: function.size, name, info };
