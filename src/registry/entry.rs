@@ -1,4 +1,8 @@
-//! Entries of live registrations, with the place of the group in the jitdump, or of the info records in memory.
+//! Entries of live registrations: what is known of them beside place and name, with the group's place in the jitdump, or the info
+//! records in memory.
+
+use super::heap::Heap;
+use crate::sys::mapping::Table;
 
 /// The place of a group in the jitdump, without the code bytes at the group's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,6 +10,16 @@ pub struct Stored {
     /// Never 0: the file begins with its header.
     pub offset: u64,
     pub len: usize,
+}
+
+/// Which file names live code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Home {
+    /// The map and the jitdump.
+    #[default]
+    Plain,
+    /// The file of the region in which the code lies.
+    Region,
 }
 
 /// A live registration, without its piece.
@@ -18,9 +32,11 @@ pub(super) struct Entry {
     pub tables_len: u32,
     /// Number of free bytes that the code claims after its end (`Live::reach`).
     pub beyond: u32,
+    /// The number of its piece among the pieces of its home.
     pub piece: u32,
     /// The generation of the id. 0, which no id has, if there is no registration with this slot.
     pub generation: u32,
+    pub home: Home,
 }
 
 const _: () = assert!(size_of::<Entry>() == 40);
@@ -38,5 +54,70 @@ impl Entry {
     pub fn info(&self) -> Option<(usize, usize)> {
         let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
         (self.stored_offset & IN_MEMORY != 0).then_some(place)
+    }
+}
+
+/// All entries, by the slot of the id, which is the id's lower half. Slots are few, because those of ended ids are used again.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    pub all: Table<Entry>,
+    /// The number of live registrations, by home.
+    pub live: [usize; 2],
+    pub info: Heap,
+}
+
+impl Entries {
+    /// The id of the live registration with this slot. 0, which is no id, if there is none.
+    pub fn id_in(&self, slot: u32) -> u64 {
+        let generation = self.all.get(slot as usize).map_or(0, |entry| entry.generation);
+        if generation == 0 {
+            0
+        } else {
+            u64::from(generation) << 32 | u64::from(slot)
+        }
+    }
+
+    /// The entry of a live registration.
+    pub fn get(&self, id: u64) -> Option<&Entry> {
+        let generation = (id >> 32) as u32;
+        self.all.get(id as u32 as usize).filter(|entry| generation != 0 && entry.generation == generation)
+    }
+
+    /// Sets the entry of a slot that has no live registration.
+    pub fn set(&mut self, slot: u32, entry: Entry) {
+        let slot = slot as usize;
+        if slot >= self.all.len() {
+            let missing = slot + 1 - self.all.len();
+            (0..missing).for_each(|_| self.all.push(Entry::default()));
+        }
+        self.all[slot] = entry;
+        self.live[entry.home as usize] += 1;
+    }
+
+    pub fn end(&mut self, slot: u32) {
+        let entry = &mut self.all[slot as usize];
+        entry.generation = 0;
+        self.live[entry.home as usize] -= 1;
+        if let Some((_, len)) = entry.info() {
+            entry.stored_offset = 0;
+            self.info.drop(len);
+        }
+    }
+
+    /// The live registrations, with their ids.
+    pub fn live(&self) -> impl Iterator<Item = (u64, &Entry)> {
+        let live = self.all.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
+        live.map(|(slot, entry)| (u64::from(entry.generation) << 32 | slot as u64, entry))
+    }
+
+    /// Gives back the memory of dropped info records, if there is much of it.
+    pub fn tidy(&mut self) {
+        if self.info.is_wasteful() {
+            let owned = self.all.iter_mut().filter_map(|entry| {
+                let (at, len) = entry.info()?;
+                Some((at, len, &mut entry.stored_offset))
+            });
+            self.info.compact(owned, |place, at| *place = at as u64 | IN_MEMORY);
+        }
     }
 }

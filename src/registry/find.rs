@@ -1,52 +1,66 @@
 //! Lookup of live code by its id or its address.
 
-use super::{Entry, Live, Registry};
+use super::address_pieces::Piece;
+use super::entry::Entry;
+use super::{Home, Live, Registry};
 
 impl Registry {
-    pub(super) fn entry(&self, id: u64) -> Option<&Entry> {
-        let generation = (id >> 32) as u32;
-        self.entries.get(id as u32 as usize).filter(|entry| generation != 0 && entry.generation == generation)
+    fn piece_of(&self, entry: &Entry) -> &Piece {
+        &self.places[entry.home as usize].pieces[entry.piece]
     }
 
-    pub fn get(&self, id: u64) -> Option<Live> {
-        let entry = self.entry(id)?;
-        let piece = &self.pieces[entry.piece];
-        Some(Live {
+    pub(super) fn live(&self, entry: &Entry) -> Live {
+        let piece = self.piece_of(entry);
+        Live {
             addr: piece.start,
             size: piece.size.into(),
             reach: piece.end() + u64::from(entry.beyond),
             index: entry.index,
             stored: entry.stored(),
             tables_len: entry.tables_len,
-        })
+            home: entry.home,
+        }
+    }
+
+    pub fn get(&self, id: u64) -> Option<Live> {
+        self.entries.get(id).map(|entry| self.live(entry))
     }
 
     pub fn size_of(&self, id: u64) -> Option<u64> {
-        self.entry(id).map(|entry| self.pieces[entry.piece].size.into())
+        self.entries.get(id).map(|entry| self.piece_of(entry).size.into())
+    }
+
+    /// The number of live registrations of a home.
+    pub fn live_count(&self, home: Home) -> usize {
+        self.entries.live[home as usize]
     }
 
     pub fn is_live(&self, id: u64) -> bool {
-        self.entry(id).is_some()
+        self.entries.get(id).is_some()
     }
 
     pub fn name_of(&self, id: u64) -> Option<&[u8]> {
-        self.entry(id).map(|entry| self.names.get(self.pieces[entry.piece].name))
+        self.entries.get(id).map(|entry| self.places[entry.home as usize].names.get(self.piece_of(entry).name))
     }
 
-    /// The id of the live code that starts at an address.
-    pub fn id_at(&self, start: u64) -> Option<u64> {
-        let (_, number) = self.starts.from(start).next().filter(|&(at, _)| at == start)?;
-        let slot = self.pieces[number].owner()?;
+    /// The id of the live code of a home that starts at an address.
+    pub fn id_at(&self, home: Home, start: u64) -> Option<u64> {
+        let places = &self.places[home as usize];
+        let (_, number) = places.starts.from(start).next().filter(|&(at, _)| at == start)?;
+        let slot = places.pieces[number].owner()?;
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code that has a byte in `[start, end)`. If memory is short, some of the ids are missing, but never all.
-    pub fn live_in(&self, start: u64, end: u64) -> Vec<u64> {
-        if self.live == 0 || !self.is_known_in(start, end) {
+    /// Ids of the live code of a home that has a byte in `[start, end)`. If memory is short, some of the ids are missing, but never
+    /// all.
+    pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
+        let places = &self.places[home as usize];
+        if self.live_count(home) == 0 || !places.is_known_in(start, end) {
             return Vec::new();
         }
-        let numbers = std::iter::successors(self.last_before(end), |&next| self.last_before(self.pieces[next].start));
-        let pieces = numbers.map(|number| &self.pieces[number]);
+        let before = |addr| places.last_before(addr);
+        let numbers = std::iter::successors(before(end), |&next| before(places.pieces[next].start));
+        let pieces = numbers.map(|number| &places.pieces[number]);
         let overlapping = pieces.take_while(|piece| piece.end() > start);
         let mut ids = Vec::with_capacity(64);
         for slot in overlapping.filter_map(|piece| piece.owner()) {
@@ -58,23 +72,14 @@ impl Registry {
         ids
     }
 
-    /// Whether live code has a byte in `[start, end)`.
-    pub fn has_live_in(&self, start: u64, end: u64) -> bool {
-        !self.live_in(start, end).is_empty()
+    /// Whether live code of a home has a byte in `[start, end)`.
+    pub fn has_live_in(&self, home: Home, start: u64, end: u64) -> bool {
+        !self.live_in(home, start, end).is_empty()
     }
 
-    /// Whether live or dead code has a byte in `[start, end)`.
-    fn is_known_in(&self, start: u64, end: u64) -> bool {
-        self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
-    }
-
-    /// The numbers of the pieces that begin in `[start, end)`.
-    pub(super) fn numbers_in(&self, start: u64, end: u64) -> impl Iterator<Item = u32> + '_ {
-        self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
-    }
-
-    /// Whether live code begins in `[start, end)`.
+    /// Whether live code outside of regions begins in `[start, end)`.
     pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
-        start < end && self.numbers_in(start, end).any(|number| self.pieces[number].owner().is_some())
+        let places = &self.places[Home::Plain as usize];
+        start < end && places.numbers_in(start, end).any(|number| places.pieces[number].owner().is_some())
     }
 }

@@ -1,27 +1,24 @@
 //! Where the groups of live code are in the jitdump, and the info records of code that is in no jitdump.
 
 use super::entry::{Entry, Stored, IN_MEMORY};
-use super::Registry;
+use super::{Home, Registry};
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {
     /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
-        let known = |(slot, entry): (usize, &Entry)| {
-            let stored = entry.stored().filter(|_| entry.generation != 0)?;
-            Some((self.id_in(slot as u32), stored, self.pieces[entry.piece].size.into()))
-        };
-        self.entries.iter().enumerate().filter_map(known)
+        self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
 
-    /// The ids of all live registrations, sorted by the place of the group in the jitdump, or of the info records in memory.
-    /// `None` if there is no memory.
-    pub fn live_by_place(&self) -> Option<impl Iterator<Item = u64>> {
-        let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.generation != 0);
+    /// The ids of all live registrations, or of those of one home, sorted by the place of the group in the jitdump, or of the info
+    /// records in memory. `None` if there is no memory.
+    pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
-        ids.try_reserve_exact(self.live).ok()?;
-        ids.extend(live.map(|(slot, entry)| (entry.stored_offset, u64::from(entry.generation) << 32 | slot as u64)));
+        ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;
+        let wanted = |entry: &Entry| home.is_none_or(|home| entry.home == home);
+        let live = self.entries.live().filter(|(_, entry)| wanted(entry));
+        ids.extend(live.map(|(id, entry)| (entry.stored_offset, id)));
         sort(&mut ids);
         Some(ids.into_iter().map(|(_, id)| id))
     }
@@ -29,10 +26,10 @@ impl Registry {
     /// Notes where the jitdump has the group of live code, and the size of the tables in it.
     #[inline]
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
-        if self.entry(id).is_some() {
-            let entry = &mut self.entries[id as u32 as usize];
+        if self.is_live(id) {
+            let entry = &mut self.entries.all[id as u32 as usize];
             if let Some((_, len)) = entry.info() {
-                self.info.drop(len);
+                self.entries.info.drop(len);
             }
             entry.tables_len = tables_len;
             entry.stored_offset = stored.map_or(0, |stored| stored.offset);
@@ -43,20 +40,20 @@ impl Registry {
     /// Keeps the info records of live code, and forgets its place in the jitdump. Without memory the info records are not
     /// kept.
     pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
-        let tables_len = self.entry(id).map_or(0, |entry| entry.tables_len);
+        let tables_len = self.entries.get(id).map_or(0, |entry| entry.tables_len);
         self.set_stored(id, None, tables_len);
-        if info.is_empty() || self.entry(id).is_none() {
+        if info.is_empty() || !self.is_live(id) {
             return;
         }
-        if let Some(at) = self.info.add(info.bytes()) {
-            let entry = &mut self.entries[id as u32 as usize];
+        if let Some(at) = self.entries.info.add(info.bytes()) {
+            let entry = &mut self.entries.all[id as u32 as usize];
             (entry.stored_offset, entry.stored_len) = (at as u64 | IN_MEMORY, info.bytes().len() as u32);
         }
     }
 
     /// The info records of live code, if they are kept.
     pub fn info_of(&self, id: u64) -> Info<'_> {
-        let place = self.entry(id).and_then(Entry::info);
-        place.map_or(Info::NOTHING, |(at, len)| Info::new(self.info.get(at, len)))
+        let place = self.entries.get(id).and_then(Entry::info);
+        place.map_or(Info::NOTHING, |(at, len)| Info::new(self.entries.info.get(at, len)))
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::format::info::Info;
 
 fn code(addr: u64, size: u64) -> Live {
-    Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }
+    Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0, home: Home::Plain }
 }
 
 /// The first id that is given out with this slot.
@@ -16,7 +16,7 @@ fn ids(slots: impl IntoIterator<Item = u64>) -> Vec<u64> {
 }
 
 fn insert(registry: &mut Registry, id: u64, live: &Live, name: &[u8], gone: &mut Vec<u64>) -> Inserted {
-    assert!(registry.make_room(id, name.len(), 0));
+    assert!(registry.make_room(id, name.len(), 0, false));
     registry.insert(id, live, name, gone)
 }
 
@@ -47,7 +47,7 @@ fn freed_code_keeps_its_name_until_its_bytes_are_used_again() {
     assert_eq!(add(&mut registry, id(2), code(120, 10), "b", &mut gone), MapChange::Rewrite);
     assert_eq!(lines(&registry), "100+20 a, 120+10 b, 130+20 a");
     assert!(gone.is_empty());
-    assert_eq!(registry.live_count(), 1);
+    assert_eq!(registry.live_count(Home::Plain), 1);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn the_newest_wins_over_live_code() {
     assert_eq!(add(&mut registry, id(4), code(140, 100), "d", &mut gone), MapChange::Rewrite);
     assert_eq!(lines(&registry), "100+40 a, 140+100 d, 240+10 c");
     gone.sort_unstable();
-    assert_eq!((gone, registry.live_count()), (ids([1, 2, 3]), 1));
+    assert_eq!((gone, registry.live_count(Home::Plain)), (ids([1, 2, 3]), 1));
     assert_eq!(registry.remove(id(1)).map(|live| live.addr), None);
 }
 
@@ -78,16 +78,19 @@ fn ranges() {
     for n in 0..10 {
         add(&mut registry, id(n + 1), code(100 * n, 100), "x", &mut gone);
     }
-    let mut found = registry.live_in(150, 301);
+    let mut found = registry.live_in(Home::Plain, 150, 301);
     found.sort_unstable();
     assert_eq!(found, ids([2, 3, 4]));
-    assert!(registry.live_in(1000, 2000).is_empty());
+    assert!(registry.live_in(Home::Plain, 1000, 2000).is_empty());
     assert!(registry.live_begins_in(100, 101) && !registry.live_begins_in(101, 200));
     registry.remove(id(2));
     assert!(!registry.live_begins_in(100, 101));
     let mut all = end_all(&mut registry);
     all.sort_unstable();
-    assert_eq!((all, registry.live_count(), registry.span_count()), (ids([1].into_iter().chain(3..11)), 0, 10));
+    assert_eq!(
+        (all, registry.live_count(Home::Plain), registry.span_count()),
+        (ids([1].into_iter().chain(3..11)), 0, 10)
+    );
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn reuse_does_not_let_memory_grow() {
         registry.remove(id(n + 1));
         registry.forget_oldest();
     }
-    assert!((registry.pieces.most(), registry.pieces.dead(), registry.span_count()) == (7, 7, 7));
+    assert!((registry.places[0].pieces.most(), registry.places[0].pieces.dead(), registry.span_count()) == (7, 7, 7));
 }
 
 #[test]
@@ -167,7 +170,7 @@ fn spans_never_overlap_whatever_happens() {
         }
         bytes[addr as usize..(addr + size) as usize].fill((id, true));
         if action > 95 {
-            registry.names.compact(registry.pieces.names_mut());
+            registry.places[0].names.compact(registry.places[0].pieces.names_mut());
         }
         let mut said = vec![(0u64, false); 600];
         let mut last_end = 0;
@@ -175,11 +178,19 @@ fn spans_never_overlap_whatever_happens() {
             assert!(start >= last_end && size > 0);
             last_end = start + size;
             let owner = std::str::from_utf8(name).unwrap().parse().unwrap();
-            said[start as usize..last_end as usize].fill((owner, registry.live_in(start, last_end) == [owner]));
+            said[start as usize..last_end as usize]
+                .fill((owner, registry.live_in(Home::Plain, start, last_end) == [owner]));
         }
         assert_eq!(said, bytes);
-        let live = registry.starts.values().filter(|&number| registry.pieces[number].owner().is_some()).count();
-        assert_eq!((registry.live_count(), registry.span_count() - registry.pieces.dead()), (live, live));
+        let live = registry.places[0]
+            .starts
+            .values()
+            .filter(|&number| registry.places[0].pieces[number].owner().is_some())
+            .count();
+        assert_eq!(
+            (registry.live_count(Home::Plain), registry.span_count() - registry.places[0].pieces.dead()),
+            (live, live)
+        );
     }
 }
 
@@ -190,10 +201,10 @@ fn names_of_bytes_that_are_used_again_take_no_memory() {
         let name = format!("a name of its own, the {n}th");
         add(&mut registry, id(n % 2), code(0x1000, 16), &name, &mut gone);
         assert_eq!(lines(&registry), format!("4096+16 {name}"));
-        let (capacity, _) = registry.names.0.usage();
+        let (capacity, _) = registry.places[0].names.0.usage();
         assert!(capacity <= 256 * 1024, "{capacity} bytes for one name");
     }
-    assert_eq!((gone.len(), registry.pieces.most()), (99_999, 1));
+    assert_eq!((gone.len(), registry.places[0].pieces.most()), (99_999, 1));
 }
 
 #[test]
@@ -212,7 +223,7 @@ fn names_survive_what_becomes_of_others() {
         assert_eq!(registry.name_of(id(n)), Some(lasting(n).as_bytes()));
     }
     let needed: usize = registry.spans().map(|(_, _, name)| name.len()).sum();
-    let (capacity, garbage) = registry.names.0.usage();
+    let (capacity, garbage) = registry.places[0].names.0.usage();
     // Half of the bytes may be garbage, and a growing vector takes more than it needs.
     assert!(needed < 70_000 && garbage <= 2 * 64 * 1024 && capacity <= 512 * 1024, "{needed} {garbage} {capacity}");
 }
@@ -224,24 +235,27 @@ fn a_split_gives_each_piece_a_name_of_its_own() {
     add(&mut registry, id(2), code(120, 10), "middle", &mut gone);
     // The first part of "whole" is removed with its name. The last part has a separate copy, also after a compaction.
     add(&mut registry, id(3), code(100, 20), "first", &mut gone);
-    registry.names.compact(registry.pieces.names_mut());
+    registry.places[0].names.compact(registry.places[0].pieces.names_mut());
     assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");
-    assert_eq!((registry.names.0.usage(), registry.live_count(), registry.pieces.dead()), ((16, 0), 2, 1));
+    assert_eq!(
+        (registry.places[0].names.0.usage(), registry.live_count(Home::Plain), registry.places[0].pieces.dead()),
+        ((16, 0), 2, 1)
+    );
 }
 
 #[test]
 fn moved_code_keeps_everything_but_its_place() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
     let stored = Some(Stored { offset: 1 << 40, len: 77 });
-    let live = Live { addr: 100, size: 50, reach: 164, index: 1 << 41, stored, tables_len: 9 };
+    let live = Live { addr: 100, size: 50, reach: 164, index: 1 << 41, stored, tables_len: 9, home: Home::Plain };
     add(&mut registry, id(1), live, "a", &mut gone);
     let name = registry.name_of(id(1)).unwrap().to_vec();
     assert_eq!(registry.remove(id(1)), Some(live));
-    assert!(registry.name_of(id(1)).is_none() && registry.id_at(100).is_none());
+    assert!(registry.name_of(id(1)).is_none() && registry.id_at(Home::Plain, 100).is_none());
     // The code moves to a place that overlaps its old one.
     let moved = Live { addr: 120, reach: 170, ..live };
     assert_eq!(insert(&mut registry, id(1), &moved, &name, &mut gone).change, MapChange::Rewrite);
-    assert_eq!((lines(&registry).as_str(), registry.id_at(120)), ("100+20 a, 120+50 a", Some(id(1))));
+    assert_eq!((lines(&registry).as_str(), registry.id_at(Home::Plain, 120)), ("100+20 a, 120+50 a", Some(id(1))));
     assert_eq!((registry.remove(id(1)), gone), (Some(moved), vec![]));
 }
 
@@ -255,11 +269,14 @@ fn a_slot_that_is_used_again_is_another_registration() {
     assert!(registry.remove(old).is_some());
     add(&mut registry, new, code(200, 60), "b", &mut gone);
     assert!(registry.remove(old).is_none() && registry.size_of(old).is_none());
-    assert_eq!((registry.size_of(new), registry.id_at(200), registry.live_count()), (Some(60), Some(new), 1));
-    assert_eq!(registry.live_in(0, 1000), [new]);
+    assert_eq!(
+        (registry.size_of(new), registry.id_at(Home::Plain, 200), registry.live_count(Home::Plain)),
+        (Some(60), Some(new), 1)
+    );
+    assert_eq!(registry.live_in(Home::Plain, 0, 1000), [new]);
     // The slot of overwritten code is free too.
     add(&mut registry, id(6), code(200, 60), "c", &mut gone);
-    assert_eq!((gone, registry.is_live(new), registry.live_count()), (vec![new], false, 1));
+    assert_eq!((gone, registry.is_live(new), registry.live_count(Home::Plain)), (vec![new], false, 1));
 }
 
 #[test]
@@ -270,16 +287,16 @@ fn what_ends_together_dies_like_the_others() {
     }
     registry.remove(id(7));
     assert_eq!(end_all(&mut registry), ids((0..7).chain(8..DEAD_MAX as u64 + 10)));
-    assert_eq!((registry.live_count(), registry.pieces.dead()), (0, DEAD_MAX + 10));
+    assert_eq!((registry.live_count(Home::Plain), registry.places[0].pieces.dead()), (0, DEAD_MAX + 10));
     assert!(end_all(&mut registry).is_empty() && !registry.is_live(id(8)));
     // The code that ended before the others is forgotten first.
     let forgotten = registry.forget_oldest();
     assert!(
-        registry.starts.from(16 * 7).next().is_none_or(|(at, _)| at > 16 * 7)
+        registry.places[0].starts.from(16 * 7).next().is_none_or(|(at, _)| at > 16 * 7)
             && registry.span_count() == DEAD_MAX + 10 - forgotten
     );
     add(&mut registry, id(8), code(16 * 8, 16), "again", &mut gone);
-    assert!(gone.is_empty() && registry.live_count() == 1);
+    assert!(gone.is_empty() && registry.live_count(Home::Plain) == 1);
 }
 
 #[test]
@@ -291,9 +308,9 @@ fn a_child_gets_the_live_code_in_the_order_of_the_file() {
     }
     registry.remove(id(4)).unwrap();
     add(&mut registry, id(6), code(520, 10), "over", &mut gone);
-    registry.forget_dead();
+    registry.forget_dead(Home::Plain);
     assert_eq!(lines(&registry), "100+50 code 1, 200+50 code 2, 300+50 code 3, 520+10 over");
-    assert!(registry.live_by_place().unwrap().eq(ids([3, 6, 2, 1])));
+    assert!(registry.live_by_place(None).unwrap().eq(ids([3, 6, 2, 1])));
     assert_eq!(registry.get(id(2)).unwrap(), Live { stored: Some(Stored { offset: 100, len: 10 }), ..code(200, 50) });
     registry.set_stored(id(2), None, 0);
     registry.set_stored(id(3), Some(Stored { offset: 7, len: 8 }), 9);
@@ -301,7 +318,7 @@ fn a_child_gets_the_live_code_in_the_order_of_the_file() {
     assert_eq!(registry.get(id(2)).unwrap().stored, None);
     assert_eq!(registry.get(id(3)).unwrap().stored, Some(Stored { offset: 7, len: 8 }));
     assert!(registry.get(id(4)).is_none() && registry.get(id(5)).is_none());
-    assert_eq!((registry.live_count(), gone), (4, ids([5])));
+    assert_eq!((registry.live_count(Home::Plain), gone), (4, ids([5])));
 }
 
 #[test]
@@ -321,12 +338,52 @@ fn info_records_go_with_their_code() {
     assert_eq!(gone.len(), 300);
     (601..=700).for_each(|number| registry.set_stored(id(number), Some(Stored { offset: 40, len: 9 }), 0));
     registry.keep_info(id(800), Info::new(b"new"));
-    assert_eq!(registry.info.usage().1, 701 * 200);
+    assert_eq!(registry.entries.info.usage().1, 701 * 200);
     registry.tidy();
-    assert_eq!(registry.info.usage(), (299 * 200 + 3, 0));
+    assert_eq!(registry.entries.info.usage(), (299 * 200 + 3, 0));
     let kept = (701..=1000).filter(|&number| number != 800);
     assert!(kept.into_iter().all(|number| registry.info_of(id(number)).bytes() == info(number)));
     assert_eq!((registry.info_of(id(800)), registry.info_of(id(601))), (Info::new(b"new"), Info::NOTHING));
     registry.remove_all(|_| {});
-    assert_eq!(registry.info.usage().1, 299 * 200 + 3);
+    assert_eq!(registry.entries.info.usage().1, 299 * 200 + 3);
+}
+
+#[test]
+fn code_in_regions_has_places_of_its_own() {
+    let (mut registry, mut gone) = (Registry::default(), Vec::new());
+    let in_region = |addr, size| Live { home: Home::Region, ..code(addr, size) };
+    let in_regions = |registry: &Registry| {
+        let span = |(start, size, name, id): (u64, u64, &[u8], u64)| (start, size, name.to_vec(), id);
+        registry.region_spans_in(0, 1000).map(span).collect::<Vec<_>>()
+    };
+    add(&mut registry, id(1), code(100, 50), "before", &mut gone);
+    registry.remove(id(1)).unwrap();
+    add(&mut registry, id(2), code(200, 50), "elsewhere", &mut gone);
+    assert!(registry.make_room(id(3), 6, 0, true));
+    registry.insert(id(3), &in_region(100, 80), b"region", &mut gone);
+    registry.keep_info(id(3), Info::new(b"info"));
+    // The map keeps the name of the code that lived there before the region, and has no line of the region's code.
+    assert_eq!((lines(&registry).as_str(), registry.span_count()), ("100+50 before, 200+50 elsewhere", 2));
+    assert_eq!(in_regions(&registry), [(100, 80, b"region".to_vec(), id(3))]);
+    assert_eq!(registry.get(id(3)), Some(in_region(100, 80)));
+    assert_eq!((registry.name_of(id(3)), registry.info_of(id(3))), (Some(&b"region"[..]), Info::new(b"info")));
+    let homes = [Home::Plain, Home::Region];
+    assert_eq!(homes.map(|home| registry.live_in(home, 0, 1000)), [[id(2)], [id(3)]]);
+    assert_eq!(homes.map(|home| registry.id_at(home, 100)), [None, Some(id(3))]);
+    assert_eq!(homes.map(|home| registry.live_count(home)), [1, 1]);
+    assert!(!registry.live_begins_in(100, 180) && registry.has_live_in(Home::Region, 150, 151));
+    let of = |home: Option<Home>| registry.live_by_place(home).unwrap().collect::<Vec<_>>();
+    assert_eq!((of(Some(Home::Plain)), of(Some(Home::Region)), of(None)), (ids([2]), ids([3]), ids([2, 3])));
+    // Dead code of a region keeps its name until it is forgotten or overwritten there, whatever the map does.
+    assert_eq!(registry.remove(id(3)), Some(in_region(100, 80)));
+    registry.forget_dead(Home::Plain);
+    assert_eq!(lines(&registry), "200+50 elsewhere");
+    assert_eq!(in_regions(&registry), [(100, 80, b"region".to_vec(), 0)]);
+    add(&mut registry, id(3), code(100, 80), "no region", &mut gone);
+    assert_eq!(in_regions(&registry).len(), 1);
+    registry.forget_dead_in_regions(101, 1000);
+    assert_eq!(in_regions(&registry).len(), 1);
+    registry.forget_dead_in_regions(100, 1000);
+    assert!(in_regions(&registry).is_empty() && gone.is_empty());
+    assert_eq!(end_all(&mut registry), ids([2, 3]));
 }

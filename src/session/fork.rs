@@ -317,12 +317,8 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
         writer.map_or_else(|| parent.hand_down(forked_at), |writer| Some(writer.hand_down(forked_at)));
     let regions = &*parent.regions;
     if let Some(parent) = parent.shared() {
-        let mut none = [Registry::default(), Registry::default()];
-        let registries = match &mut inheritance {
-            Some(inheritance) => [&mut inheritance.registry, &mut inheritance.region_code],
-            None => none.each_mut(),
-        };
-        shared.inherit(parent, registries);
+        let mut none = Registry::default();
+        shared.inherit(parent, inheritance.as_mut().map_or(&mut none, |inheritance| &mut inheritance.registry));
         match &mut inheritance {
             Some(inheritance) => _ = inheritance.regions.get_or_insert(regions),
             None => process.regions.inherit(&shared.status, regions),

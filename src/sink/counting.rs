@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::api::options::{Config, Sinks};
-use crate::registry::Registry;
+use crate::registry::{Home, Registry};
 
 /// See the module's description.
 pub static KIND: Kind = Kind {
@@ -66,7 +66,7 @@ impl Sink for Counting {
     }
 
     fn load_live(&mut self, registry: &mut Registry, _: u64, _: GroupOf<'_>) -> bool {
-        for id in registry.live_by_place().into_iter().flatten() {
+        for id in registry.live_by_place(Some(Home::Plain)).into_iter().flatten() {
             let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
             count(id, live.addr, name);
         }

@@ -177,13 +177,13 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
-/// Calls `each` for all live code, with id, place, name and info. Returns false if there is no memory.
+/// Calls `each` for all live code, in regions too, with id, place, name and info. Returns false if there is no memory.
 pub fn each_live(
     registry: &Registry,
     group_of: GroupOf<'_>,
     mut each: impl FnMut(u64, &Live, &[u8], Info<'_>),
 ) -> bool {
-    let Some(ids) = registry.live_by_place() else { return false };
+    let Some(ids) = registry.live_by_place(None) else { return false };
     for id in ids {
         let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
         let kept = registry.info_of(id);

@@ -229,8 +229,7 @@ impl SinkSet {
 
     /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
-        let in_regions = &self.region.registry;
-        unwinder::end_inherited(|id| registry.is_live(id) || in_regions.is_live(id));
+        unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
         if self.status.sinks().has(Sinks::JITDUMP) {
             self.dump.inherit(dump);
@@ -309,13 +308,10 @@ impl SinkSet {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
         // The jitdump follows last: in a forked child it writes the groups of its parent anew.
-        for (kind, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
+        for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);
             has_all &= sink.load_live(registry, time, &mut group_of);
-            if kind.is_told_of_regions {
-                has_all &= sink.load_live(&mut self.region.registry, time, &mut |_| None);
-            }
         }
         for (_, sink) in self.running(Sinks(started.0 & Sinks::JITDUMP.0)) {
             has_all &= sink.load_live(registry, time, &mut |_| None);

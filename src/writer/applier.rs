@@ -12,7 +12,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::Progress;
 use crate::queue::status::Status;
-use crate::registry::{Live, Registry};
+use crate::registry::{Home, Live, Registry};
 use crate::sink::region::Regions;
 use crate::sink::set::SinkSet;
 use crate::sink::{Loaded, Origin};
@@ -31,7 +31,7 @@ pub struct Applier {
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
-    /// Whether the record's code may lie in a region. Then there is room for the code in the registry of the region sink, too.
+    /// Whether the record's code may lie in a region. Then the registry has room for the code with either home.
     pub(super) watching: bool,
     /// For ids that a registration displaces; otherwise empty.
     pub(super) overwritten: Vec<u64>,
@@ -91,8 +91,7 @@ impl Applier {
     pub(super) fn make_room_for(&mut self, id: u64, name_len: usize, info_len: usize) -> bool {
         let kept_len = if self.sinks.keep_info() { info_len } else { 0 };
         self.watching = self.regions.are_watching();
-        self.registry.make_room(id, name_len, kept_len)
-            && (!self.watching || self.sinks.region.registry.make_room(id, name_len, info_len))
+        self.registry.make_room(id, name_len, if self.watching { info_len } else { kept_len }, self.watching)
     }
 
     #[cold]
@@ -107,10 +106,8 @@ impl Applier {
     /// How long the name of live code is, and how long at most the records before its LOAD record are.
     pub(super) fn lens_of(&self, id: u64) -> (usize, usize) {
         let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
-        [&self.registry, &self.sinks.region.registry].iter().fold((0, in_dump), |(name_len, info_len), registry| {
-            let name = registry.name_of(id).unwrap_or_default();
-            (name_len.max(name.len()), info_len.max(registry.info_of(id).bytes().len()))
-        })
+        let name = self.registry.name_of(id).unwrap_or_default();
+        (name.len(), in_dump.max(self.registry.info_of(id).bytes().len()))
     }
 
     /// Applies one record, for which there is room. Its chunk must not be recycled before the sinks have written.
@@ -139,9 +136,9 @@ impl Applier {
             EventKind::UnregisterRange => loop {
                 self.take_in_new();
                 let (start, end) = (event.addr, event.addr + event.size);
-                let mut ids = self.registry.live_in(start, end);
+                let mut ids = self.registry.live_in(Home::Plain, start, end);
                 if ids.is_empty() {
-                    ids = self.sinks.region.registry.live_in(start, end);
+                    ids = self.registry.live_in(Home::Region, start, end);
                 }
                 if ids.is_empty() {
                     break;
@@ -183,7 +180,7 @@ impl Applier {
         // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
-        let live = Live { addr, size, reach, index, stored: None, tables_len };
+        let live = Live { addr, size, reach, index, stored: None, tables_len, home: Home::Plain };
         self.insert(event.id, &live, load.name(), Origin::Registered(chunk, event, &load));
         if self.sinks.keep_info() {
             self.registry.keep_info(event.id, load.info());
@@ -246,7 +243,7 @@ impl Applier {
         used
     }
 
-    /// Adds code to the registry, where there is room for it, and tells the sinks.
+    /// Adds code outside of regions to the registry, where there is room for it, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         self.retire_in_regions(live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);

@@ -7,7 +7,7 @@ use super::{Source, Writer};
 use crate::api::options::{Config, Sinks};
 use crate::queue::quiesce::Quiesce;
 use crate::queue::spool::layout::FileState;
-use crate::registry::Registry;
+use crate::registry::{Home, Registry};
 use crate::sink::jitdump::backlog::Contents;
 use crate::sink::region::Regions;
 use crate::sink::Round;
@@ -19,10 +19,8 @@ const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The data that a child inherits from its parent.
 pub struct Inheritance {
-    /// The live code outside of regions.
+    /// The live code.
     pub registry: Registry,
-    /// The live code in regions.
-    pub region_code: Registry,
     /// The parent's regions.
     pub regions: Option<&'static Regions>,
     pub dump: Option<Contents>,
@@ -85,18 +83,18 @@ impl Writer {
     /// closed, except for the jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);
-        let region_code = std::mem::take(&mut self.applier.sinks.region.registry);
-        Inheritance { registry, region_code, regions: None, dump: self.applier.sinks.let_go(), forked_at }
+        Inheritance { registry, regions: None, dump: self.applier.sinks.let_go(), forked_at }
     }
 
     /// In a forked child, once the sinks are open: continues with the parent's data.
     pub fn inherit(&mut self, inheritance: Inheritance) {
-        let Inheritance { mut registry, region_code, dump, forked_at, .. } = inheritance;
+        let Inheritance { mut registry, dump, forked_at, .. } = inheritance;
         // Dead code has never run in the child.
-        registry.forget_dead();
+        registry.forget_dead(Home::Plain);
+        registry.forget_dead(Home::Region);
         let applier = &mut self.applier;
         applier.registry = registry;
-        applier.inherit_regions(region_code, forked_at);
+        applier.inherit_regions(forked_at);
         applier.last_time = forked_at;
         applier.sinks.inherit(dump, &mut applier.registry);
         applier.sinks.load_live(Sinks::ANY, &mut applier.registry, forked_at);

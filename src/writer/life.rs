@@ -61,9 +61,8 @@ impl Writer {
     /// came too late for the last close, and returned `Closed`.
     pub(super) fn begin(&mut self) {
         self.off = false;
-        let Applier { registry, sinks, notices, .. } = &mut self.applier;
+        let Applier { registry, notices, .. } = &mut self.applier;
         registry.remove_all(|id| notices.push(Notice::FreeLater(id)));
-        sinks.region.registry.remove_all(|id| notices.push(Notice::FreeLater(id)));
         self.applier.regions.no_code_at_all();
         self.heed_notices();
         self.collect();

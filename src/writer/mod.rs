@@ -31,6 +31,7 @@ use crate::queue::requests::{Change, Requests, Stop};
 use crate::queue::shared::Shared;
 use crate::queue::spool::layout::{FileState, Progress};
 use crate::queue::status::Stats;
+use crate::registry::Home;
 use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sink::Round;
@@ -360,7 +361,7 @@ impl Writer {
         let applier = &mut self.applier;
         if applier.sinks.remember() && !applier.sinks.map_runs() {
             // Memory is kept for what a sink that starts later has to report: live code.
-            applier.registry.forget_dead();
+            applier.registry.forget_dead(Home::Plain);
         }
         applier.registry.tidy();
         let forgotten = applier.registry.forget_oldest();

@@ -7,7 +7,7 @@ use crate::api::options::Sinks;
 use crate::format::info::{remove_frame_load, Info};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
-use crate::registry::{Live, Registry};
+use crate::registry::{Home, Live};
 use crate::sink::region::Region;
 use crate::sink::NewCode;
 use crate::sink::Origin;
@@ -19,7 +19,7 @@ impl Applier {
         if !self.alive || !self.watching || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
-        self.sinks.region.end_gone(time);
+        self.sinks.region.end_gone(&mut self.registry, time);
         let region = self.regions.find_at(addr, size, time)?;
         self.take_in(region);
         Some(region)
@@ -32,8 +32,8 @@ impl Applier {
             return;
         }
         // Dead code in this range may belong to an earlier region at the same addresses.
-        self.sinks.region.registry.forget_dead_in(region.start(), region.end());
-        for id in self.registry.live_in(region.start(), region.end()) {
+        self.registry.forget_dead_in_regions(region.start(), region.end());
+        for id in self.registry.live_in(Home::Plain, region.start(), region.end()) {
             // The range of a mapping group may contain memory that does not belong to the region.
             let is_inside = |live: &Live| match region.is_mapping_group() {
                 true => region.holds(live.addr, live.size),
@@ -43,14 +43,14 @@ impl Applier {
                 continue;
             }
             let (name_len, info_len) = self.lens_of(id);
-            if !self.sinks.region.registry.make_room(id, name_len, info_len) {
+            if !self.registry.make_room(id, name_len, info_len, true) {
                 // The other sinks continue to name the code until there is memory.
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }
-            if let Some((live, name, info)) = self.take_out(id, false) {
+            if let Some((live, name, info)) = self.take_out(id) {
                 region.count_live(live.addr, live.size);
-                let (live, name, info) = (&live, &name, Info::new(&info));
+                let (live, name, info) = (&Live { home: Home::Region, ..live }, &name, Info::new(&info));
                 self.enter(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
             }
         }
@@ -75,32 +75,30 @@ impl Applier {
 
     /// The number of live registrations, in regions and elsewhere.
     pub fn live_count(&self) -> usize {
-        self.registry.live_count() + self.sinks.region.registry.live_count()
+        self.registry.live_count(Home::Plain) + self.registry.live_count(Home::Region)
     }
 
     /// Ends a registration, in a region or elsewhere. False if there is no such registration.
     pub(super) fn remove(&mut self, id: u64) -> bool {
-        if self.registry.remove(id).is_some() {
-            self.sinks.gone(id);
-            return true;
-        }
-        let was_in_region = self.sinks.region.registry.remove(id).is_some();
-        if was_in_region {
-            self.sinks.gone_in_region(id);
-        }
-        was_in_region
+        let Some(live) = self.registry.remove(id) else { return false };
+        self.has_ended(id, live.home);
+        true
     }
 
     /// Ends a registration that the host has not ended by its id: other code has taken its place, or the host has ended all code
     /// in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
-        if self.registry.is_live(id) {
-            self.sinks.gone(id);
-        } else {
-            self.sinks.gone_in_region(id);
-        }
-        if let Some(live) = self.registry.remove(id).or_else(|| self.sinks.region.registry.remove(id)) {
+        if let Some(live) = self.registry.remove(id) {
+            self.has_ended(id, live.home);
             self.regions.no_code(live.addr, live.size);
+        }
+    }
+
+    /// Tells the sinks that code has ended, which was in a region or elsewhere.
+    fn has_ended(&mut self, id: u64, home: Home) {
+        match home {
+            Home::Plain => self.sinks.gone(id),
+            Home::Region => self.sinks.gone_in_region(id),
         }
     }
 
@@ -109,7 +107,8 @@ impl Applier {
         // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let (addr, size, index) = (event.addr, event.size, event.index);
-        let live = Live { addr, size, reach: addr + size, index, stored: None, tables_len: event.tables_len };
+        let (reach, tables_len, home) = (addr + size, event.tables_len, Home::Region);
+        let live = Live { addr, size, reach, index, stored: None, tables_len, home };
         let bytes = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
         let (id, time, name, info) = (event.id, event.timestamp, load.name(), load.info());
         let is_told = event.has(flag::REPLACES);
@@ -117,15 +116,14 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// Takes code out of the registry of regions, or out of the registry of the other sinks. The caller inserts the code again,
-    /// in the other registry or at another address. Returns the code, its name, and the bytes of its info.
-    fn take_out(&mut self, id: u64, is_in_region: bool) -> Option<(Live, Vec<u8>, Vec<u8>)> {
-        let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
-        let name = from.name_of(id).unwrap_or_default().to_vec();
+    /// Takes code out of the registry. The caller inserts the code again, with the other home or at another address. Returns the
+    /// code, its name, and the bytes of its info.
+    fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
+        let name = self.registry.name_of(id)?.to_vec();
         // Without memory for the lines and tables, the code continues without them.
-        let mut info = reserve::copy_of(from.info_of(id).bytes()).unwrap_or_default();
-        let mut live = from.remove(id)?;
-        if !is_in_region {
+        let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
+        let mut live = self.registry.remove(id)?;
+        if live.home == Home::Plain {
             self.sinks.leaves(id);
         }
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
@@ -138,18 +136,15 @@ impl Applier {
 
     /// Applies a move out of a region, into a region, or within a region. False if the move concerns no region.
     pub(super) fn move_by_region(&mut self, event: &Event) -> bool {
-        let is_in_region = self.sinks.region.registry.is_live(event.id);
-        let from = if is_in_region { &mut self.sinks.region.registry } else { &mut self.registry };
-        let Some(size) = from.size_of(event.id) else { return false };
-        let to = self.region_of(event.addr, size, event.timestamp);
-        if to.is_none() && !is_in_region {
+        let Some(before) = self.registry.get(event.id) else { return false };
+        let to = self.region_of(event.addr, before.size, event.timestamp);
+        if to.is_none() && before.home == Home::Plain {
             return false;
         }
-        // The call of `region_of` may just have moved this code into a new region.
-        let is_in_region = is_in_region || self.sinks.region.registry.is_live(event.id);
-        let Some((mut live, name, info)) = self.take_out(event.id, is_in_region) else { return false };
+        let Some((mut live, name, info)) = self.take_out(event.id) else { return false };
         self.status.counters.moved.add(1);
         (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
+        live.home = if to.is_some() { Home::Region } else { Home::Plain };
         match to {
             Some(region) => {
                 let (id, time, name, info) = (event.id, event.timestamp, &name, Info::new(&info));
@@ -164,18 +159,18 @@ impl Applier {
 
     /// Adds code to a region, and ends all other code at the same addresses.
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
-        let retired = self.sinks.region.enter(region, code);
+        let retired = self.sinks.region.enter(&mut self.registry, region, code);
         self.count_overwritten(retired);
         self.sinks.enter(code);
-        let ids = self.registry.live_in(code.live.addr, code.live.addr + code.live.size);
+        let ids = self.registry.live_in(Home::Plain, code.live.addr, code.live.addr + code.live.size);
         ids.iter().for_each(|&id| self.end_uncalled(id));
         self.count_overwritten(ids);
     }
 
     /// Ends live code of regions in a range in which code outside of regions is registered.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
-        if self.sinks.region.registry.live_count() > 0 {
-            let retired = self.sinks.region.retire_in(start, end);
+        if self.registry.live_count(Home::Region) > 0 {
+            let retired = self.sinks.region.retire_in(&mut self.registry, start, end);
             self.count_overwritten(retired);
         }
     }
@@ -190,26 +185,29 @@ impl Applier {
 
     /// In a forked child: takes over the live code of the parent's regions. Code in a region of the child is named by that
     /// region's file, all other code by the other sinks.
-    pub(super) fn inherit_regions(&mut self, code: Registry, time: u64) {
-        for id in code.live_by_place().into_iter().flatten() {
-            let (Some(live), Some(name)) = (code.get(id), code.name_of(id)) else { continue };
-            let info = code.info_of(id);
-            if !self.make_room_for(id, name.len(), info.bytes().len()) {
+    pub(super) fn inherit_regions(&mut self, time: u64) {
+        for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
+            let (name_len, info_len) = self.lens_of(id);
+            if !self.make_room_for(id, name_len, info_len) {
+                self.registry.remove(id);
                 self.status.counters.dropped.add(1);
                 continue;
             }
+            let Some((live, name, info)) = self.take_out(id) else { continue };
+            let (name, info) = (&name[..], Info::new(&info));
             match self.region_of(live.addr, live.size, time) {
                 Some(region) => {
                     region.count_live(live.addr, live.size);
-                    let live = &live;
-                    self.enter(region, &NewCode { id, time, live, name, info, bytes: &[], is_told: false });
+                    self.enter(region, &NewCode { id, time, live: &live, name, info, bytes: &[], is_told: false });
                 }
                 None => {
-                    self.registry.insert(id, &live, name, &mut Vec::new());
+                    self.registry.insert(id, &Live { home: Home::Plain, ..live }, name, &mut Vec::new());
                     self.registry.keep_info(id, info);
                 }
             }
         }
+        // What is left in the place of code that no region of the child has.
+        self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
     }
@@ -217,11 +215,11 @@ impl Applier {
     /// Updates the files of regions. `until`: all records stamped before this time have been read.
     pub(super) fn write_regions(&mut self, now: bool, until: u64) {
         let mut write = || {
-            let has_regions = self.sinks.region.tidy(until);
+            let has_regions = self.sinks.region.tidy(&mut self.registry, until);
             if has_regions {
                 self.take_in_all();
             }
-            has_regions && self.sinks.region.write_files(now, until)
+            has_regions && self.sinks.region.write_files(&mut self.registry, now, until)
         };
         // When a file that had failed can be written again, some code is in no file yet. A flush must not report success
         // then, so it writes once more.
@@ -237,7 +235,7 @@ impl Applier {
     /// that in `last_error`. If unknown memory is adopted, nothing is reported: that memory may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
-        let (sinks, live) = (self.status.sinks(), self.registry.live_count());
+        let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));
         let has_file = [Sinks::MAP, Sinks::JITDUMP, Sinks::VALGRIND].into_iter().any(|sink| sinks.has(sink));
         let are_left_out = live > 0 && sinks.has(Sinks::REGION) && !has_file && !self.regions.are_adopting();
         if are_left_out && !IS_NOTED.swap(true, Ordering::Relaxed) {

@@ -7,7 +7,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::api::Id;
 use crate::queue::requests::Change;
-use crate::registry::Registry;
+use crate::registry::Home;
 use crate::sink::with_wants;
 use crate::sys::{barrier, debugger, reserve, thread};
 
@@ -92,7 +92,7 @@ impl Writer {
         applier.sinks.announce_paths();
         if started.has(Sinks::MAP) {
             // The new map lists only code that is live now or later.
-            applier.registry.forget_dead();
+            applier.registry.forget_dead(Home::Plain);
             applier.sinks.changed();
         }
         // Uses a current time, not the time of the registrations. Otherwise, in a perf recording that began earlier, mappings
@@ -152,14 +152,12 @@ impl Writer {
     /// Ends all registrations, and forgets what was known of them.
     fn forget_all(&mut self) {
         let (applier, ids) = (&mut self.applier, &self.shared.ids);
-        for registry in [&mut applier.registry, &mut applier.sinks.region.registry] {
-            registry.remove_all(|id| {
-                if ids.retire(Id(id)) {
-                    ids.recycle(Id(id));
-                }
-            });
-        }
-        applier.registry = Registry::default();
+        applier.registry.remove_all(|id| {
+            if ids.retire(Id(id)) {
+                ids.recycle(Id(id));
+            }
+        });
+        applier.registry.give_back();
         applier.sinks.forget();
         self.applier.notices = Vec::new();
     }

@@ -160,8 +160,8 @@ impl Shared {
     }
 
     /// In a forked child: continues with the parent's ids and code indices.
-    pub fn inherit(&mut self, parent: &Shared, registries: [&mut Registry; 2]) {
-        self.ids = parent.ids.inherit(registries);
+    pub fn inherit(&mut self, parent: &Shared, registry: &mut Registry) {
+        self.ids = parent.ids.inherit(registry);
         self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
 

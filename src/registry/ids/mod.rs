@@ -61,10 +61,10 @@ impl Ids {
         }
     }
 
-    /// In a forked child: takes over the parent's ids. Only the ids in one of the registries stay live. All other slots become
-    /// free, because the parent's threads do not use them in the child. A registration whose id is no longer live has ended
-    /// meanwhile, and is removed from its registry.
-    pub fn inherit(&self, mut registries: [&mut Registry; 2]) -> Ids {
+    /// In a forked child: takes over the parent's ids. Only the ids in the registry stay live. All other slots become free, because
+    /// the parent's threads do not use them in the child. A registration whose id is no longer live has ended meanwhile, and is
+    /// removed from the registry.
+    pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
         let child = Ids { segments, fresh: AtomicU32::new(fresh), ready: AtomicU32::new(fresh), ..Ids::new() };
@@ -73,14 +73,12 @@ impl Ids {
             let word = place.word.load(Ordering::Relaxed);
             let generation = (word >> 32) as u32;
             let id = u64::from(generation) << 32 | u64::from(slot);
-            let registered = registries.each_ref().map(|registry| registry.id_in(slot));
-            if generation % 2 == 1 && registered.contains(&id) {
+            let registered = registry.id_in(slot);
+            if generation % 2 == 1 && registered == id {
                 place.word.store(word & !UNREAD, Ordering::Relaxed);
                 continue;
             }
-            for (registry, registered) in registries.iter_mut().zip(registered) {
-                registry.remove(registered);
-            }
+            registry.remove(registered);
             // Nobody has an id of this slot, or its holder will be told that the id has ended.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);

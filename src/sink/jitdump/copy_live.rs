@@ -9,7 +9,7 @@ use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::{inlines, is_group_of, relocate, set_process};
 use crate::format::jitdump::{Group, Relocation};
-use crate::registry::{Live, Registry, Stored};
+use crate::registry::{Home, Live, Registry, Stored};
 use crate::sys::process_memory;
 
 /// A batch is written when it has this many bytes.
@@ -29,8 +29,8 @@ impl Jitdump {
     pub(super) fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         self.flush();
         let (left, parent) = (std::mem::take(&mut self.reopened), self.parent.take());
-        let Some(ids) = registry.live_by_place() else {
-            self.count(0, 0, registry.live_count() as u64);
+        let Some(ids) = registry.live_by_place(Some(Home::Plain)) else {
+            self.count(0, 0, registry.live_count(Home::Plain) as u64);
             return false;
         };
         let (mut batch, mut lens, mut pending) = (Vec::new(), Vec::new(), Vec::new());

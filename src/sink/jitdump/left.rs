@@ -2,7 +2,7 @@
 
 use crate::format::info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
-use crate::registry::{Registry, Stored};
+use crate::registry::{Home, Registry, Stored};
 
 /// The live code in the file of a stopped jitdump: code index and place of the group, sorted by index. If the sink is started
 /// again with the same file, this code need not be written again. Code that moves meanwhile gets a new index.
@@ -32,7 +32,7 @@ impl Reopened {
 /// that could be read. Returns the places of the groups that could be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();
-    for id in registry.live_by_place().into_iter().flatten() {
+    for id in registry.live_by_place(Some(Home::Plain)).into_iter().flatten() {
         let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
         let Some(stored) = live.stored else { continue };
         let head = read(stored).filter(|head| is_group_of(head, live.size, live.index, name));

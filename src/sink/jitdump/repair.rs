@@ -8,7 +8,7 @@ use std::io;
 use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::Group;
-use crate::registry::{Registry, Stored};
+use crate::registry::{Home, Registry, Stored};
 use crate::sink::retry::Retry;
 use crate::sink::Round;
 use crate::sys::process_memory;
@@ -33,7 +33,7 @@ impl Jitdump {
     /// Drops the waiting groups of dead code, so that the backlog has room for live code.
     fn forget_dead_backlog(&mut self, registry: &Registry) {
         let mut live: Vec<u64> = Vec::new();
-        if live.try_reserve_exact(registry.live_count()).is_err() {
+        if live.try_reserve_exact(registry.live_count(Home::Plain)).is_err() {
             return;
         }
         live.extend(registry.stored().map(|(_, stored, _)| stored.offset));
@@ -56,7 +56,7 @@ impl Jitdump {
     fn rewrite_live(&mut self, round: &Round<'_>) -> io::Result<()> {
         let registry = &*round.registry;
         let mut groups: Vec<(u64, usize)> = Vec::new();
-        groups.try_reserve_exact(registry.live_count())?;
+        groups.try_reserve_exact(registry.live_count(Home::Plain))?;
         groups.extend(registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
         sort(&mut groups);
         let total: u64 = groups.iter().map(|&(_, len)| len as u64).sum();
@@ -74,7 +74,7 @@ impl Jitdump {
     fn write_lost(&mut self, registry: &mut Registry, time: u64) -> io::Result<()> {
         let is_lost = |order| self.contents.places.get(order).is_none() && self.contents.backlog.get(order).is_none();
         let mut lost: Vec<u64> = Vec::new();
-        lost.try_reserve_exact(registry.live_count())?;
+        lost.try_reserve_exact(registry.live_count(Home::Plain))?;
         lost.extend(registry.stored().filter(|(_, stored, _)| is_lost(stored.offset)).map(|(id, ..)| id));
         for id in lost {
             let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };

@@ -19,7 +19,7 @@ use crate::format::file_names::FileKind;
 use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
-use crate::registry::{MapChange, Registry};
+use crate::registry::{Home, MapChange, Registry};
 use crate::sink::owned_file::OwnedFile;
 use crate::sink::retry::Retry;
 use crate::sink::{Announce, Close, Kind, Loaded, Round, Saved, Sink};
@@ -174,7 +174,7 @@ impl PerfMap {
         // Lines that would exceed the size limit need a rewrite, which leaves other lines out.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
         // Lines of dead code can be dropped, which makes room for the live code that was left out.
-        self.stale |= self.omits && registry.live_count() < registry.span_count();
+        self.stale |= self.omits && registry.live_count(Home::Plain) < registry.span_count();
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
             self.rewrite(registry, status, announce)?;

@@ -9,6 +9,7 @@ use super::file::RegionFile;
 use super::naming::Archive;
 use super::sink::RegionSink;
 use super::state::Region;
+use crate::registry::{Home, Registry};
 use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
 use crate::sys::{file, thread};
@@ -24,24 +25,29 @@ const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
     /// Handles one waiting split after the other.
-    pub(super) fn close_all(&mut self, region: &'static Region, next: impl Fn() -> Option<Archive>) {
+    pub(super) fn close_all(
+        &mut self,
+        registry: &mut Registry,
+        region: &'static Region,
+        next: impl Fn() -> Option<Archive>,
+    ) {
         while let Some(split) = next() {
-            self.archive_epochs(region, &split);
+            self.archive_epochs(registry, region, &split);
         }
     }
 
     /// Copies the contents of a region's file to the names of older epochs. The file itself keeps its contents: dead code has a
     /// name until other code takes its place.
-    pub(super) fn archive_epochs(&mut self, region: &'static Region, split: &Archive) {
+    pub(super) fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let begin = thread::cpu_time();
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
-        let result = self.put_aside(region, file, split.first);
-        self.registry.forget_dead_in(region.start(), region.end());
+        let result = self.put_aside(registry, region, file, split.first);
+        registry.forget_dead_in_regions(region.start(), region.end());
         file.set_begin(split.begin);
         // The file is rewritten if it is wasteful, because each copy contains the whole tables.
         if result.is_ok() && split.is_clean && file.is_wasteful(150) {
-            self.write_anew(region, file);
+            Self::write_anew(registry, region, file);
         }
         drop(guard);
         if let Err(error) = result {
@@ -55,12 +61,12 @@ impl RegionSink {
     }
 
     /// Writes what the file says under the names that it had before an epoch.
-    fn put_aside(&mut self, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
+    fn put_aside(&mut self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
         let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;
         drop(naming);
-        let mut result = file.write(true).and_then(|()| self.copy_to(region, file, &dir, &names, own));
+        let mut result = file.write(true).and_then(|()| self.copy_to(registry, region, file, &dir, &names, own));
         // An older name that still belongs to the present file would show other code. So the name is removed.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
@@ -75,6 +81,7 @@ impl RegionSink {
     /// Writes what the file says under names, of which readers find the file or a whole copy at any time.
     fn copy_to(
         &self,
+        registry: &Registry,
         region: &Region,
         file: &RegionFile,
         dir: &Dir,
@@ -89,10 +96,10 @@ impl RegionSink {
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
         // private mapping keeps to itself.
-        let (registry, start) = (&self.registry, region.start());
+        let start = region.start();
         let (is_private, with_live) =
             (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());
-        let has_bytes = |offset| match registry.id_at(start + offset) {
+        let has_bytes = |offset| match registry.id_at(Home::Region, start + offset) {
             Some(_) => with_live,
             None => is_private,
         };

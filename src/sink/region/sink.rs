@@ -11,7 +11,7 @@ use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::info::Info;
 use crate::queue::status::Status;
-use crate::registry::{Live, Registry};
+use crate::registry::{Home, Live, Registry};
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
@@ -31,8 +31,6 @@ pub static KIND: Kind = Kind {
 pub struct RegionSink {
     pub(super) status: Arc<Status>,
     pub(super) regions: Arc<Regions>,
-    /// The live code in regions, and the names that the files of the present epochs have for each address.
-    pub registry: Registry,
     /// Some data waits to be written.
     have_work: bool,
     /// When to retry a failed write.
@@ -67,29 +65,30 @@ impl Sink for RegionSink {
 
 impl RegionSink {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>) -> RegionSink {
-        RegionSink { status, regions, registry: Registry::default(), have_work: false, again: None, last_cost: 0 }
+        RegionSink { status, regions, have_work: false, again: None, last_cost: 0 }
     }
 
-    /// Adds new code. The registry must have room for it. Returns the ids of live code that the new code replaces.
-    pub fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
+    /// Adds new code. The registry must have room for it. Returns the ids of live code in regions that the new code replaces.
+    pub fn enter(&mut self, registry: &mut Registry, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
         let NewCode { id, time, live, name, info, bytes, is_told } = *code;
-        self.close_all(region, || region.next_archive(time));
-        let is_late = !is_told && self.registry.has_live_in(live.addr, live.addr + live.size);
+        self.close_all(registry, region, || region.next_archive(time));
+        let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
         if is_late {
             // If the host has begun an epoch since, the split has to wait until all code from before that epoch is known.
             self.status.counters.region_late.add(1);
-            self.close_all(region, || region.next_archive_made(time));
+            self.close_all(registry, region, || region.next_archive_made(time));
         }
-        let retired = if is_late || is_told { self.retire_in(live.addr, live.addr + live.size) } else { Vec::new() };
+        let retired =
+            if is_late || is_told { self.retire_in(registry, live.addr, live.addr + live.size) } else { Vec::new() };
         if is_late && !region.is_archiving() {
             let replaced = region.replace_live(&self.status);
             if let Some(split) = replaced.and_then(|time| region.next_archive(time)) {
-                self.archive_epochs(region, &split);
+                self.archive_epochs(registry, region, &split);
             }
         }
-        self.registry.insert(id, live, name, &mut Vec::new());
+        registry.insert(id, live, name, &mut Vec::new());
         self.status.counters.region_code.add(1);
-        self.registry.keep_info(id, info);
+        registry.keep_info(id, info);
         if let Some(file) = region.opened().as_mut() {
             let offset = live.addr - region.start();
             file.add(&Code { offset, size: live.size, name, info });
@@ -102,30 +101,29 @@ impl RegionSink {
         retired
     }
 
-    /// Removes all live code that overlaps a range, in a region or not. Returns the ids of that code.
-    pub fn retire_in(&mut self, start: u64, end: u64) -> Vec<u64> {
-        let ids = self.registry.live_in(start, end);
-        for live in ids.iter().filter_map(|&id| self.registry.remove(id)) {
+    /// Ends all live code in regions that overlaps a range. Returns the ids of that code.
+    pub fn retire_in(&self, registry: &mut Registry, start: u64, end: u64) -> Vec<u64> {
+        let ids = registry.live_in(Home::Region, start, end);
+        for live in ids.iter().filter_map(|&id| registry.remove(id)) {
             self.regions.no_code(live.addr, live.size);
         }
         ids
     }
 
     /// Ends the regions that the host had unmapped before a time. The writer must have handled all earlier records.
-    pub fn end_gone(&mut self, before: u64) {
+    pub fn end_gone(&mut self, registry: &mut Registry, before: u64) {
         for region in self.regions.gone(before) {
-            self.close_all(region, || region.next_archive_made(before));
+            self.close_all(registry, region, || region.next_archive_made(before));
             self.regions.end_gone(&self.status, region);
-            self.registry.forget_dead_in(region.start(), region.end());
+            registry.forget_dead_in_regions(region.start(), region.end());
         }
     }
 
     /// Rewrites a file with the live code, and with the names of the last dead code elsewhere.
-    pub(super) fn write_anew(&self, region: &Region, file: &mut RegionFile) {
+    pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
         file.reset();
-        let registry = &self.registry;
         let (start, end) = (region.start(), region.end());
-        for (addr, size, name, id) in registry.spans_in(start, end) {
+        for (addr, size, name, id) in registry.region_spans_in(start, end) {
             if addr < start || addr + size > end {
                 continue;
             }
@@ -136,13 +134,13 @@ impl RegionSink {
 
     /// Closes and removes the files that nobody needs any more, before the others are written. False if there are no regions.
     /// `until`: the writer has handled all records with an earlier time.
-    pub fn tidy(&mut self, until: u64) -> bool {
+    pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
         self.regions.children.tidy(|| self.regions.settings().dir.clone(), keep);
         let are_watching = self.regions.are_watching();
         if are_watching {
-            self.end_gone(until);
+            self.end_gone(registry, until);
         } else {
             (self.have_work, self.again) = (false, None);
         }
@@ -151,18 +149,19 @@ impl RegionSink {
 
     /// Brings the files up to date. Returns whether a file can be written again after an error. Code registered meanwhile is
     /// in the other sinks, but not in that file yet.
-    pub fn write_files(&mut self, now: bool, until: u64) -> bool {
+    pub fn write_files(&mut self, registry: &mut Registry, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);
         self.again = None;
         for region in regions.all() {
-            self.close_all(region, || if now { region.next_archive_made(until) } else { region.next_archive(until) });
+            let next = || if now { region.next_archive_made(until) } else { region.next_archive(until) };
+            self.close_all(registry, region, next);
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             // A mapping group is never rewritten: code that takes the place of its dead code is in another file.
             if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
-                self.write_anew(region, file);
+                Self::write_anew(registry, region, file);
             }
             let left = file.left_out();
             left_out += left.names + left.tables + left.lines;
@@ -195,7 +194,6 @@ impl RegionSink {
         }
         self.have_work = have_work;
         status.counters.region_left_out.set(left_out);
-        self.registry.tidy();
         is_ok_again
     }
 

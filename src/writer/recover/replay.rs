@@ -11,7 +11,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::{Files, Header};
 use crate::queue::status::Status;
-use crate::registry::{Live, Stored};
+use crate::registry::{Home, Live, Stored};
 use crate::sink::{Announce, Round};
 use crate::writer::Applier;
 
@@ -65,7 +65,10 @@ impl Replay {
         for (addr, size, name) in perf_map::lines(&adopted.map) {
             // As live code: nobody knows any more whether it is live, and bytes with live code are not free.
             if size < TOO_LARGE {
-                replay.know(&Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0 }, name);
+                replay.know(
+                    &Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0, home: Home::Plain },
+                    name,
+                );
             }
         }
         if search {
@@ -79,7 +82,7 @@ impl Replay {
     fn know(&mut self, live: &Live, name: &[u8]) {
         let id = self.new_id();
         let registry = &mut self.applier.registry;
-        if registry.make_room(id, name.len(), 0) {
+        if registry.make_room(id, name.len(), 0, false) {
             registry.insert(id, live, name, &mut Vec::new());
         } else {
             self.is_short = true;
@@ -108,7 +111,7 @@ impl Replay {
             let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
             let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
             if sound {
-                self.know(&Live { addr, size, reach, index, stored, tables_len }, &name);
+                self.know(&Live { addr, size, reach, index, stored, tables_len, home: Home::Plain }, &name);
             }
         }
     }
@@ -147,7 +150,8 @@ impl Replay {
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
             // The code was registered in an earlier round. Or it was overwritten, if the code there is newer than the files.
-            let found = self.applier.registry.id_at(event.old_addr()).filter(|&id| id <= self.last_from_files);
+            let found =
+                self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
             return found.unwrap_or_default();
         }

@@ -1,0 +1,195 @@
+//! The code that lives, or lived last, at each address of one home.
+
+use super::address_pieces::Pieces;
+use super::entry::{Entries, Entry};
+use super::names::Names;
+use super::ordered::Ordered;
+use super::{Inserted, Live, MapChange};
+use crate::api::limits::NAME_MAX;
+
+/// Number of registrations for which room is made at once.
+const ROOM: u32 = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    pub pieces: Pieces,
+    /// The pieces, sorted by start address. They do not overlap.
+    pub starts: Ordered,
+    pub names: Names,
+    /// Number of registrations for which `pieces`, `starts` and `names` have room.
+    room: u32,
+}
+
+impl Places {
+    /// Reserves what a registration with a name of this length may need. False if there is no memory.
+    #[inline(always)]
+    pub fn make_room(&mut self, name_len: usize) -> bool {
+        if (self.room == 0 || name_len > NAME_MAX) && !self.make_more_room(name_len) {
+            return false;
+        }
+        self.room -= 1;
+        true
+    }
+
+    /// A registration may split a piece in two, so it adds at most two pieces and two names. No name is longer than
+    /// `NAME_MAX`, unless it comes from the spool of another process.
+    #[cold]
+    #[inline(never)]
+    fn make_more_room(&mut self, name_len: usize) -> bool {
+        let name_len = name_len.max(NAME_MAX);
+        let made = [ROOM, 1].into_iter().find(|&count| {
+            let count = count as usize;
+            self.pieces.make_room(2 * count)
+                && self.starts.make_room(2 * count)
+                && self.names.make_room(2 * count * name_len)
+        });
+        self.room = made.unwrap_or(0);
+        made.is_some()
+    }
+
+    /// Adds a registration, for which there is room. If the new code overlaps live code, the live code ends, and its ids are pushed
+    /// to `overwritten`.
+    #[inline(always)]
+    pub fn insert(
+        &mut self,
+        entries: &mut Entries,
+        id: u64,
+        live: &Live,
+        name: &[u8],
+        overwritten: &mut Vec<u64>,
+    ) -> Inserted {
+        let (start, end) = (live.addr, live.addr + live.size);
+        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false };
+        let place = self.starts.place(end);
+        let highest = self.starts.before(place).map(|(_, number)| number);
+        let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
+        let before = if overlapped.is_none() { highest } else { self.last_before(start) };
+        // Code that itself overlaps the new code does not count: it is overwritten.
+        inserted.was_claimed =
+            before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(entries, number) > start);
+        let number = match overlapped {
+            // A frequent case: code caches use the same places again.
+            Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
+                self.vacate(entries, number, overwritten);
+                let old = self.pieces[number].name;
+                if self.names.get(old) == name {
+                    inserted.change = MapChange::None;
+                } else {
+                    inserted.change = MapChange::Rewrite;
+                    self.names.drop(old);
+                    self.pieces[number].name = self.names.add(name);
+                }
+                number
+            }
+            _ => {
+                let mut place = place;
+                if overlapped.is_some() {
+                    inserted.change = MapChange::Rewrite;
+                    self.clear(entries, start, end, overwritten);
+                    place = self.starts.place(start);
+                }
+                let name = self.names.add(name);
+                let number = self.pieces.add(start, live.size as u32, name);
+                self.starts.insert(place, start, number);
+                number
+            }
+        };
+        self.pieces.assign(number, id as u32);
+        let entry = Entry {
+            index: live.index,
+            stored_offset: live.stored.map_or(0, |stored| stored.offset),
+            stored_len: live.stored.map_or(0, |stored| stored.len as u32),
+            tables_len: live.tables_len,
+            beyond: (live.reach - live.addr - live.size).try_into().unwrap_or(u32::MAX),
+            piece: number,
+            generation: (id >> 32) as u32,
+            home: live.home,
+        };
+        entries.set(id as u32, entry);
+        self.tidy_names();
+        inserted
+    }
+
+    /// The last piece that begins before an address.
+    pub fn last_before(&self, addr: u64) -> Option<u32> {
+        self.starts.last_below(addr).map(|(_, number)| number)
+    }
+
+    /// The end of a piece with the free bytes that its code claims after it; 0 if the piece is dead.
+    fn reach(&self, entries: &Entries, number: u32) -> u64 {
+        let piece = &self.pieces[number];
+        piece.owner().map_or(0, |slot| piece.end() + u64::from(entries.all[slot as usize].beyond))
+    }
+
+    /// Removes the range `[start, end)` from all pieces. The parts of these pieces outside of the range stay, as dead code.
+    fn clear(&mut self, entries: &mut Entries, start: u64, end: u64, overwritten: &mut Vec<u64>) {
+        while let Some(number) = self.last_before(end).filter(|&number| self.pieces[number].end() > start) {
+            self.vacate(entries, number, overwritten);
+            let old = self.pieces[number];
+            if old.end() > end {
+                let name = self.names.copy(old.name);
+                let rest = self.pieces.add(end, (old.end() - end) as u32, name);
+                self.pieces.retire(rest);
+                self.starts.insert(self.starts.place(end), end, rest);
+            }
+            if old.start < start {
+                self.pieces[number].size = (start - old.start) as u32;
+                self.pieces.retire(number);
+            } else {
+                self.forget(number);
+            }
+        }
+    }
+
+    /// Ends the registration that owns a piece, or takes a dead piece out of its list.
+    fn vacate(&mut self, entries: &mut Entries, number: u32, overwritten: &mut Vec<u64>) {
+        match self.pieces[number].owner() {
+            None => self.pieces.unlink(number),
+            Some(slot) => {
+                if overwritten.try_reserve(1).is_ok() {
+                    overwritten.push(entries.id_in(slot));
+                }
+                entries.end(slot);
+            }
+        }
+    }
+
+    /// Drops a vacated piece.
+    fn forget(&mut self, number: u32) {
+        let piece = self.pieces[number];
+        self.starts.remove(piece.start);
+        self.names.drop(piece.name);
+        self.pieces.release(number);
+    }
+
+    /// Drops a piece of dead code.
+    pub fn forget_dead(&mut self, number: u32) {
+        self.pieces.unlink(number);
+        self.forget(number);
+    }
+
+    /// Whether live or dead code has a byte in `[start, end)`.
+    pub fn is_known_in(&self, start: u64, end: u64) -> bool {
+        self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
+    }
+
+    /// The numbers of the pieces that begin in `[start, end)`.
+    pub fn numbers_in(&self, start: u64, end: u64) -> impl Iterator<Item = u32> + '_ {
+        self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
+    }
+
+    /// Gives back the memory of dropped names, if there is much of it.
+    #[inline(always)]
+    pub fn tidy_names(&mut self) {
+        if self.names.are_wasteful() {
+            self.compact_names();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn compact_names(&mut self) {
+        self.names.compact(self.pieces.names_mut());
+        self.room = 0;
+    }
+}
