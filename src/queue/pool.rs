@@ -2,6 +2,7 @@
 //!
 //! Free chunks lie on a stack, so that those which were used last, and lie in the processor's caches, are used first. A
 //! channel would hand out all chunks in turn. A 512-byte record took 31 ns with 1 MiB used in turn, and 20 ns with 256 KiB.
+//! With a channel, registering threads would also free blocks that the writer allocated, and wait for the allocator's lock.
 //!
 //! Each new page of memory costs a fault, so the pool makes little memory before it is needed. A thread's first chunk is
 //! small, and a chunk can be enlarged while it is empty. While threads ask for more, the writer makes chunks ahead. When the
