@@ -31,18 +31,18 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session. The first one also starts the sinks, and the background thread that writes their files. `options`
-/// may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
+/// Opens a session. The first session also starts the sinks, and the background thread that writes their files.
+/// `options` may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the others.
 ///
 /// The sessions of a process share the files and the background thread. A later session uses the options of the first.
-/// If it asks for other directories, another dialect, or a sink that the first lacks, the call returns
-/// `JITSYM_ERR_CONFLICT`. After the last session is closed, a new one may have new options. If its directories are the
-/// same, it continues the same files. If this is the first call in a forked child, the child also continues all
+/// `JITSYM_ERR_CONFLICT`: it asks for other directories, another dialect, or a sink that does not run (other than
+/// `JITSYM_SINK_REGION`). After the last session is closed, a new session may have other options; with the same
+/// directories it continues the same files. If this is the first call in a forked child, the child also continues all
 /// sessions of its parent, with these options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: a disk hangs. So files cannot be opened, or an earlier close or another thread's call to open,
-/// close or enable still waits for the disk.
+/// `JITSYM_ERR_TIMEOUT`: a disk hangs. Opening the files, or another call that opens, closes or enables, waits for the
+/// disk.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -71,18 +71,17 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// before the code runs. `code` and what it points to are not needed afterwards. Live code in the same range ends.
 /// `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
 ///
-/// The name is valid from the time of the call. If no sink runs and code is not remembered, the call returns
-/// `JITSYM_OK` and does not look at `code`.
+/// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
-/// While the sink for the unwinder or for valgrind runs, the call can also fail in two other ways.
-/// `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second (under valgrind: a minute).
-/// `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. In both cases the code is registered,
-/// `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
+/// `JITSYM_ERR_TIMEOUT` and `_SINK_FAILED` come from calls that wait for `JITSYM_SINK_UNWINDER` or
+/// `JITSYM_SINK_VALGRIND`. `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second
+/// (under valgrind: a minute). `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. The code is
+/// registered all the same, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
 ///
-/// Where calls tell the unwinder themselves (`JITSYM_SINK_UNWINDER`), `JITSYM_ERR_TIMEOUT` means that another thread
-/// has been in the middle of telling the unwinder for 10 seconds. Then nothing is registered. `JITSYM_ERR_SINK_FAILED`
-/// in a forked child whose sinks could not start yet also means that nothing is registered (docs/conventions.md,
-/// "Fork").
+/// Nothing is registered in two cases. `JITSYM_ERR_TIMEOUT` where calls tell the unwinder themselves
+/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)): another thread has been telling the unwinder of code for 10
+/// seconds. `JITSYM_ERR_SINK_FAILED` in a forked child: its sinks could not start yet
+/// ([docs/conventions.md](conventions.md#fork)).
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -239,12 +238,10 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 }
 
 /// Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
-/// without code is no error.
+/// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
-/// This includes code of all sessions. The ids of this code are unknown after the next `jitsym_flush` at the latest.
+/// This includes code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
 /// Until then `jitsym_unregister` may still return `JITSYM_OK` for them, without effect.
-///
-/// `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or as `jitsym_register`.
 ///
@@ -278,14 +275,14 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// second. Needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. It asks the background thread to write, and waits for its answer. If the
-/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`, the time
-/// runs out. Without `JITSYM_OK`, registered code may be in the spool (if there is one) and not in the files: `jitsym
-/// recover` completes the files when the process has ended.
+/// nothing and does not change `errno`. It asks the background thread to write, and waits. `JITSYM_ERR_TIMEOUT`: the
+/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`; or, at once,
+/// another thread is ending the process. Without `JITSYM_OK`, registered code may be in the spool alone, from which
+/// `jitsym recover` completes the files when the process has ended.
 ///
-/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_NOT_RUNNING`: no sink
-/// is running. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at
-/// once on the background thread itself, where no descriptor of the host is open.
+/// `JITSYM_ERR_NOT_RUNNING`: no sink runs. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions.
+/// `JITSYM_ERR_WRITER`: the call was made on the background thread, and returns at once. No descriptor of the host is
+/// open there.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -306,16 +303,16 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// `JITSYM_OK`, all live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this
 /// session would have started when it was opened, or all sinks if it would have started none.
 ///
-/// Everything that is registered from then on is in the files too, and nothing is in them twice. Code is known if it
-/// was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Other code (its registration returned id 0) has to
-/// be registered again. Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, has no
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host registers other code
+/// again, whose id is 0. Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, has no
 /// lines and unwind tables in the files. The code bytes in the files are those that are at the address of the code now.
+/// Nothing is in the files twice.
 ///
-/// A sink that already runs is not changed. Directories, bounds and other options are those with which this session was
-/// opened, unless a running sink uses others. A file that was written before and still exists is continued.
+/// A sink that already runs is not changed. Directories, bounds and other options are those of this session, unless a
+/// running sink uses others. A file that was written before and still exists is continued.
 ///
-/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK`: none of them
-/// could be started. `JITSYM_ERR_SINK_FAILED`: one of them could not start or cannot write at present, and another one
+/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK`: none of the
+/// sinks could start. `JITSYM_ERR_SINK_FAILED`: one of the sinks could not start or cannot write now, and another sink
 /// runs; `jitsym_get_stats` and `jitsym_last_error` say more. `JITSYM_ERR_TIMEOUT`: the work continues in the
 /// background, or the process exits.
 ///
@@ -336,10 +333,10 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// registered before is written first. The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*`
 /// bits; 0: all.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. When the last sink stops, the library no longer costs the
-/// process anything: the background thread ends, the memory for records and the spool are freed, and calls return at
-/// once, as in a session that has no sink. All ids end (after `jitsym_enable`, calls return `JITSYM_ERR_UNKNOWN_ID` for
-/// them). With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files, and ids stay valid.
+/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. When the last sink stops, the background thread ends, the
+/// memory for records and the spool are freed, and calls return at once. All ids end: after `jitsym_enable`, calls
+/// return `JITSYM_ERR_UNKNOWN_ID` for them. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files,
+/// and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
@@ -357,9 +354,8 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 /// Closes a session: everything registered is written, and with the last session the background thread ends. The files
 /// stay, because they are read after the recording. Code stays registered as long as another session is open.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Concurrent calls on other threads either finish or return
-/// `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy of the session, and no
-/// files are made for that.
+/// `JITSYM_INIT_REMOVE_FILES` removes the files. In a forked child that has not used its parent's sessions, the call
+/// closes the child's copy of the session and makes no files.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
 /// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
@@ -393,9 +389,8 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 /// arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be NULL, as
 /// after a failed `jitsym_init`.
 ///
-/// If there were several of these failures, the text is that of the latest one. For a sink, or for opening a session,
-/// it names the operation, the file, and the system's error. For a refused call it names the status, and the field,
-/// index and value that are wrong.
+/// For a sink, or for opening a session, the text names the operation, the file, and the system's error. For a refused
+/// call it names the status, and the field, index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.
@@ -439,10 +434,10 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
 /// Computes how many bytes after code of `code_size` bytes must be free so that perf builds with libunwind can unwind
 /// through this code. Leave these bytes free, and declare them in `jitsym_code.free_after`. Needs no session.
 ///
-/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Pass
-/// the `code_size` that will be registered, or 0 for a result that is enough for any size. All entries of an
-/// `.eh_frame` section are counted, because the address of the code decides which entries are for it. For
-/// `JITSYM_UNWIND_NONE` and a NULL description the result is 0.
+/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. It is
+/// 0 for `JITSYM_UNWIND_NONE` and a NULL description. `code_size`: the size that will be registered; 0: a result that
+/// is enough for any size. All entries of an `.eh_frame` section count, because the address of the code decides which
+/// entries are for it.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///

@@ -120,7 +120,7 @@ pub struct jitsym_stats {
     /// The memory was not executable yet, or its mapping did not contain all of the code. Later calls try again.
     /// `region_refused` counts memory that has waited for more than a second.
     pub region_put_off: u64,
-    /// How often memory was not adopted, or no region made, because there were 768 already.
+    /// How often a region was not made or adopted, because there were already 768.
     pub region_limit: u64,
 }
 
