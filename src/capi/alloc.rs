@@ -15,13 +15,13 @@ use crate::session;
 /// the caller.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
-/// It may contain the bytes of earlier code. Code may fill all of it, and needs no room after it
-/// (`jitsym_code.free_after`). A signed displacement of 32 bits reaches all of the memory from `near_addr`, and
-/// `near_addr` from all of the memory: for code that calls other pieces directly, pass the address of one of them.
+/// The memory may contain the bytes of earlier code. Code may fill all of the memory, and needs no room after it
+/// (`jitsym_code.free_after`). A signed displacement of 32 bits reaches all of the memory from `near_addr`, and the
+/// reverse. For code that calls another piece directly, pass the address of that piece.
 ///
 /// If there can be no file, the call still returns memory, as `jitsym_region_create` does. Without sinks, a session
-/// that writes nothing is enough (`JITSYM_INIT_OFF_BY_DEFAULT`). If `jitsym_init` fails, map memory yourself. A forked
-/// child has a copy of all memory, and owns what its parent had allocated.
+/// that writes nothing is enough (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all memory, and owns what
+/// its parent had allocated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions; `JITSYM_ERR_SESSION`,

@@ -11,10 +11,9 @@ use crate::sys::valgrind;
 /// Tells what the library wants to know of code at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration
 /// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
-/// A runtime that asks makes no names and tables that nobody uses. The answer is also 0 for a session that is NULL,
-/// closed or was never opened, and in a forked child that cannot continue the session. Any other forked child gets the
-/// parent's answer from the time of the fork, until the child makes another call. This call changes neither `errno` nor
-/// the text of `jitsym_last_error`.
+/// The answer is also 0 for a session that is NULL, closed or was never opened, and in a forked child that cannot
+/// continue the session. Any other forked child gets the parent's answer from the time of the fork, until the child
+/// makes another call. This call changes neither `errno` nor the text of `jitsym_last_error`.
 ///
 /// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
 #[no_mangle]

@@ -36,13 +36,13 @@ use types::*;
 /// `jitsym_get_stats` and `jitsym_last_error` report the others.
 ///
 /// The sessions of a process share the files and the background thread. A later session uses the options of the first.
-/// `JITSYM_ERR_CONFLICT`: it asks for other directories, another dialect, or a sink that does not run (other than
-/// `JITSYM_SINK_REGION`). After the last session is closed, a new session may have other options; with the same
-/// directories it continues the same files. If this is the first call in a forked child, the child also continues all
-/// sessions of its parent, with these options.
+/// `JITSYM_ERR_CONFLICT`: a later session asks for other directories, another dialect, or a sink that does not run
+/// (except for `JITSYM_SINK_REGION`). After the last session is closed, a new session may have other options; with the
+/// same directories it continues the same files. If this is the first call in a forked child, the child also continues
+/// all sessions of its parent, with these options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: a disk hangs. Opening the files, or another call that opens, closes or enables, waits for the
-/// disk.
+/// `JITSYM_ERR_TIMEOUT`: a disk hangs. The files cannot be opened, or another call that opens, closes or enables still
+/// waits for the disk.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -73,15 +73,15 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
-/// `JITSYM_ERR_TIMEOUT` and `_SINK_FAILED` come from calls that wait for `JITSYM_SINK_UNWINDER` or
-/// `JITSYM_SINK_VALGRIND`. `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second
-/// (under valgrind: a minute). `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. The code is
-/// registered all the same, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
+/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink, and can fail in two other
+/// ways. `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second (under valgrind: a
+/// minute). `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. In both cases the code is
+/// registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
 ///
-/// Nothing is registered in two cases. `JITSYM_ERR_TIMEOUT` where calls tell the unwinder themselves
-/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)): another thread has been telling the unwinder of code for 10
-/// seconds. `JITSYM_ERR_SINK_FAILED` in a forked child: its sinks could not start yet
-/// ([docs/conventions.md](conventions.md#fork)).
+/// Nothing is registered in two other cases. Where calls tell the unwinder themselves
+/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)), `JITSYM_ERR_TIMEOUT` means that another thread has been in
+/// the middle of that for 10 seconds. In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that the child's sinks could
+/// not start yet ([docs/conventions.md](conventions.md#fork)).
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn jitsym_move(
 
 /// Reports that code has ended. Call it before the code's memory is freed or overwritten.
 ///
-/// The perf map keeps the name of the bytes until they are used again, because profiles are read after the recording.
+/// The perf map keeps the name until the bytes are used again, because profiles are read after the recording.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; or as `jitsym_register`.
 ///
@@ -275,14 +275,13 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// second. Needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. It asks the background thread to write, and waits. `JITSYM_ERR_TIMEOUT`: the
-/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`; or, at once,
-/// another thread is ending the process. Without `JITSYM_OK`, registered code may be in the spool alone, from which
-/// `jitsym recover` completes the files when the process has ended.
+/// nothing and does not change `errno`. It asks the background thread to write, and waits. The time runs out if the
+/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. Without
+/// `JITSYM_OK`, registered code may be in the spool alone (`JITSYM_SPOOL_SHARED`).
 ///
-/// `JITSYM_ERR_NOT_RUNNING`: no sink runs. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions.
-/// `JITSYM_ERR_WRITER`: the call was made on the background thread, and returns at once. No descriptor of the host is
-/// open there.
+/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_NOT_RUNNING`: no sink
+/// runs. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at once on
+/// the background thread itself, where no descriptor of the host is open.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -301,20 +300,18 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 
 /// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
 /// `JITSYM_OK`, all live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this
-/// session would have started when it was opened, or all sinks if it would have started none.
+/// session would have started when it was opened, or map, jitdump and region if it would have started none.
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host registers other code
-/// again, whose id is 0. Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, has no
-/// lines and unwind tables in the files. The code bytes in the files are those that are at the address of the code now.
-/// Nothing is in the files twice.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The registration of other code
+/// returned id 0; the host registers this code again. Code that was registered while only the perf map ran, without
+/// `JITSYM_INIT_REMEMBER`, has no lines and unwind tables in the files. The code bytes in the files are those that are
+/// at the address of the code now.
 ///
 /// A sink that already runs is not changed. Directories, bounds and other options are those of this session, unless a
 /// running sink uses others. A file that was written before and still exists is continued.
 ///
-/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK`: none of the
-/// sinks could start. `JITSYM_ERR_SINK_FAILED`: one of the sinks could not start or cannot write now, and another sink
-/// runs; `jitsym_get_stats` and `jitsym_last_error` say more. `JITSYM_ERR_TIMEOUT`: the work continues in the
-/// background, or the process exits.
+/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`: one of the
+/// sinks could not start or cannot write now, and another sink runs. `JITSYM_ERR_TIMEOUT`: also if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -339,7 +336,7 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
-/// sink could not write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
+/// sink could not write everything (the sink is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
 /// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
@@ -354,8 +351,7 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 /// Closes a session: everything registered is written, and with the last session the background thread ends. The files
 /// stay, because they are read after the recording. Code stays registered as long as another session is open.
 ///
-/// `JITSYM_INIT_REMOVE_FILES` removes the files. In a forked child that has not used its parent's sessions, the call
-/// closes the child's copy of the session and makes no files.
+/// In a forked child, the call closes the child's copy of the session.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
 /// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
@@ -367,8 +363,6 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
 }
 
 /// Reads the counters into `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` before.
-///
-/// Registrations that the writer has not read yet are not counted.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///

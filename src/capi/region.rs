@@ -48,16 +48,16 @@ pub unsafe extern "C" fn jitsym_region_create(
 ///
 /// Afterwards the runtime may write to the memory, change protections, unmap parts, give pages up (`madvise`) and fork
 /// as before. It may enlarge the memory by `mremap` to twice its size, or by 32 MiB. Earlier advice about the memory
-/// (`madvise`) and its protection key are lost. [docs/regions.md](regions.md#limits) has the other limits, and [the
-/// room](regions.md#fork-exit-crash) that the file takes on its file system.
+/// (`madvise`) and its protection key are lost. [docs/regions.md](regions.md#limits) has the other limits. The file
+/// takes [room on its file system](regions.md#fork-exit-crash).
 ///
 /// The file also names code that is already registered there. When new code replaces dead code in memory that is
 /// writable and executable at once, the library changes the protection of the new code's pages for a moment
 /// ([epochs](regions.md#epochs)).
 ///
 /// `JITSYM_ERR_NOT_PLAIN`: also for a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if no address space is
-/// free below the memory, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING`: `JITSYM_SINK_REGION` does not run.
-/// `JITSYM_ERR_SINK_FAILED`: the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`).
+/// free below the memory, or there are 768 regions. `JITSYM_ERR_SINK_FAILED`: the file cannot be made, or must not be
+/// executed (`noexec`, SELinux `execmod`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,

@@ -97,7 +97,7 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// `jitsym_flush_from_signal` was called on the library's own thread.
     ///
-    /// No other thread can write. `jitsym recover` completes the files from the spool when the process has ended.
+    /// No other thread can write. The spool has the records that are not in the files: see `JITSYM_SPOOL_SHARED`.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,

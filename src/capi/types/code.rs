@@ -10,23 +10,23 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The writer reads the bytes later: they stay until a flush, move or unregistration.
     ///
-    /// The bytes must stay unchanged and in place until the next `jitsym_flush`, or `jitsym_unregister` or
-    /// `jitsym_move` of this code, has returned. The call copies none of the bytes: for large code, and for runtimes
-    /// that never free code. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait until the writer has
-    /// read the bytes, 10 seconds at most. If the process is killed before, the record is recovered without the bytes.
+    /// The call copies none of the bytes: for large code, and for runtimes that never free code. The bytes must stay
+    /// unchanged and in place until `jitsym_flush`, or `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move`
+    /// of this code, has returned. The last three wait until the writer has read the bytes, 10 seconds at most. If the
+    /// process is killed before, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
     /// Other code follows without a gap: makes unwinding in perf with libunwind possible.
     ///
     /// The flag is for code with an unwind description whose `free_after` is 0 or less than `jitsym_unwind_size`. It
-    /// adds a small record to the jitdump. The record describes an unused place below the code, where perf finds the
-    /// tables. `perf inject` then makes each object twice, and the process has up to 1 GiB less address space. The flag
-    /// has no effect when this address space is used up, or without an unused place within 1.75 GiB below the code. Not
-    /// for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
+    /// adds a small record to the jitdump. The record describes an unused place below the code, and the tables follow
+    /// that place. `perf inject` then makes each object twice, and the process has up to 1 GiB less address space. The
+    /// flag has no effect when this address space is used up, or without an unused place within 1.75 GiB below the
+    /// code. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
     /// More code is registered before any of it runs: this call waits for no sink.
     ///
     /// Without the flag, a call waits for `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a
-    /// debugger listens, because they must know of code before it runs. The next call without the flag, or
+    /// debugger listens, because these sinks must know of code before it runs. The next call without the flag, or
     /// `jitsym_flush`, waits for all code so far. Not for `jitsym_move_target`.
     JITSYM_CODE_MORE = 4,
 }
@@ -37,10 +37,10 @@ pub enum jitsym_code_flag {
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// For a runtime that maps each function separately, or frees whole caches. From the call until whole pages in the
-    /// range are unmapped, nobody may read, write or run the memory. The library forgets the regions that the range
-    /// covers. Without the flag, it must look at all mappings of the process to notice that these regions are gone. The
-    /// flag has no effect in memory that the library unmaps itself: that of `jitsym_alloc`, and regions with two views.
+    /// From the call until whole pages in the range are unmapped, nobody may read, write or run the memory. The library
+    /// forgets the regions that the range covers. Without the flag, the library reads all mappings of the process to
+    /// notice that these regions are gone. The flag has no effect in memory that the library unmaps itself: that of
+    /// `jitsym_alloc`, and regions with two views.
     JITSYM_RANGE_UNMAP = 1,
 }
 

@@ -45,12 +45,10 @@ pub enum jitsym_limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_sink {
     /// `perf-PID.map`: names for `perf report`, bpftrace, samply, blazesym.
-    ///
-    /// No further step is needed before `perf report`.
     JITSYM_SINK_MAP = 1,
     /// `jit-PID.dump`, for `perf inject --jit`: names over time, code, lines, call stacks.
     ///
-    /// If that name [is taken](conventions.md#files), the number in the name gets leading zeros, which perf accepts.
+    /// If that name [is taken](conventions.md#files), the pid in the name gets leading zeros.
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
@@ -60,9 +58,8 @@ pub enum jitsym_sink {
     JITSYM_SINK_REGION = 4,
     /// Objects in memory for gdb and lldb. Starts by itself if a debugger listens.
     ///
-    /// Debuggers read live code from these objects, also in core files. [docs/debugging.md](debugging.md) describes
-    /// when the sink starts by itself, and the variable `JITSYM_GDB`, which prevents that. A sink that started by
-    /// itself is in `jitsym_stats.sinks_running` only while a debugger listens.
+    /// [docs/debugging.md](debugging.md) describes when the sink starts by itself. A sink that started by itself is in
+    /// `jitsym_stats.sinks_running` only while a debugger listens.
     JITSYM_SINK_GDB = 8,
     /// The process's unwinder: C++ exceptions, `backtrace` and `pthread_exit` pass through code.
     ///
@@ -72,9 +69,8 @@ pub enum jitsym_sink {
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
     ///
-    /// The sink runs whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns
-    /// everything off. While it runs, a call that registers, moves or ends code waits until valgrind knows of the
-    /// change, and `JITSYM_SINK_REGION` does not run ([docs/valgrind.md](valgrind.md)).
+    /// While this sink runs, a call that registers, moves or ends code waits until valgrind knows of the change, and
+    /// `JITSYM_SINK_REGION` does not run ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
 }
 

@@ -41,10 +41,9 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// `jitsym_enable` then writes the remembered code with its lines and unwind tables. Registering costs as much
-    /// without a sink as with a sink, and remembered code takes memory as long as any session is open
-    /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)). The variable `JITSYM_LATE` can forbid
-    /// remembering, or ask for it.
+    /// `jitsym_enable` writes the remembered code with its lines and unwind tables. Registering costs as much without a
+    /// sink as with a sink, and remembered code takes memory as long as any session is open
+    /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)).
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
@@ -54,7 +53,7 @@ pub enum jitsym_init_flag {
     ///
     /// This rule is for every writer of code in the process, because the kernel joins neighbouring memory with the same
     /// protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the details, and the
-    /// alternatives for a process with several writers. The variable `JITSYM_ADOPT` can forbid adoption or ask for it.
+    /// alternatives for a process with several writers.
     JITSYM_INIT_ADOPT = 4096,
     /// Register also what other libraries (LLVM, wasmtime) tell gdb.
     ///

@@ -103,8 +103,6 @@ pub struct jitsym_stats {
     /// [docs/regions.md](regions.md#epochs) calls a generation an epoch.
     pub region_generations: u64,
     /// Generations that began too late or not at all: samples may have the wrong name.
-    ///
-    /// Samples in the old code may have the name of the new code, or the reverse.
     pub region_late: u64,
     /// Regions that could not have a file, and memory that could not be adopted.
     ///

@@ -13,8 +13,7 @@ pub enum jitsym_unwind_kind {
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
     /// The canonical frame address (CFA) has this distance in all of the code, or between a prologue and an epilogue.
-    /// This kind is also for code with a frame pointer whose stack pointer does not move: readers then find the frame
-    /// by the stack pointer, whatever the frame pointer contains.
+    /// Take this kind also for code with a frame pointer, if the stack pointer does not move.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -116,7 +115,7 @@ pub struct jitsym_unwind {
     /// EH_FRAME: the section's bytes.
     ///
     /// A terminating zero word is optional. Entries for other code are left out, and an entry that extends beyond the
-    /// code is cut. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Only
+    /// code is cut to the code. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Only
     /// `JITSYM_SINK_UNWINDER` uses personality routines and LSDAs
     /// ([docs/exceptions.md](exceptions.md#code-that-catches-and-cleans-up)).
     pub eh_frame: *const c_void,
