@@ -35,11 +35,10 @@ use types::*;
 /// `options` may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the others.
 ///
-/// The sessions of a process share the files and the background thread. A later session uses the options of the first.
-/// `JITSYM_ERR_CONFLICT`: a later session asks for other directories, another dialect, or a sink that does not run
-/// (except for `JITSYM_SINK_REGION`). After the last session is closed, a new session may have other options; with the
-/// same directories it continues the same files. If this is the first call in a forked child, the child also continues
-/// all sessions of its parent, with these options.
+/// A later session uses the options of the first. `JITSYM_ERR_CONFLICT`: a later session asks for other directories,
+/// another dialect, or a sink that does not run (except for `JITSYM_SINK_REGION`). After the last session is closed, a
+/// new session may have other options; with the same directories it continues the same files. If this is the first call
+/// in a forked child, the child also continues all sessions of its parent, with these options.
 ///
 /// `JITSYM_ERR_TIMEOUT`: a disk hangs. The files cannot be opened, or another call that opens, closes or enables still
 /// waits for the disk.
@@ -73,15 +72,14 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
-/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink, and can fail in two other
-/// ways. `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second (under valgrind: a
-/// minute). `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. In both cases the code is
-/// registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
+/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink. `JITSYM_ERR_TIMEOUT`: the
+/// library's thread has reported nothing to any sink for a second (under valgrind: a minute). `JITSYM_ERR_SINK_FAILED`:
+/// some code could not be reported to valgrind. In both cases the code is registered, `out_id` is written, and
+/// `jitsym_flush` waits until the sinks know the code.
 ///
-/// Nothing is registered in two other cases. Where calls tell the unwinder themselves
-/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)), `JITSYM_ERR_TIMEOUT` means that another thread has been in
-/// the middle of that for 10 seconds. In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that the child's sinks could
-/// not start yet ([docs/conventions.md](conventions.md#fork)).
+/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: calls tell the unwinder themselves, and another
+/// thread has done that for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)).
+/// `JITSYM_ERR_SINK_FAILED`: the sinks of this forked child could not start yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -162,7 +160,7 @@ fn register_with_file(
 }
 
 /// A registration that is not as usual, or whose session is not the last one that the thread used. `flags`: what is
-/// known of the code's place, if the session was asked for that. `tell` gets the id as soon as there is one: the id is
+/// known of the code's place, if the session was asked for that. `tell` gets the id as soon as the id exists: it is
 /// valid even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
@@ -279,9 +277,9 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. Without
 /// `JITSYM_OK`, registered code may be in the spool alone (`JITSYM_SPOOL_SHARED`).
 ///
-/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_NOT_RUNNING`: no sink
-/// runs. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at once on
-/// the background thread itself, where no descriptor of the host is open.
+/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_FORKED`: this child
+/// has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at once on the background thread itself, where
+/// no descriptor of the host is open.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -302,16 +300,16 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// `JITSYM_OK`, all live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this
 /// session would have started when it was opened, or map, jitdump and region if it would have started none.
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The registration of other code
-/// returned id 0; the host registers this code again. Code that was registered while only the perf map ran, without
-/// `JITSYM_INIT_REMEMBER`, has no lines and unwind tables in the files. The code bytes in the files are those that are
-/// at the address of the code now.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host has to register other
+/// code again (its registration returned id 0). Code that was registered while only the perf map ran, without
+/// `JITSYM_INIT_REMEMBER`, gets no lines and unwind tables. The code bytes in the files are those that are at the
+/// code's address now.
 ///
-/// A sink that already runs is not changed. Directories, bounds and other options are those of this session, unless a
-/// running sink uses others. A file that was written before and still exists is continued.
+/// A sink that already runs does not change. Directories, bounds and other options are those of this session, unless a
+/// running sink uses others. A file that still exists is continued.
 ///
 /// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`: one of the
-/// sinks could not start or cannot write now, and another sink runs. `JITSYM_ERR_TIMEOUT`: also if the process exits.
+/// sinks cannot start or write now, and another sink runs. `JITSYM_ERR_TIMEOUT`: also if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -428,8 +426,8 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
 /// Computes how many bytes after code of `code_size` bytes must be free so that perf builds with libunwind can unwind
 /// through this code. Leave these bytes free, and declare them in `jitsym_code.free_after`. Needs no session.
 ///
-/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. It is
-/// 0 for `JITSYM_UNWIND_NONE` and a NULL description. `code_size`: the size that will be registered; 0: a result that
+/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. The
+/// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size`: the size that will be registered; 0: a result that
 /// is enough for any size. All entries of an `.eh_frame` section count, because the address of the code decides which
 /// entries are for it.
 ///

@@ -13,7 +13,7 @@ use crate::session;
 /// is closed. `out`: its `struct_size` is set by the caller.
 ///
 /// If the file is not available (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still
-/// returns memory. Code that is registered in it is written to the other sinks, and `jitsym_stats.region_refused` and
+/// returns memory. The code is written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
 /// When `fork` returns, the child has a copy of a region with two views. If there is no memory for the copy, or after a
@@ -46,10 +46,9 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// protections replaces it. `addr`, `size`: whole pages. During the call other threads may execute the memory, but
 /// nobody may write to it or change its protection. After a failure the memory is as it was.
 ///
-/// Afterwards the runtime may write to the memory, change protections, unmap parts, give pages up (`madvise`) and fork
-/// as before. It may enlarge the memory by `mremap` to twice its size, or by 32 MiB. Earlier advice about the memory
-/// (`madvise`) and its protection key are lost. [docs/regions.md](regions.md#limits) has the other limits. The file
-/// takes [room on its file system](regions.md#fork-exit-crash).
+/// Afterwards the runtime uses the memory as before: it may write, change protections, unmap parts, give pages up and
+/// fork. [docs/regions.md](regions.md#limits) has the limits of `madvise`, `mremap` and protection keys. The file takes
+/// [room on its file system](regions.md#fork-exit-crash).
 ///
 /// The file also names code that is already registered there. When new code replaces dead code in memory that is
 /// writable and executable at once, the library changes the protection of the new code's pages for a moment

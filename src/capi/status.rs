@@ -62,8 +62,8 @@ pub enum jitsym_status {
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The time is over; the work continues in the background.
     ///
-    /// A call that makes, changes or ends code memory has changed nothing: another such call has taken more than 10
-    /// seconds, because its disk hangs.
+    /// A call for code memory has changed nothing: another such call has taken more than 10 seconds, because its disk
+    /// hangs.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     ///

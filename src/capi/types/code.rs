@@ -102,16 +102,15 @@ pub struct jitsym_code {
     /// UTF-8. Cleaned, not refused. NULL, or empty after that: `jit_ADDRESS`.
     ///
     /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
-    /// A name of one or two bytes gets `()` appended, because perf drops such names in a perf map, and takes some of
-    /// them in a jitdump for mangled types.
+    /// A name of one or two bytes gets `()` appended, because perf drops such names or demangles them.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
     /// `size` readable bytes: `addr`, or the writable view of it. NULL: the kernel is asked.
     ///
-    /// Pass this if you can, right after the code is emitted. With NULL the library asks the kernel to read at `addr`.
-    /// That costs a system call, and also works for unreadable memory: such bytes are zero in the record, and
-    /// `jitsym_stats.unreadable` counts the call.
+    /// Pass this if you can, right after the code is emitted. With NULL the library asks the kernel to read at `addr`,
+    /// which costs a system call. Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the
+    /// call.
     pub bytes: *const c_void,
     /// How to unwind; NULL: not known.
     pub unwind: *const jitsym_unwind,
@@ -123,9 +122,8 @@ pub struct jitsym_code {
     pub line_size: usize,
     /// Bytes after the code that hold no other code as long as this code lives.
     ///
-    /// If there are at least as many as `jitsym_unwind_size` reports, perf builds with the libunwind unwinder (up to
-    /// 6.x in most distributions) unwind through this code. Never declare bytes that are not free: code there would
-    /// lose its name.
+    /// If there are at least as many as `jitsym_unwind_size` reports, perf builds with libunwind (most before perf 7)
+    /// unwind through this code. Never declare bytes that are not free: code there would lose its name.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
@@ -133,9 +131,8 @@ pub struct jitsym_code {
     pub reserved: u32,
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
-    /// A function that is inlined in several ranges has an entry for each range. `lines` gives the innermost place, as
-    /// for all code. Profilers show inlined functions only for code in regions, because jitdump and map cannot express
-    /// them.
+    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example. `lines` gives the innermost place,
+    /// as for all code. Profilers show inlined functions only for code in regions.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,

@@ -36,8 +36,7 @@ pub enum jitsym_init_flag {
     /// Remove the files at the last close or at exit: for readers of living processes.
     ///
     /// These are the map, the jitdump and the files of regions. Afterwards `perf report` finds no names. `perf inject`
-    /// fails if a jitdump is missing that existed during the recording. `jitsym clean` removes the files of a process
-    /// that was killed.
+    /// fails if a jitdump is missing that existed during the recording.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
@@ -112,8 +111,8 @@ pub struct jitsym_options {
     pub map_dir: *const c_char,
     /// Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp.
     ///
-    /// An absolute path. perf builds with the libdw unwinder (for example perf 7) unwind through code of a jitdump only
-    /// if the file lies directly in `/tmp`.
+    /// An absolute path. perf builds with libdw (for example perf 7) unwind through code of a jitdump only if the file
+    /// is directly in `/tmp`.
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*` (`jitsym_control.h`); 0: for perf.
     pub map_dialect: u32,

@@ -8,9 +8,9 @@ use std::ffi::c_void;
 pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes its protection (`mprotect`).
     ///
-    /// At first the memory is readable and writable, and the runtime makes it executable before code in it runs. A
-    /// forked child has its own copy. Without this flag there are two views of shared memory, whose protections must
-    /// not be changed.
+    /// At first the memory is readable and writable. The runtime makes it executable before code in it runs. A forked
+    /// child has its own copy. Without this flag there are two views of shared memory, whose protections must not be
+    /// changed.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
     JITSYM_REGION_HUGE_PAGES = 2,
