@@ -14,7 +14,7 @@ pub use region::*;
 pub use stats::*;
 pub use unwind::*;
 
-/// A session. The handle is a number, not an address: a closed or invented handle is refused with a status.
+/// A session. The handle is a number, not an address: a closed or wrong handle is refused with a status.
 ///
 /// A forked child [continues](conventions.md#fork) its parent's sessions.
 pub struct jitsym {

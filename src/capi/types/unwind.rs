@@ -127,8 +127,8 @@ pub struct jitsym_unwind {
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame is there from the start.
     ///
-    /// Not before `fp_pushed`. Up to this place the frame is as at entry, except for the values that the instruction at
-    /// `fp_pushed` stores.
+    /// The instruction allocates the frame; it is not before `fp_pushed`. Up to this place the frame is as at entry,
+    /// except for the values that the instruction at `fp_pushed` stores.
     pub sp_set: u32,
     /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
     ///
