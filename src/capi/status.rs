@@ -113,7 +113,7 @@ pub enum jitsym_status {
     ///
     /// A region would not be locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region, or no memory of `jitsym_alloc`, begins there; or a region is already there.
+    /// No region, or no memory of `jitsym_alloc`, begins there; or a region is there.
     ///
     /// Also if regions of this kind do not support the call.
     JITSYM_ERR_REGION = 37,
