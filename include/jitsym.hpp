@@ -1,14 +1,14 @@
 /*
- * libjitsym in C++ (C++11 and later): sessions and registrations that end with their scope. A header alone, over jitsym.h.
+ * libjitsym in C++ (C++11 and later): sessions and registrations that end with their scope. This header needs only jitsym.h.
  *
  *   jitsym_cxx::Session session;
  *   session.open(jitsym_cxx::Options().sinks(JITSYM_SINK_MAP));
  *   jitsym_cxx::Code code;
  *   code.add(session, JITSYM_CODE(entry, length, "my_function"));
  *
- * Nothing is thrown: calls return the jitsym_status of the call of jitsym.h that they make. A session that could not be opened, and one
- * that was moved from, is NULL: each call with it is refused, and harmless. Objects can be moved, and cannot be copied. What holds for
- * threads, forks and exits in jitsym.h holds here. One object is for one thread at a time.
+ * Nothing is thrown: functions return the jitsym_status of the call that they make. A session that could not be opened, or that was
+ * moved from, is NULL: each call with it is refused, and harmless. Objects can be moved, but not copied. The rules of jitsym.h for
+ * threads, forks and exits apply. Only one thread at a time may use an object.
  *
  * For machines that may lack the library, include jitsym_dl.h first.
  *
@@ -22,7 +22,7 @@
 /* Not `jitsym`, which is a type of jitsym.h. */
 namespace jitsym_cxx {
 
-/* The options of a session: those that have no function here are fields of `raw`. */
+/* The options of a session. Options without a function are fields of `raw`. */
 class Options {
  public:
   jitsym_options raw = JITSYM_OPTIONS;
@@ -32,19 +32,19 @@ class Options {
     raw.sinks = bits;
     return *this;
   }
-  /* `JITSYM_INIT_*` bits, beside those that are set. */
+  /* Adds `JITSYM_INIT_*` bits. */
   Options &flags(uint32_t bits) noexcept {
     raw.flags |= bits;
     return *this;
   }
-  /* The directory of all files, as long as `open` runs. */
+  /* The directory of all files. The text has to stay until `open` returns. */
   Options &directory(const char *path) noexcept {
     raw.map_dir = raw.jitdump_dir = path;
     return *this;
   }
 };
 
-/* A session. It is closed at the end of its scope. */
+/* A session, which is closed at the end of its scope. */
 class Session {
  public:
   Session() noexcept = default;
@@ -60,12 +60,12 @@ class Session {
   }
   ~Session() { close(); }
 
-  /* Closes the session that it has, and opens another one. */
+  /* Closes the object's session, if any, and opens another session. */
   jitsym_status open(const Options &options = Options()) noexcept {
     close();
     return jitsym_init(&options.raw, &handle_);
   }
-  /* Code that is registered stays so. */
+  /* Code stays registered as long as another session is open. */
   jitsym_status close() noexcept { return handle_ == nullptr ? JITSYM_OK : jitsym_close(release()); }
   jitsym_status flush(uint32_t timeout_ms) noexcept { return jitsym_flush(handle_, timeout_ms); }
   jitsym_status stats(jitsym_stats &out) noexcept {
@@ -73,9 +73,9 @@ class Session {
     return jitsym_get_stats(handle_, &out);
   }
 
-  /* For all calls in C. */
+  /* The handle, for calls in C. */
   jitsym *get() const noexcept { return handle_; }
-  /* The caller closes it. */
+  /* Gives up the session, which the caller closes. */
   jitsym *release() noexcept {
     jitsym *handle = handle_;
     handle_ = nullptr;
@@ -87,8 +87,8 @@ class Session {
   jitsym *handle_ = nullptr;
 };
 
-/* Code that is registered. It is unregistered at the end of its scope, which comes before its memory has other code. The session is
- * to be open until then, wherever its object is moved to. */
+/* Registered code, which is unregistered at the end of its scope. The scope has to end before the memory gets other code. The
+ * session has to be open until then, also if its object is moved. */
 class Code {
  public:
   Code() noexcept = default;
@@ -105,25 +105,25 @@ class Code {
   }
   ~Code() { remove(); }
 
-  /* Unregisters the code that it has, if any, and registers other code: if that is refused, the object has none. */
+  /* Unregisters the object's code, if any, and registers other code. If that fails, the object has no code. */
   jitsym_status add(const Session &session, const jitsym_code &code) noexcept {
     remove();
     session_ = session.get();
     return jitsym_register(session_, &code, &id_);
   }
-  /* The code is at another place now (`jitsym_move`). */
+  /* Reports that the code now runs at another address (`jitsym_move`). */
   jitsym_status relocate(const jitsym_move_target &target) noexcept {
     return id_ == 0 ? JITSYM_OK : jitsym_move(session_, id_, &target);
   }
-  /* Unregisters it. */
+  /* Unregisters the code, if any. */
   jitsym_status remove() noexcept {
     jitsym_id id = release();
     return id == 0 ? JITSYM_OK : jitsym_unregister(session_, id);
   }
 
-  /* 0 where nothing is registered: also if no sink runs. */
+  /* 0 if no code is registered, also because no sink runs. */
   jitsym_id id() const noexcept { return id_; }
-  /* The code stays registered. */
+  /* Gives up the code, which stays registered. */
   jitsym_id release() noexcept {
     jitsym_id id = id_;
     id_ = 0;

@@ -1,26 +1,27 @@
 /*
  * libjitsym for programs that are shipped to machines that may not have it.
  *
- * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++, and do not link with the library.
- * All functions can be called as they are described there. The first jitsym_init looks for libjitsym.so; until it is found, every function does nothing and
- * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Where it is not found, later calls of jitsym_init do not look
- * again (threads that call it first at the same time may each look). jitsym_dl_load does. Nothing else is needed: no source file, no option (glibc
- * before 2.34: -ldl).
+ * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++. Do not link with the library. Nothing
+ * else is needed: no source file and no option (glibc before 2.34: -ldl). The three headers describe all functions.
  *
- *   - The environment variable JITSYM_LIB names the file of the library. Programs that run with the rights of another user
- *     ignore it. Without it, libjitsym.so.0.1 is looked for where the dynamic linker looks for libraries (DT_RPATH and
- *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
- *     jitsym_dl_load(path) before. With JITSYM_DEBUG set to 1, or to the path of a file, the reason is said there if it cannot be
- *     loaded.
+ * The first call of jitsym_init looks for the library. Until the library is loaded, every other function does nothing and returns
+ * JITSYM_ERR_LIBRARY (jitsym_wanted: 0), at the cost of one load and one branch. If the library is not found, later calls of
+ * jitsym_init do not look again; jitsym_dl_load does. Threads that make the first call at the same time may each look.
+ *
+ *   - The environment variable JITSYM_LIB names the library's file. Programs that run with the rights of another user ignore the
+ *     variable. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and DT_RUNPATH
+ *     of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
+ *     jitsym_dl_load(path) first.
+ *   - If the library cannot be loaded, the reason is written to standard error (JITSYM_DEBUG=1), or to a file (JITSYM_DEBUG=PATH).
  *   - Not for programs without a dynamic linker (-static), in which dlopen does not work properly.
  *   - A library of another ABI version is not used. The library is never unloaded.
- *   - All files of a program, or of a shared library, share one state. Another shared library with this file in it has its
- *     own state, and the same libjitsym. Before it uses a session that it was given, it has to call jitsym_dl_load.
- *   - Any thread may be the first, also several at once.
- *   - Calls that those headers allow from a signal handler are allowed there if the library was loaded before. No others are.
+ *   - All files of a program, or of a shared library, share one state. Another shared library that includes this file has its own
+ *     state, and uses the same libjitsym. It has to call jitsym_dl_load before it uses a session that it was given.
+ *   - Any thread may make the first call, and several threads may make it at once.
+ *   - A signal handler may call the functions that the three headers allow there, if the library was loaded before.
  *
- * jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY without the library. Without it, jitsym_last_error with a
- * NULL session gives the reason why it could not be loaded, and jitsym_version_number returns 0.
+ * Without the library, jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY. jitsym_last_error with a NULL session
+ * gives the reason why the library could not be loaded. jitsym_version_number returns 0.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -78,7 +79,7 @@ typedef struct jitsym_dl_functions {
 #undef JITSYM_DL_MEMBER
 } jitsym_dl_functions;
 
-/* The library's, or NULL. Weak, so that all files of a program have the same; hidden, so that nothing else has it. */
+/* The library's functions, or NULL. Weak, so that all files of a program share the variable; hidden, so that nothing else does. */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
 static inline const jitsym_dl_functions *jitsym_dl_get(void) {
@@ -87,7 +88,7 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
 
 /*
  * The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. `missing`:
- * jitsym_init has found no library, and looks no more.
+ * jitsym_init has found no library, and does not look again.
  */
 typedef struct jitsym_dl_reason {
   unsigned char busy, missing;
@@ -96,7 +97,7 @@ typedef struct jitsym_dl_reason {
 
 __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
 
-/* After so long, the holder was another thread of the parent process, and does not exist in this one. */
+/* A holder that takes longer was another thread of the parent process, and does not exist in this process. */
 static inline void jitsym_dl_take_why(void) {
   int tries = 100000;
   while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
@@ -106,7 +107,7 @@ static inline void jitsym_dl_give_why(void) {
   __atomic_store_n(&jitsym_dl_why.busy, (unsigned char)0, __ATOMIC_RELEASE);
 }
 
-/* Says it, if the user has asked for that (JITSYM_DEBUG). */
+/* Writes the reason, if the user has asked for that (JITSYM_DEBUG). */
 static inline void jitsym_dl_say_why(void) {
   const char *to = getauxval(AT_SECURE) == 0 ? getenv("JITSYM_DEBUG") : NULL;
   char text[sizeof jitsym_dl_why.text];
@@ -114,7 +115,7 @@ static inline void jitsym_dl_say_why(void) {
   if (to == NULL || to[0] == 0 || strcmp(to, "0") == 0 || strcmp(to, "off") == 0) return;
   file = to[0] == '/' ? fopen(to, "ae") : stderr;
   if (file == NULL) return;
-  /* Nobody waits for the text while it is written out. */
+  /* The text is copied, so that no thread waits for it during the output. */
   jitsym_dl_take_why();
   memcpy(text, jitsym_dl_why.text, sizeof text);
   jitsym_dl_give_why();
@@ -122,7 +123,7 @@ static inline void jitsym_dl_say_why(void) {
   if (file != stderr) fclose(file);
 }
 
-/* Notes what dlerror says, and `more`. */
+/* Notes the text of dlerror, and `more`. */
 static inline void jitsym_dl_note_error(const char *more) {
   const char *error = dlerror();
   jitsym_dl_take_why();
@@ -141,11 +142,11 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
 }
 
 /*
- * Loads the library, if that has not been done yet. `path` is its file, or a name for the dynamic linker; NULL: see
- * above. Does file I/O.
+ * Loads the library, if that has not been done yet. `path` is the library's file, or a name for the dynamic linker; NULL: as
+ * jitsym_init does. Does file I/O. Any thread, concurrently; not from a signal handler.
  *
- * Returns JITSYM_OK; JITSYM_ERR_LIBRARY if there is none, or none of this version (jitsym_last_error gives the reason, and it
- * can be tried again); JITSYM_ERR_NO_MEMORY.
+ * Returns JITSYM_OK, also if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
+ * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
   jitsym_dl_functions *functions;
@@ -156,7 +157,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
 
   if (jitsym_dl_get() != NULL) return JITSYM_OK;
   if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
-  /* As its soname: while the major version is 0, every minor version has its own. */
+  /* The library's soname: while the major version is 0, every minor version has its own soname. */
   if (path == NULL || path[0] == 0) {
     path = "libjitsym.so.0.1";
     hint = "; the variable JITSYM_LIB may name the file";
@@ -171,7 +172,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     dlclose(library);
     return JITSYM_ERR_NO_MEMORY;
   }
-  /* By way of memcpy, because ISO C does not convert between pointers to objects and to functions. */
+  /* memcpy, because ISO C does not convert pointers to objects to pointers to functions. */
 #define JITSYM_DL_RESOLVE(name)                          \
   symbol = dlsym(library, #name);                        \
   if (symbol == NULL) {                                  \
@@ -187,7 +188,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     goto other;
   }
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &none, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    /* Another thread was faster. The library stays, which counts how often it was opened. */
+    /* Another thread was faster. The library stays open: dlopen counts how often it was opened. */
     free(functions);
   }
   return JITSYM_OK;
@@ -198,7 +199,7 @@ other:
   return JITSYM_ERR_LIBRARY;
 }
 
-/* The functions that are called in the place of those of the three headers. */
+/* The functions that are called instead of those of the three headers. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \
   const jitsym_dl_functions *functions = jitsym_dl_get();  \
   return functions == NULL ? (otherwise) : functions->name##_ arguments

@@ -10,24 +10,18 @@ use crate::session;
 
 /// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`, register it with
 /// `out->exec`, run it there. The memory is the caller's until `jitsym_free`, also after the session is closed. `size`:
-/// in bytes, at most 1 GiB. `alignment`: a power of two up to 4096; at least 64, also if it is 0. `near_addr`: an
-/// address that is within 32 bits of all of the memory; 0: anywhere. `out`: its `struct_size` is set by the caller; the
-/// size is rounded up to 64.
+/// in bytes, at most 1 GiB, rounded up to 64. `alignment`: a power of two up to 4096; at least 64, also if it is 0.
+/// `near_addr`: an address that is within 32 bits of all of the memory; 0: anywhere. `out`: its `struct_size` is set by
+/// the caller.
 ///
-/// The memory is a piece of a region that the library makes, grows and gives back (see `jitsym_region_create`). Every
-/// profiler that reads ELF files has names and call stacks for the code in it. No memory is ever writable and
-/// executable at the same address, and no protection changes. A signed displacement of 32 bits reaches all of the
-/// memory from `near_addr`, and `near_addr` from all of the memory: for code that calls other pieces directly, pass the
-/// address of one of them.
+/// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
+/// The memory may contain the bytes of earlier code. Code may fill all of the memory, and needs no room after it
+/// (`jitsym_code.free_after`). A signed displacement of 32 bits reaches all of the memory from `near_addr`, and the
+/// reverse. For code that calls another piece directly, pass the address of that piece.
 ///
-/// The memory may contain the bytes of earlier code. Memory of dead code is reused as late as possible without much
-/// waste: `jitsym_stats.region_generations` counts how often reuse needed a new generation. Code may fill all of the
-/// memory, and needs no room after it (`jitsym_code.free_after`).
-///
-/// If there can be no file, the call still returns memory, as with `jitsym_region_create`. A sink for regions that
-/// starts later names code in memory that is allocated after its start. Without a session there is no memory: open one
-/// that writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`), or map memory yourself if `jitsym_init` fails. When `fork`
-/// returns, the child has a copy of all memory, and owns what was allocated in the parent.
+/// If there can be no file, the call still returns memory, as `jitsym_region_create` does. Without sinks, a session
+/// that writes nothing is enough (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all memory, and owns what
+/// its parent had allocated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions; `JITSYM_ERR_SESSION`,
@@ -56,7 +50,7 @@ pub unsafe extern "C" fn jitsym_alloc(
 /// the memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call it before the
 /// code is registered.
 ///
-/// No code may be registered in the part that is taken back: other code may use this part at once.
+/// Other code may use the part that is taken back at once, so no code may be registered there.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` is more than there is;
 /// `JITSYM_ERR_REGION` if no such memory begins there; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
@@ -67,12 +61,9 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Takes back memory from `jitsym_alloc`, when no thread runs code there any more. Code that is registered there is
-/// unregistered first. `exec`: where the memory begins, in the executable view. Any session will do.
-///
-/// The code is unregistered as by `jitsym_unregister_range`, so one call is enough for the end of code and its memory.
-/// The session need not be the one that allocated the memory. Pages without code are given back to the system, and so
-/// are all regions without code except one.
+/// Takes back memory from `jitsym_alloc`, when no thread runs code there any longer. Code that is registered there is
+/// unregistered first, as by `jitsym_unregister_range`. `exec`: where the memory begins, in the executable view. Any
+/// session will do.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed;
 /// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.

@@ -11,10 +11,9 @@ use crate::sys::valgrind;
 /// Tells what the library wants to know of code at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration
 /// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
-/// This is for a runtime that would otherwise make names and tables that nobody uses. The answer is 0 also for a
-/// session that is NULL, closed or was never opened, and in a forked child that cannot continue the session. In other
-/// forked children the answer is the parent's at the time of the fork, until the child makes another call; this call
-/// does not make the child take anything over. It does not change `errno` and `jitsym_last_error`.
+/// The answer is also 0 for a session that is NULL, closed or was never opened, and in a forked child that cannot
+/// continue the session. Any other forked child gets the parent's answer from the time of the fork, until the child
+/// makes another call. This call changes neither `errno` nor the text of `jitsym_last_error`.
 ///
 /// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
 #[no_mangle]
@@ -29,7 +28,7 @@ pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
         | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
-/// A sentence in English for a status, also for an unknown one. Static, never NULL.
+/// An English sentence for a status, also for an unknown status. Static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -37,7 +36,7 @@ pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
     status_texts(status).1.as_ptr()
 }
 
-/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown one. Static, never NULL.
+/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown status. Static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -55,8 +54,8 @@ fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
     texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
 }
 
-/// The version of the library that is running, to be compared with `JITSYM_VERSION_NUMBER` of the header that the
-/// program was compiled with: major * 1000000 + minor * 1000 + patch.
+/// The version of the running library: major * 1000000 + minor * 1000 + patch. Compare it with `JITSYM_VERSION_NUMBER`
+/// of the header that the program was compiled with.
 ///
 /// Any thread, and from a signal handler.
 #[no_mangle]

@@ -31,18 +31,17 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session. The first one also starts the sinks, and the background thread that writes their files. `options`
-/// may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
+/// Opens a session. The first session also starts the sinks, and the background thread that writes their files.
+/// `options` may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the others.
 ///
-/// The sessions of a process share the files and the background thread. A later session uses the options of the first.
-/// If it asks for other directories, another dialect, or a sink that the first lacks, the call returns
-/// `JITSYM_ERR_CONFLICT`. After the last session is closed, a new one may have new options. If its directories are the
-/// same, it continues the same files. If this is the first call in a forked child, the child also continues all
-/// sessions of its parent, with these options.
+/// A later session uses the options of the first. `JITSYM_ERR_CONFLICT`: a later session asks for other directories,
+/// another dialect, or a sink that does not run (except for `JITSYM_SINK_REGION`). After the last session is closed, a
+/// new session may have other options; with the same directories it continues the same files. If this is the first call
+/// in a forked child, the child also continues all sessions of its parent, with these options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: a disk hangs. So files cannot be opened, or an earlier close or another thread's call to open,
-/// close or enable still waits for the disk.
+/// `JITSYM_ERR_TIMEOUT`: a disk hangs. The files cannot be opened, or another call that opens, closes or enables still
+/// waits for the disk.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -71,18 +70,16 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// before the code runs. `code` and what it points to are not needed afterwards. Live code in the same range ends.
 /// `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
 ///
-/// The name is valid from the time of the call. If no sink runs and code is not remembered, the call returns
-/// `JITSYM_OK` and does not look at `code`.
+/// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
-/// While the sink for the unwinder or for valgrind runs, the call can also fail in two other ways.
-/// `JITSYM_ERR_TIMEOUT`: the library's thread has reported nothing to any sink for a second (under valgrind: a minute).
-/// `JITSYM_ERR_SINK_FAILED`: some code could not be reported to valgrind. In both cases the code is registered,
-/// `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
+/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink. `JITSYM_ERR_TIMEOUT`: the
+/// library's thread has reported nothing to any sink for a second (under valgrind: a minute). `JITSYM_ERR_SINK_FAILED`:
+/// some code could not be reported to valgrind. In both cases the code is registered, `out_id` is written, and
+/// `jitsym_flush` waits until the sinks know the code.
 ///
-/// Where calls tell the unwinder themselves (`JITSYM_SINK_UNWINDER`), `JITSYM_ERR_TIMEOUT` means that another thread
-/// has been in the middle of telling the unwinder for 10 seconds. Then nothing is registered. `JITSYM_ERR_SINK_FAILED`
-/// in a forked child whose sinks could not start yet also means that nothing is registered (docs/conventions.md,
-/// "Fork").
+/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: calls tell the unwinder themselves, and another
+/// thread has done that for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)).
+/// `JITSYM_ERR_SINK_FAILED`: the sinks of this forked child could not start yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -163,7 +160,7 @@ fn register_with_file(
 }
 
 /// A registration that is not as usual, or whose session is not the last one that the thread used. `flags`: what is
-/// known of the code's place, if the session was asked for that. `tell` gets the id as soon as there is one: the id is
+/// known of the code's place, if the session was asked for that. `tell` gets the id as soon as the id exists: it is
 /// valid even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
@@ -225,7 +222,7 @@ pub unsafe extern "C" fn jitsym_move(
 
 /// Reports that code has ended. Call it before the code's memory is freed or overwritten.
 ///
-/// The perf map keeps the name of the bytes until they are used again, because profiles are read after the recording.
+/// The perf map keeps the name until the bytes are used again, because profiles are read after the recording.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; or as `jitsym_register`.
 ///
@@ -239,12 +236,10 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 }
 
 /// Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
-/// without code is no error.
+/// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
-/// This includes code of all sessions. The ids of this code are unknown after the next `jitsym_flush` at the latest.
+/// This includes code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
 /// Until then `jitsym_unregister` may still return `JITSYM_OK` for them, without effect.
-///
-/// `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or as `jitsym_register`.
 ///
@@ -278,14 +273,13 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// second. Needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. It asks the background thread to write, and waits for its answer. If the
-/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`, the time
-/// runs out. Without `JITSYM_OK`, registered code may be in the spool (if there is one) and not in the files: `jitsym
-/// recover` completes the files when the process has ended.
+/// nothing and does not change `errno`. It asks the background thread to write, and waits. The time runs out if the
+/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. Without
+/// `JITSYM_OK`, registered code may be in the spool alone (`JITSYM_SPOOL_SHARED`).
 ///
-/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_NOT_RUNNING`: no sink
-/// is running. `JITSYM_ERR_FORKED`: this child has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at
-/// once on the background thread itself, where no descriptor of the host is open.
+/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_FORKED`: this child
+/// has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at once on the background thread itself, where
+/// no descriptor of the host is open.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -304,20 +298,18 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 
 /// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
 /// `JITSYM_OK`, all live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this
-/// session would have started when it was opened, or all sinks if it would have started none.
+/// session would have started when it was opened, or map, jitdump and region if it would have started none.
 ///
-/// Everything that is registered from then on is in the files too, and nothing is in them twice. Code is known if it
-/// was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Other code (its registration returned id 0) has to
-/// be registered again. Code that was registered while only the perf map ran, without `JITSYM_INIT_REMEMBER`, has no
-/// lines and unwind tables in the files. The code bytes in the files are those that are at the address of the code now.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host has to register other
+/// code again (its registration returned id 0). Code that was registered while only the perf map ran, without
+/// `JITSYM_INIT_REMEMBER`, gets no lines and unwind tables. The code bytes in the files are those that are at the
+/// code's address now.
 ///
-/// A sink that already runs is not changed. Directories, bounds and other options are those with which this session was
-/// opened, unless a running sink uses others. A file that was written before and still exists is continued.
+/// A sink that already runs does not change. Directories, bounds and other options are those of this session, unless a
+/// running sink uses others. A file that still exists is continued.
 ///
-/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_NO_SINK`: none of them
-/// could be started. `JITSYM_ERR_SINK_FAILED`: one of them could not start or cannot write at present, and another one
-/// runs; `jitsym_get_stats` and `jitsym_last_error` say more. `JITSYM_ERR_TIMEOUT`: the work continues in the
-/// background, or the process exits.
+/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`: one of the
+/// sinks cannot start or write now, and another sink runs. `JITSYM_ERR_TIMEOUT`: also if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -336,13 +328,13 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// registered before is written first. The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*`
 /// bits; 0: all.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. When the last sink stops, the library no longer costs the
-/// process anything: the background thread ends, the memory for records and the spool are freed, and calls return at
-/// once, as in a session that has no sink. All ids end (after `jitsym_enable`, calls return `JITSYM_ERR_UNKNOWN_ID` for
-/// them). With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files, and ids stay valid.
+/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. When the last sink stops, the background thread ends, the
+/// memory for records and the spool are freed, and calls return at once. All ids end: after `jitsym_enable`, calls
+/// return `JITSYM_ERR_UNKNOWN_ID` for them. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files,
+/// and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
-/// sink could not write everything (it is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
+/// sink could not write everything (the sink is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
 /// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
@@ -357,9 +349,7 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 /// Closes a session: everything registered is written, and with the last session the background thread ends. The files
 /// stay, because they are read after the recording. Code stays registered as long as another session is open.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. Concurrent calls on other threads either finish or return
-/// `JITSYM_ERR_CLOSED`. A forked child that has not used its parent's sessions closes its copy of the session, and no
-/// files are made for that.
+/// In a forked child, the call closes the child's copy of the session.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
 /// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
@@ -371,8 +361,6 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
 }
 
 /// Reads the counters into `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` before.
-///
-/// Registrations that the writer has not read yet are not counted.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -393,9 +381,8 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 /// arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be NULL, as
 /// after a failed `jitsym_init`.
 ///
-/// If there were several of these failures, the text is that of the latest one. For a sink, or for opening a session,
-/// it names the operation, the file, and the system's error. For a refused call it names the status, and the field,
-/// index and value that are wrong.
+/// For a sink, or for opening a session, the text names the operation, the file, and the system's error. For a refused
+/// call it names the status, and the field, index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.
@@ -439,10 +426,10 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
 /// Computes how many bytes after code of `code_size` bytes must be free so that perf builds with libunwind can unwind
 /// through this code. Leave these bytes free, and declare them in `jitsym_code.free_after`. Needs no session.
 ///
-/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. Pass
-/// the `code_size` that will be registered, or 0 for a result that is enough for any size. All entries of an
-/// `.eh_frame` section are counted, because the address of the code decides which entries are for it. For
-/// `JITSYM_UNWIND_NONE` and a NULL description the result is 0.
+/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. The
+/// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size`: the size that will be registered; 0: a result that
+/// is enough for any size. All entries of an `.eh_frame` section count, because the address of the code decides which
+/// entries are for it.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///

@@ -12,17 +12,13 @@ use crate::session;
 /// `jitsym_register` with its executable address. The memory stays until `jitsym_region_release`, also when the session
 /// is closed. `out`: its `struct_size` is set by the caller.
 ///
-/// Every profiler that reads ELF files, such as perf, names the code in the region and unwinds through it, with no
-/// further step.
-///
 /// If the file is not available (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still
-/// returns memory. Code that is registered in it is written to the other sinks, and `jitsym_stats.region_refused` and
+/// returns memory. The code is written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
 /// When `fork` returns, the child has a copy of a region with two views. If there is no memory for the copy, or after a
-/// system call that forks without running fork handlers, parent and child each see what the other writes. The child
-/// also has a file for the region after its first call that uses a session of its parent, or at once with
-/// `JITSYM_INIT_FORK_NOW`.
+/// system call that forks without running fork handlers, parent and child each see what the other writes.
+/// [docs/regions.md](regions.md#fork-exit-crash) describes the child's file.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
 /// `JITSYM_ERR_TOO_LARGE` above 1 GiB, or above an alignment of 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if nothing is
@@ -50,23 +46,17 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// protections replaces it. `addr`, `size`: whole pages. During the call other threads may execute the memory, but
 /// nobody may write to it or change its protection. After a failure the memory is as it was.
 ///
-/// Afterwards the runtime may write to the memory, change protections, unmap parts, give pages up (`madvise`) and fork
-/// as before. It may also enlarge the memory by `mremap` to twice its size, or by 32 MiB. Earlier advice about the
-/// memory (`madvise`) and its protection key are lost.
+/// Afterwards the runtime uses the memory as before: it may write, change protections, unmap parts, give pages up and
+/// fork. [docs/regions.md](regions.md#limits) has the limits of `madvise`, `mremap` and protection keys. The file takes
+/// [room on its file system](regions.md#fork-exit-crash).
 ///
-/// The file needs room on its file system for the bytes in the memory and for registered code, in addition to the
-/// memory itself. On a file system in memory (tmpfs), or of an unknown kind, it needs as much room as the memory has.
+/// The file also names code that is already registered there. When new code replaces dead code in memory that is
+/// writable and executable at once, the library changes the protection of the new code's pages for a moment
+/// ([epochs](regions.md#epochs)).
 ///
-/// The file also names code that is already registered there. Code that replaces dead code has its own name. The
-/// library tells perf of the replacement through a change of protection. If the runtime makes the memory executable
-/// again each time it has written to it (W^X), that change is used. In memory that is writable and executable at once,
-/// the library changes the protection of the pages of code that is about to be registered, and changes it back; the
-/// pages stay writable and executable.
-///
-/// `JITSYM_ERR_NOT_PLAIN` is also returned for a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if no
-/// address space is free below the memory, or there are 768 regions. `JITSYM_ERR_NOT_RUNNING`: `JITSYM_SINK_REGION`
-/// does not run. `JITSYM_ERR_SINK_FAILED`: the file cannot be made, or must not be executed (`noexec`, SELinux
-/// `execmod`); `jitsym_last_error` says more.
+/// `JITSYM_ERR_NOT_PLAIN`: also for a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if no address space is
+/// free below the memory, or there are 768 regions. `JITSYM_ERR_SINK_FAILED`: the file cannot be made, or must not be
+/// executed (`noexec`, SELinux `execmod`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,
@@ -80,11 +70,12 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 
 /// Makes a region with two views larger, at its end, up to `jitsym_region_options.max_size`. Its existing memory does
 /// not move. `exec`: where the region begins. `size`: its new size in bytes, rounded up to whole pages; a size below
-/// the current one changes nothing.
+/// the current size changes nothing.
+///
+/// `JITSYM_ERR_SINK_FAILED`: the host has closed the region's file, and the library cannot open the file again.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no region begins there, or it has one view; `JITSYM_ERR_TOO_LARGE`,
-/// `_NO_MEMORY`; `JITSYM_ERR_SINK_FAILED` if the host has closed its file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`,
-/// `_TIMEOUT`.
+/// `_NO_MEMORY`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -92,15 +83,15 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
-/// Gives pages of a region back to the system, when no code in them is registered or runs any more. They read as zero
+/// Gives pages of a region back to the system, when no code in them is registered or runs any longer. They read as zero
 /// afterwards. `addr`, `size`: whole pages of the executable view.
 ///
-/// The pages take memory again when they are written to. Then there must be room on the file system of the file, or the
+/// The pages take memory again when they are written to. Then the file system must have room for the pages, or the
 /// kernel raises `SIGBUS`.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
-/// `JITSYM_ERR_NO_MEMORY` if the file system does not support this, or pages are unmapped; `JITSYM_ERR_SINK_FAILED` if
-/// the host has closed the file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_NO_MEMORY` if the file system does not support this, or pages are unmapped; `JITSYM_ERR_SINK_FAILED` as
+/// `jitsym_region_grow`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -108,12 +99,12 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
     blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
 }
 
-/// Ends a region. A created region is unmapped; an adopted one becomes plain memory again, with the same bytes and
+/// Ends a region. A created region is unmapped; an adopted region becomes plain memory again, with the same bytes and
 /// protections, under the same conditions as `jitsym_region_adopt`. `exec`: where the region begins. Unregister the
 /// code in it as usual.
 ///
 /// Code that was registered in the region is written first. The region's file stays, for profiles that are read later.
-/// Code that continues to run in adopted memory has to be registered again, to have a name from then on.
+/// Code that continues to run in adopted memory needs a new registration to have a name from then on.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///

@@ -2,10 +2,10 @@
 
 use crate::api::error::Error;
 
-/// The result of a call. Every function that can fail returns one.
+/// The result of a call. Every function that can fail returns a status.
 ///
-/// `JITSYM_OK` is 0, and every failure is positive. The numbers never change their meaning. If a session was closed
-/// during a call and the call returns `JITSYM_ERR_CLOSED`, its record may or may not be written.
+/// `JITSYM_OK` is 0, and every failure is positive. The numbers never change their meaning. Every function that returns
+/// a status can also return `JITSYM_ERR_INTERNAL`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
@@ -19,7 +19,7 @@ pub enum jitsym_status {
     JITSYM_ERR_STRUCT_SIZE = 2,
     /// A struct is larger than the library knows, and its tail is not all zero.
     ///
-    /// Or its size is above 4096, which the library considers an error.
+    /// A `struct_size` above 4096 always has this status.
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
@@ -31,7 +31,7 @@ pub enum jitsym_status {
     ///
     /// The bytes of `jitsym_code.free_after` count too.
     JITSYM_ERR_ADDRESS_RANGE = 7,
-    /// Larger than `JITSYM_CODE_SIZE_MAX`, or than the format allows for a record.
+    /// Larger than the function allows, or than a record can be.
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
@@ -54,16 +54,16 @@ pub enum jitsym_status {
     JITSYM_ERR_SESSION = 15,
     /// The session is closed, or another thread has ended the process.
     ///
-    /// Also if the session was closed during the call.
+    /// If the session was closed during the call, the record may or may not be written.
     JITSYM_ERR_CLOSED = 16,
-    /// No code with this id is registered, or not any more.
+    /// No code with this id is registered now.
     ///
-    /// The id was never given out, or its code was unregistered, or newer code was registered over it.
+    /// The id was never given out, its code was unregistered, or newer code was registered over its code.
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The time is over; the work continues in the background.
     ///
-    /// A call that makes, changes or ends code memory has changed nothing: another such call has taken more than 10
-    /// seconds, because its disk hangs.
+    /// A call for code memory has changed nothing: another such call has taken more than 10 seconds, because its disk
+    /// hangs.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     ///
@@ -77,8 +77,7 @@ pub enum jitsym_status {
     JITSYM_ERR_SINK_FAILED = 22,
     /// The session is the parent's, and this child cannot continue it.
     ///
-    /// The process was forked with `JITSYM_INIT_FORK_ALONE`, by a raw system call, by a signal handler that interrupted
-    /// this library, or while the writer was at work and did not pause in time. `jitsym_init` opens a new session.
+    /// [docs/conventions.md](conventions.md#fork) has the reasons. `jitsym_init` opens a new session.
     JITSYM_ERR_FORKED = 23,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 24,
@@ -98,10 +97,9 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// `jitsym_flush_from_signal` was called on the library's own thread.
     ///
-    /// No other thread can write. Records that are not in the files are in the spool: `jitsym recover` completes the
-    /// files when the process has ended.
+    /// No other thread can write. The spool has the records that are not in the files: see `JITSYM_SPOOL_SHARED`.
     JITSYM_ERR_WRITER = 32,
-    /// The variable JITSYM_LATE forbids to enable sinks at run time.
+    /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
     /// From `jitsym_dl.h` only: no shared library, or one with another ABI.
     ///
@@ -115,16 +113,15 @@ pub enum jitsym_status {
     ///
     /// A region would not be locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region, or no memory of `jitsym_alloc`, begins there; or one already does.
+    /// No region, or no memory of `jitsym_alloc`, begins there; or a region is there.
     ///
-    /// Or regions of this kind do not support the call.
+    /// Also if regions of this kind do not support the call.
     JITSYM_ERR_REGION = 37,
     /// Not a multiple of the page size, or an alignment that is not a power of two.
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` cannot be right.
     ///
-    /// Its range is empty, is not within that of its parent (or of the code), or overlaps another entry of the same
-    /// parent. Or its parent does not come before it. Or its name is missing, or the file or line of the call.
+    /// Its name, or the file or line of the call, is missing, or its range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
 }
 

@@ -10,25 +10,24 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The writer reads the bytes later: they stay until a flush, move or unregistration.
     ///
-    /// The bytes must stay unchanged and in place until the next `jitsym_flush`, `jitsym_unregister` or `jitsym_move`
-    /// of this code has returned. The call copies none of the bytes: for large code, and for runtimes that never free
-    /// code. `jitsym_unregister`, `jitsym_move` and `jitsym_unregister_range` wait until the writer has read the bytes,
-    /// 10 seconds at most. If the process is killed before, the record is recovered without the bytes.
+    /// The call copies none of the bytes: for large code, and for runtimes that never free code. The bytes must stay
+    /// unchanged and in place until `jitsym_flush`, or `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move`
+    /// of this code, has returned. The last three wait until the writer has read the bytes, 10 seconds at most. If the
+    /// process is killed before, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
     /// Other code follows without a gap: makes unwinding in perf with libunwind possible.
     ///
-    /// Builds of perf with libunwind find unwind tables only after the code. If `free_after` is 0 or less than
-    /// `jitsym_unwind_size`, this flag adds a small record to the jitdump: it describes an unused place below the code,
-    /// and the tables follow that place. `perf inject` then makes each object twice, and the process has up to 1 GiB
-    /// less address space. The flag has no effect when this address space is used up, when there is no unused place
-    /// within 1.75 GiB below the code, or without an unwind description. Not for `jitsym_move_target`: packed code
-    /// stays packed, unless it moves while no jitdump is written.
+    /// The flag is for code with an unwind description whose `free_after` is 0 or less than `jitsym_unwind_size`. It
+    /// adds a small record to the jitdump. The record describes an unused place below the code, and the tables follow
+    /// that place. `perf inject` then makes each object twice, and the process has up to 1 GiB less address space. The
+    /// flag has no effect when this address space is used up, or without an unused place within 1.75 GiB below the
+    /// code. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
     /// More code is registered before any of it runs: this call waits for no sink.
     ///
-    /// The sinks `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a debugger listens, must
-    /// know of code before it runs. The next call without this flag waits for all code so far, and so does
-    /// `jitsym_flush`. Without such a sink no call waits, and the flag has no effect. Not for `jitsym_move_target`.
+    /// Without the flag, a call waits for `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a
+    /// debugger listens, because these sinks must know of code before it runs. The next call without the flag, or
+    /// `jitsym_flush`, waits for all code so far. Not for `jitsym_move_target`.
     JITSYM_CODE_MORE = 4,
 }
 
@@ -38,12 +37,10 @@ pub enum jitsym_code_flag {
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// For a runtime that maps each function separately, or frees whole caches. Call `jitsym_unregister_range` with
-    /// this flag instead of `jitsym_unregister`. From the call until whole pages in the range are unmapped, nobody may
-    /// read, write or run the memory. The library forgets the regions that the range covers. Without the flag, the
-    /// library must look at all mappings of the process to notice that these regions are gone. In memory of
-    /// `jitsym_alloc`, and in regions with two views, the flag has no effect, because the library unmaps this memory
-    /// itself.
+    /// From the call until whole pages in the range are unmapped, nobody may read, write or run the memory. The library
+    /// forgets the regions that the range covers. Without the flag, the library reads all mappings of the process to
+    /// notice that these regions are gone. The flag has no effect in memory that the library unmaps itself: that of
+    /// `jitsym_alloc`, and regions with two views.
     JITSYM_RANGE_UNMAP = 1,
 }
 
@@ -53,7 +50,7 @@ pub enum jitsym_range_flag {
 pub struct jitsym_line {
     /// Bytes from the start of the code, less than its size. Rows may be in any order.
     ///
-    /// Rows that are sorted by offset cost least. Of two rows with the same offset, the later one in the table counts.
+    /// Sorted rows cost least. Of two rows with the same offset, the later row in the table counts.
     pub offset: u32,
     /// From 1.
     pub line: u32,
@@ -73,8 +70,8 @@ pub struct jitsym_inline {
     pub begin: u32,
     /// Bytes from the start of the code to the end of the range.
     ///
-    /// More than `begin`, at most the size of the code. The range lies within that of `parent`. Two ranges with the same
-    /// parent have no byte in common.
+    /// More than `begin`, and at most the end of the range of `parent`, or the size of the code. Two ranges with the
+    /// same parent have no byte in common.
     pub end: u32,
     /// The inlined function, UTF-8, cleaned as `jitsym_code.name` is; not empty after that.
     pub name: *const c_char,
@@ -105,17 +102,15 @@ pub struct jitsym_code {
     /// UTF-8. Cleaned, not refused. NULL, or empty after that: `jit_ADDRESS`.
     ///
     /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
-    /// A name of one or two bytes gets `()` appended: perf drops such names in a perf map, and takes some of them in a
-    /// jitdump for mangled types.
+    /// A name of one or two bytes gets `()` appended, because perf drops such names or demangles them.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
     /// `size` readable bytes: `addr`, or the writable view of it. NULL: the kernel is asked.
     ///
-    /// Pass this if you can, right after the code is emitted. The bytes must be readable during the call, as for any
-    /// pointer argument in C. With NULL the library asks the kernel to read at `addr`. That costs a system call, and
-    /// also works for memory that cannot be read: unreadable bytes are zero in the record, and
-    /// `jitsym_stats.unreadable` counts the call.
+    /// Pass this if you can, right after the code is emitted. With NULL the library asks the kernel to read at `addr`,
+    /// which costs a system call. Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the
+    /// call.
     pub bytes: *const c_void,
     /// How to unwind; NULL: not known.
     pub unwind: *const jitsym_unwind,
@@ -127,9 +122,8 @@ pub struct jitsym_code {
     pub line_size: usize,
     /// Bytes after the code that hold no other code as long as this code lives.
     ///
-    /// If there are at least as many as `jitsym_unwind_size` reports, perf builds with the libunwind unwinder (up to
-    /// 6.x in most distributions) unwind through this code. Never declare bytes that are not free: the name of the code
-    /// there would be lost.
+    /// If there are at least as many as `jitsym_unwind_size` reports, perf builds with libunwind (most before perf 7)
+    /// unwind through this code. Never declare bytes that are not free: code there would lose its name.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
@@ -137,9 +131,8 @@ pub struct jitsym_code {
     pub reserved: u32,
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
-    /// They are for call stacks. A function that is inlined in several ranges has an entry for each range. `lines`
-    /// gives the innermost place, as for all code. Profilers show inline frames only for code in regions: jitdump and
-    /// map cannot express inlined functions.
+    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example. `lines` gives the innermost place,
+    /// as for all code. Profilers show inlined functions only for code in regions.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,
@@ -147,14 +140,13 @@ pub struct jitsym_code {
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated. NULL: not known.
     ///
-    /// With a file, the name becomes `NAME FILE:LINE`, for every reader but debuggers. Without a line table, file and
-    /// line are also the only row of the line table, at offset 0, so an absolute path is best. The file is cleaned as
-    /// the name is, and `JITSYM_NAME_MAX` limits the whole name. A file that is empty after cleaning counts as not
-    /// known.
+    /// The name becomes `NAME FILE:LINE` for every reader but debuggers. Without a line table, file and line are also
+    /// the only row of the line table, at offset 0, so an absolute path is best. The file is cleaned as the name is,
+    /// and counts as not known if it is empty then. `JITSYM_NAME_MAX` limits the whole name.
     pub file: *const c_char,
     /// Line in `file`, from 1. 0: not known.
     ///
-    /// With 0 the name becomes `NAME FILE`, and there is no such row.
+    /// With 0 the name becomes `NAME FILE`, and the line table gets no row.
     pub line: u32,
     /// Must be 0.
     pub reserved2: u32,

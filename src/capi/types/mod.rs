@@ -14,17 +14,15 @@ pub use region::*;
 pub use stats::*;
 pub use unwind::*;
 
-/// A session. The handle is a number, not an address: a wrong handle is refused with a status.
+/// A session. The handle is a number, not an address: a closed or wrong handle is refused with a status.
 ///
-/// The library recognises handles that are closed or were never opened. A forked child continues its parent's session
-/// (see `jitsym_init_flag`).
+/// A forked child [continues](conventions.md#fork) its parent's sessions.
 pub struct jitsym {
     _private: [u8; 0],
 }
 
-/// Identifies one registration. Never 0, and not used again within a process.
-///
-/// For `jitsym_move` and `jitsym_unregister`.
+/// Identifies one registration, for `jitsym_move` and `jitsym_unregister`. Never 0, and not used again within a
+/// process.
 pub type jitsym_id = u64;
 
 /// Limits, in bytes.
@@ -33,8 +31,8 @@ pub type jitsym_id = u64;
 pub enum jitsym_limit {
     /// The longest function name kept; a longer one is cut.
     ///
-    /// A name that was cut ends in `~` and eight hexadecimal digits, which are computed from the whole name. So names
-    /// that differ only after the cut stay different.
+    /// A cut name ends in `~` and eight hexadecimal digits, which are computed from the whole name. So different names
+    /// stay different.
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
@@ -47,43 +45,32 @@ pub enum jitsym_limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_sink {
     /// `perf-PID.map`: names for `perf report`, bpftrace, samply, blazesym.
-    ///
-    /// No further step is needed before `perf report`.
     JITSYM_SINK_MAP = 1,
     /// `jit-PID.dump`, for `perf inject --jit`: names over time, code, lines, call stacks.
     ///
-    /// If another library in the process has a file of that name, the number in the name gets leading zeros, which perf
-    /// accepts.
+    /// If that name [is taken](conventions.md#files), the pid in the name gets leading zeros.
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
-    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` are in the directory of the jitdump. Regions are mappings of
-    /// these files (`jitsym_region_create`, `jitsym_region_adopt`, `JITSYM_INIT_ADOPT`). Profilers need no further
-    /// step. Code that is registered in a region is in the region's file, and not in map and jitdump. Without regions
-    /// this sink does nothing.
+    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` are in the directory of the jitdump
+    /// ([docs/regions.md](regions.md)). Code that is registered in a region is in the region's file, and not in map and
+    /// jitdump. Without regions this sink does nothing.
     JITSYM_SINK_REGION = 4,
     /// Objects in memory for gdb and lldb. Starts by itself if a debugger listens.
     ///
-    /// Debuggers read names, lines, inlined functions and call stacks of live code through `__jit_debug_descriptor`,
-    /// also in core files, and for code in regions or not. The sink is not among those that run by default. Unless the
-    /// variable `JITSYM_GDB` is `0`, it starts by itself when a debugger listens and any other sink runs. It also
-    /// starts by itself, for at most 8192 live functions, when a jitdump or a region is written. A sink that started by
-    /// itself is in `jitsym_stats.sinks_running` only while a debugger listens.
+    /// [docs/debugging.md](debugging.md) describes when the sink starts by itself. A sink that started by itself is in
+    /// `jitsym_stats.sinks_running` only while a debugger listens.
     JITSYM_SINK_GDB = 8,
     /// The process's unwinder: C++ exceptions, `backtrace` and `pthread_exit` pass through code.
     ///
-    /// The unwinder is that of libgcc or LLVM libunwind. The code needs an unwind description, and may be in regions or
-    /// not. The unwinding of a cancelled thread passes through the code too. The sink is not among those that run by
-    /// default. While it runs, a call that registers, moves or ends code returns only when the unwinder knows of the
-    /// change. The call itself tells libgcc 13 and later and LLVM libunwind, unless the sink was enabled late.
-    /// Otherwise the call waits until the library's thread has told the unwinder.
+    /// The code needs an unwind description. While this sink runs, a call that registers, moves or ends code returns
+    /// only when the unwinder knows of the change. [docs/exceptions.md](exceptions.md) has the unwinders, and describes
+    /// which thread tells them.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
     ///
-    /// callgrind, memcheck and the other tools show live code. The sink runs by itself in a process under valgrind,
-    /// whenever a session is open, unless the variable `JITSYM_VALGRIND` is `0` or `JITSYM` turns everything off. In
-    /// any other process it cannot run. While it runs, a call that registers, moves or ends code waits until valgrind
-    /// knows of the change, and no region has a file: `JITSYM_SINK_REGION` does not run.
+    /// While this sink runs, a call that registers, moves or ends code waits until valgrind knows of the change, and
+    /// `JITSYM_SINK_REGION` does not run ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
 }
 

@@ -3,6 +3,8 @@
 use std::ffi::c_char;
 
 /// Flags of a session. Bits that can be combined.
+///
+/// `JITSYM_INIT_FORK_ALONE` and `JITSYM_INIT_ADOPT` count only in the session that starts the sinks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_init_flag {
@@ -11,66 +13,52 @@ pub enum jitsym_init_flag {
     /// Without this flag the options win where they are not 0 or NULL.
     JITSYM_INIT_ENV_WINS = 1,
     /// With `sinks` 0: no sink, unless the variable JITSYM names one.
-    ///
-    /// Without this flag, `sinks` 0 means map, jitdump and region.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
     /// Write no unwinding records to the jitdump: ddprof stops reading at them.
     JITSYM_INIT_NO_UNWIND = 4,
     /// When all memory for records is full, drop records at once, without waiting.
-    ///
-    /// The memory is full when the writer cannot keep up.
     JITSYM_INIT_DROP_WHEN_FULL = 32,
     /// Keep records in private memory: after SIGKILL, unwritten records are lost.
-    ///
-    /// Without this flag, records on their way to the writer are in a spool.
     JITSYM_INIT_NO_SPOOL = 64,
     /// First complete files of processes that were killed, as `jitsym recover` does.
     ///
-    /// This completes files of this user's processes from the spools that these processes left.
+    /// These are this user's processes that left a spool.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` makes the child's files, instead of the child's first call.
     ///
-    /// The child takes over its parent's sessions and live code before `fork` returns in the child. Every child pays
-    /// the cost, also a child that only executes another program.
+    /// Every child pays the cost, also a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW.
     ///
     /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
-    /// files. The options of the session that started the sinks decide.
+    /// files.
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit: for readers of living processes.
     ///
-    /// Map, jitdump and the files of regions are removed. Afterwards `perf report` finds no names, and `perf inject`
-    /// fails altogether if a jitdump is missing that existed during the recording. A process that is killed leaves its
-    /// files, which `jitsym clean` removes.
+    /// These are the map, the jitdump and the files of regions. Afterwards `perf report` finds no names. `perf inject`
+    /// fails if a jitdump is missing that existed during the recording.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// When `jitsym_enable` starts a sink, it writes the remembered code with its lines and unwind tables. The code
-    /// bytes are not remembered: they are read at the code's address at that time. With this flag, registering costs as
-    /// much without a sink as with one, and live code takes memory as long as any session is open (docs/design.md gives
-    /// figures). The variable `JITSYM_LATE` can forbid remembering, or ask for it.
+    /// `jitsym_enable` writes the remembered code with its lines and unwind tables. Registering costs as much without a
+    /// sink as with a sink, and remembered code takes memory as long as any session is open
+    /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)).
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
-    /// The mapping that contains the code is adopted, as by `jitsym_region_adopt`. Memory that is not executable yet is
-    /// adopted by a later call that registers, moves or unregisters code. During these calls only the calling thread
-    /// may write to such memory or change its protection; other threads may execute it.
+    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. Memory that is not
+    /// executable yet is adopted by a later call that registers, moves or unregisters code. During these calls only the
+    /// calling thread may write to such memory or change its protection; other threads may execute it.
     ///
-    /// The kernel joins neighbouring memory with the same protection into one mapping, so this applies to every writer
-    /// of code in the process. If there are other writers, adopt your own range by `jitsym_region_adopt`, or create
-    /// regions. Memory that cannot be adopted is not changed, and is tried again later. The options of the session that
-    /// started the sinks decide. The variable `JITSYM_ADOPT` can forbid adoption or ask for it. If the variable asks
-    /// for it, a session that is off by default is on.
+    /// This rule is for every writer of code in the process, because the kernel joins neighbouring memory with the same
+    /// protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the details, and the
+    /// alternatives for a process with several writers.
     JITSYM_INIT_ADOPT = 4096,
     /// Register also what other libraries (LLVM, wasmtime) tell gdb.
     ///
-    /// The code in `__jit_debug_descriptor` is registered with names, lines and unwind tables, from this session on
-    /// until the process ends. A thread looks at the lists every few milliseconds. The options of the first session
-    /// with this flag decide where the code is written, unless files are already being written. While the sinks are
-    /// off, nothing is written. Sinks that start later get the code that is in the lists at that time, as described for
-    /// `jitsym_enable`. The word `bridge` in the variable `JITSYM` asks for the bridge too; the library then looks at
-    /// the lists from the time when it is loaded. With the bridge, the sink for debuggers does not start by itself.
+    /// The library registers the code in `__jit_debug_descriptor`, from this session on until the process ends. The
+    /// options of the first session with this flag decide where the code is written, unless files are already being
+    /// written. [docs/runtimes.md](runtimes.md#programs-that-tell-gdb) describes the bridge.
     JITSYM_INIT_BRIDGE = 8192,
 }
 
@@ -88,7 +76,7 @@ pub enum jitsym_want {
     JITSYM_WANT_UNWIND = 4,
     /// Code memory is adopted: only the registering thread may write to it meanwhile.
     ///
-    /// Private executable memory in which code is registered becomes a region (`JITSYM_INIT_ADOPT`, `JITSYM_ADOPT`).
+    /// `JITSYM_INIT_ADOPT` or the variable `JITSYM_ADOPT` asks for this.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
@@ -119,50 +107,45 @@ pub struct jitsym_options {
     pub flags: u32,
     /// Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp.
     ///
-    /// perf looks in `/tmp`.
+    /// perf looks in `/tmp` only.
     pub map_dir: *const c_char,
     /// Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp.
     ///
-    /// The path is absolute.
-    ///
-    /// perf builds with the libdw unwinder (for example perf 7) unwind through code of a jitdump only if the file lies
-    /// directly in `/tmp`.
+    /// An absolute path. perf builds with libdw (for example perf 7) unwind through code of a jitdump only if the file
+    /// is directly in `/tmp`.
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*` (`jitsym_control.h`); 0: for perf.
     pub map_dialect: u32,
     /// Permission bits of the files, before the umask, at most 0777. 0: 0644.
     ///
-    /// With 0644 a profiler of another user can read names. With 0600 only the same user (and root) can.
+    /// With 0600 only the same user (and root) can read names.
     pub file_mode: u32,
     /// Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB.
     ///
-    /// Values outside this range are replaced by its nearest end. The memory starts with 16 KiB and takes 4 MiB (or
-    /// half of the bound, if that is less) when many records are registered. It grows beyond that when the writer
-    /// cannot keep up. Code whose record does not fit into the bound minus these 4 MiB is refused with
-    /// `JITSYM_ERR_NO_MEMORY`. The memory takes at least 256 MiB of address space, if that much is available. The first
-    /// session of a process decides.
+    /// A value outside this range is replaced by the nearest end. The memory starts with 16 KiB, and takes 4 MiB (at
+    /// most half of the bound) when many records are registered. It grows further when the writer cannot keep up. Code
+    /// whose record does not fit into the bound minus these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The memory
+    /// takes at least 256 MiB of address space, if available. The first session of a process decides.
     pub max_memory: u64,
     /// Milliseconds that a call waits when the memory for records is full. 0: 10.
     ///
-    /// After this time the call's record is dropped.
+    /// Then the record of the call is dropped.
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
     /// Absolute directory of the spool, in memory. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
     ///
-    /// The directory is on a file system in memory. The session that first starts a sink, or first remembers code,
-    /// decides, until all sinks are disabled.
+    /// The session that first starts a sink, or first remembers code, decides, until all sinks are disabled.
     pub spool_dir: *const c_char,
     /// Most bytes of the perf map, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///
-    /// When the map would become longer, dead code is left out first, the oldest first; then live code, the newest
-    /// first (`jitsym_stats.map_omitted`), until there is room again.
+    /// At the bound, the map leaves out dead code, the oldest first; then live code, the newest first
+    /// (`jitsym_stats.map_omitted`), until there is room again.
     pub map_max: u64,
     /// Most bytes of the jitdump, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
     ///
-    /// When the jitdump would become longer, it is rewritten with live code alone. If live code takes more than three
-    /// quarters of the bound, code that is registered from then on is left out (`jitsym_stats.jitdump_lost`), until
-    /// enough other code has been unregistered. Left-out code that still lives then is written to the file after all.
-    /// During a rewrite there are two files.
+    /// At the bound, the jitdump is rewritten with live code alone; meanwhile there are two files. If live code takes
+    /// more than three quarters of the bound, newly registered code is left out (`jitsym_stats.jitdump_lost`), until
+    /// enough other code has been unregistered. Then left-out code that still lives is written after all.
     pub jitdump_max: u64,
 }

@@ -8,9 +8,9 @@ use std::ffi::c_void;
 pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes its protection (`mprotect`).
     ///
-    /// At first the memory is readable and writable. The runtime makes it executable, for instance readable and
-    /// executable before code in it runs. A forked child has its own copy, as of any private memory. Without this flag
-    /// there are two views of shared memory, whose protections must not be changed.
+    /// At first the memory is readable and writable. The runtime makes it executable before code in it runs. A forked
+    /// child has its own copy. Without this flag there are two views of shared memory, whose protections must not be
+    /// changed.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
     JITSYM_REGION_HUGE_PAGES = 2,
@@ -32,8 +32,7 @@ pub struct jitsym_region_options {
     pub alignment: u64,
     /// All of the executable view is within 32 bits of this address. 0: anywhere.
     ///
-    /// A signed displacement of 32 bits, as in calls and jumps of x86-64, reaches all of the executable view from this
-    /// address.
+    /// A signed displacement of 32 bits, as in calls and jumps of x86-64, reaches all of the view from this address.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,

@@ -6,8 +6,8 @@
 pub enum jitsym_spool_state {
     /// They are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, these are the records of the last 50 milliseconds at most. If the file system of the
-    /// spool is full, this applies to the records that had no room there.
+    /// While the writer keeps up, these are the records of the last 50 milliseconds at most. Records for which the file
+    /// system of the spool has no room are in private memory too.
     JITSYM_SPOOL_NONE = 0,
     /// They are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
@@ -15,21 +15,21 @@ pub enum jitsym_spool_state {
 
 /// Counters of this process over all sessions. A forked child begins with 0.
 ///
-/// All values only grow, except for the sinks, `live`, `map_entries`, `memory`, `memory_held`, `spool`, `jitdump_held`,
-/// `map_omitted`, `regions` and `region_left_out`.
+/// All values only grow, except for `sinks_running`, `sinks_failed`, `live`, `map_entries`, `memory`, `memory_held`,
+/// `spool`, `jitdump_held`, `map_omitted`, `regions` and `region_left_out`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
     /// `sizeof(jitsym_stats)`, set by the caller: at most as many bytes are written.
     ///
-    /// If the caller's header is newer than the library, the fields that the library does not know are not changed.
+    /// Fields of a newer header that the library does not know are not changed.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
     /// Sinks that cannot write try again at each flush, and by themselves at least every ten seconds. Sinks that could
-    /// not start wait for `jitsym_enable`. In a forked child each flush also tries to start them.
+    /// not start wait for `jitsym_enable`; in a forked child each flush also tries to start them.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,
@@ -65,9 +65,7 @@ pub struct jitsym_stats {
     pub write_errors: u64,
     /// Bytes in use for records on their way to the writer.
     pub memory: u64,
-    /// Bytes held for such records, at most `jitsym_options.max_memory`.
-    ///
-    /// This includes bytes that are not in use.
+    /// Bytes held for such records, used or not, at most `jitsym_options.max_memory`.
     pub memory_held: u64,
     /// Records that had to wait because `max_memory` was reached.
     pub waited: u64,
@@ -80,9 +78,9 @@ pub struct jitsym_stats {
     /// Records that could not be written to the jitdump.
     ///
     /// There was no room on the disk or within `jitsym_options.jitdump_max`, and none in the memory in which records
-    /// wait. Records that waited and were left out when the jitdump was rewritten count too. When writing is possible
-    /// again, such code is written if it still lives, without lines and unwind tables. In a forked child, this also
-    /// counts code whose record the parent was writing at the fork, if the fork did not wait for the write.
+    /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, such code is
+    /// written if it still lives, without lines and unwind tables. A forked child also counts code whose record the
+    /// parent was writing at the fork, if the fork did not wait for the write.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -90,49 +88,37 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// Another program or library removed or cut the file, or it had reached its bound.
+    /// Another program or library had removed or cut the file, or the file had reached its bound.
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,
     /// Regions that have a file now, adopted ones included.
     pub regions: u64,
     /// Registrations and moves that were written to the file of a region.
-    ///
-    /// Such code is not in the map and the jitdump.
     pub region_code: u64,
-    /// Bytes written to the files of regions.
-    ///
-    /// Earlier generations of files are included.
+    /// Bytes written to the files of regions, earlier generations included.
     pub region_bytes: u64,
     /// New names of files, needed when new code replaces dead code.
     ///
-    /// Counts how often the file of a region got another name, so that each piece of code has its own name in profiles.
+    /// [docs/regions.md](regions.md#epochs) calls a generation an epoch.
     pub region_generations: u64,
     /// Generations that began too late or not at all: samples may have the wrong name.
-    ///
-    /// Samples in the old code may have the name of the new code, or the reverse.
     pub region_late: u64,
     /// Regions that could not have a file, and memory that could not be adopted.
     ///
     /// Regions without a file are plain memory. Memory is counted if it contains code and is of the kind that is
     /// adopted.
     pub region_refused: u64,
-    /// Names and tables for which the files of regions have no room now.
-    ///
-    /// The tables are unwind tables and line tables.
+    /// Names, unwind tables and line tables that have no room in a region's file now.
     pub region_left_out: u64,
     /// Calls refused because of their arguments: see `jitsym_last_error`.
-    ///
-    /// `jitsym_last_error` says what was wrong with the last such call of a thread.
     pub calls_refused: u64,
     /// How often the adoption of memory was put off.
     ///
-    /// The memory was not executable yet, or its mapping did not contain all of the code. Later calls try again.
-    /// `region_refused` counts memory that has waited for more than a second.
+    /// The memory was not executable yet, or its mapping did not contain all of the code. `region_refused` counts
+    /// memory that has waited for more than a second.
     pub region_put_off: u64,
-    /// How often there were already 768 regions.
-    ///
-    /// This is the most. Memory was not adopted then, or a region was not made.
+    /// How often a region was not made or adopted, because there were already 768.
     pub region_limit: u64,
 }
 

@@ -13,8 +13,7 @@ pub enum jitsym_unwind_kind {
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
     /// The canonical frame address (CFA) has this distance in all of the code, or between a prologue and an epilogue.
-    /// This kind is also for code with a frame pointer whose stack pointer does not move: readers then find the frame
-    /// by the stack pointer, whatever the frame pointer contains.
+    /// Take this kind also for code with a frame pointer, if the stack pointer does not move.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -61,8 +60,6 @@ pub struct jitsym_unwind_row {
 
 /// An unwind description. Only the fields of its kind are used; a place is a number of bytes from the start of the code
 /// to the end of an instruction.
-///
-/// It is copied before the call returns, as all input is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind {
@@ -75,8 +72,8 @@ pub struct jitsym_unwind {
     /// FRAME_POINTER, FIXED_FRAME: the place of x86-64 `push rbp`, aarch64 `stp x29, x30, [sp, #-n]!`.
     ///
     /// The instruction stores the caller's frame pointer. FRAME_POINTER: 0 means 1 on x86-64, 4 on aarch64, 12 on
-    /// riscv64. FIXED_FRAME: 0 means that there is no such instruction. `n` is `cfa_offset` if this place is equal to
-    /// `sp_set`, and 16 otherwise. With FIXED_FRAME this field must be 0 on riscv64, where `saved` can list both
+    /// riscv64. FIXED_FRAME: 0 means that there is no such instruction. On aarch64, `n` is `cfa_offset` if this place
+    /// is equal to `sp_set`, and 16 otherwise. On riscv64, FIXED_FRAME needs 0 here, and `saved` can list both
     /// registers.
     pub fp_pushed: u32,
     /// FRAME_POINTER: the place of x86-64 `mov rbp, rsp`.
@@ -86,8 +83,8 @@ pub struct jitsym_unwind {
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
-    /// The instruction removes the frame. From there to `epilogue_end` the frame is as at entry. 0 is for code that is
-    /// left in other ways. Use ROWS for code with several epilogues.
+    /// From there to `epilogue_end` the frame is as at entry. 0 is for code that is left in other ways. Use ROWS for
+    /// code with several epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
     ///
@@ -100,14 +97,14 @@ pub struct jitsym_unwind {
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
-    /// These registers are saved from `saved_from` on. The frame pointer and the return address, which the instruction
-    /// at `fp_pushed` stores, are not among them.
+    /// These registers are saved from `saved_from` on. The registers that the instruction at `fp_pushed` stores are not
+    /// among them.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
     /// The place where the last of `saved` is stored. 0: `fp_set` or `sp_set`.
     ///
-    /// FRAME_POINTER: not before `fp_pushed`; 0: `fp_set`. FIXED_FRAME: not before `sp_set`; 0: `sp_set`.
+    /// FRAME_POINTER: not before `fp_pushed`; 0 means `fp_set`. FIXED_FRAME: not before `sp_set`; 0 means `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -117,9 +114,10 @@ pub struct jitsym_unwind {
     pub row_size: usize,
     /// EH_FRAME: the section's bytes.
     ///
-    /// A terminating zero word is optional. Entries for other code are left out; an entry that extends beyond the code
-    /// is cut to the code. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Personality
-    /// routines and LSDAs are only for `JITSYM_SINK_UNWINDER` (see docs/exceptions.md).
+    /// A terminating zero word is optional. Entries for other code are left out, and an entry that extends beyond the
+    /// code is cut to the code. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Only
+    /// `JITSYM_SINK_UNWINDER` uses personality routines and LSDAs
+    /// ([docs/exceptions.md](exceptions.md#code-that-catches-and-cleans-up)).
     pub eh_frame: *const c_void,
     /// EH_FRAME: the size of the section in bytes.
     pub eh_frame_size: usize,
