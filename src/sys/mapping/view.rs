@@ -1,4 +1,5 @@
-//! A file that forked children can read: through a mapping, which they inherit, because they have no descriptor of the file.
+//! A mapping of a file, through which forked children can read the file. They inherit the mapping, but no descriptor of the
+//! file.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +13,8 @@ const LEAST: u64 = 16 << 20;
 /// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
 const STEP: u64 = 4;
 
-/// See the module's description. It is read by system calls only, so that a file that is truncated meanwhile raises no signal.
+/// A mapping of a file for forked children. Only system calls read it, so that a file that is truncated meanwhile raises no
+/// signal.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
