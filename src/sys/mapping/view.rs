@@ -35,7 +35,7 @@ impl View {
         len <= self.0.len as u64
     }
 
-    /// Reads a part of the file. An error if the file does not have all of it.
+    /// Reads a part of the file. Fails if the file does not have the whole part.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         let is_inside = end.is_some_and(|end| self.covers(end));
