@@ -112,7 +112,8 @@ pub fn nameless_file() -> io::Result<File> {
         .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
-/// Has the file system provide room for part of a file, so that touching a mapping of it never fails for lack of room.
+/// Makes the file system provide room for a part of a file. Then an access to a mapping of this part never fails for lack
+/// of room.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
 }

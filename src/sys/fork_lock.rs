@@ -10,7 +10,6 @@
 //! `Parting` marks the time in which memory shows a file that is about to change. A child that is forked in this time would
 //! execute the later contents of the file. The time is short, because the thread waits for no disk. So forks wait longer for
 //! its end. If a fork does not wait, the thread notices, and leaves the file as the child needs it.
-//! thread finds out, and leaves the file as the child needs it.
 
 use std::cell::Cell;
 use std::ptr;

@@ -17,7 +17,7 @@ pub struct PerThread {
     pub local: Cell<Option<NonNull<c_void>>>,
     /// Whether a running call uses the state.
     pub in_use: Cell<bool>,
-    /// Whether the thread is ending. Calls that it still makes leave no state behind.
+    /// Whether the thread is ending. Later calls of the thread leave no state.
     pub is_ending: Cell<bool>,
 }
 
@@ -126,7 +126,6 @@ pub fn is_beside_host() -> bool {
 /// out the rest of the printer: a fifth of the library, for messages that nobody sees. Neither C library exports the name to
 /// a program. An archive that is used as rustc writes it would export the name, so a build with the feature `capi` does not
 /// have the function.
-/// archive that is used as rustc writes it would export the name, so a build with the feature `capi` does not have the function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

@@ -25,7 +25,7 @@ pub fn to_write<const BYTES: usize>(at: *mut u8) {
     // The compiler's function is not used. It prefetches for reading, unless the compiler is told that the processor has the
     // instruction for writing.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above. 64-bit processors without the instruction ignore it.
+    // SAFETY: the instruction is a hint, and takes any address. 64-bit processors without it ignore it.
     unsafe {
         std::arch::asm!("prefetchw [{} + {}]", in(reg) at, const BYTES, options(nostack, preserves_flags));
     }

@@ -3,7 +3,6 @@
 //!
 //! The new groups are built from the registry's data and the bytes at the address of the code. They have the name, but no
 //! lines and no unwind tables.
-//! and no unwind tables.
 
 use std::io;
 

@@ -30,7 +30,7 @@ pub(super) struct Room {
 
 impl Room {
     /// # Safety
-    /// Nobody may use the memory any more.
+    /// Nobody may use the memory any longer.
     pub unsafe fn unmap(&self) {
         // SAFETY: the caller's promise.
         unsafe {

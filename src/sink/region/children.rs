@@ -1,6 +1,6 @@
 //! Files of forked children that have not called the library.
 //!
-//! If the parent has a region of two views, each child gets a file of its own at the fork. So the child's code has names from
+//! If the parent has a region of two views, each child gets a separate file at the fork. So the child's code has names from
 //! the start. Most children execute another program at once, and the parent's writer removes their files. The files of
 //! children that have run for a while stay, because a profile may need them.
 

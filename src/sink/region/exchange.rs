@@ -44,7 +44,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
 }
 
-/// Has the file system provide room for private memory too. A file system in memory (tmpfs) needs another page for each page
+/// Makes the file system provide room for private memory too. A file system in memory (tmpfs) needs another page for each page
 /// that is touched, and the kernel raises SIGBUS if it has no page left. A file system on a disk needs none, and nothing is
 /// done if the file system cannot provide room.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {

@@ -85,7 +85,7 @@ impl Placement {
     /// Unmaps everything from the header page to the tables. The tables must lie after the code.
     ///
     /// # Safety
-    /// Nobody may use the memory any more.
+    /// Nobody may use the memory any longer.
     pub unsafe fn unmap_all(&self) {
         // SAFETY: the caller's promise.
         unsafe { code_memory::unmap(self.base, self.tables.end - self.base) };

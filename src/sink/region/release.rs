@@ -73,7 +73,7 @@ impl Regions {
             .map_err(|_| Error::NoMemory)
     }
 
-    /// Has the file system provide room again for pages that were given back. Then an access to these pages raises no signal.
+    /// Makes the file system provide room again for pages that were given back. Then an access to these pages raises no signal.
     pub fn provide(&self, addr: u64, size: u64) -> Result<()> {
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
@@ -209,7 +209,7 @@ impl Regions {
 /// Unmaps the memory around the code of a created region with one view.
 ///
 /// # Safety
-/// Nobody may use this memory any more.
+/// Nobody may use this memory any longer.
 unsafe fn unmap_around(region: &Region) {
     // SAFETY: the caller's promise.
     unsafe {

@@ -174,7 +174,7 @@ impl Region {
         Some(self.inode.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
     }
 
-    /// Sets the file's inode number: of a forked child's own file, or 0 when the region has no file any more.
+    /// Sets the file's inode number: of a forked child's own file, or 0 when the region no longer has a file.
     pub(super) fn set_inode(&self, inode: u64) {
         self.inode.store(inode, Ordering::Relaxed);
     }

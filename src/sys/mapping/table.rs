@@ -19,7 +19,7 @@ const LEAST: usize = 64 * 1024;
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
-/// A growing array. Its memory is a mapping of its own.
+/// A growing array in a separate mapping.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,

@@ -76,7 +76,7 @@ impl RegionFile {
         Ok(place..place + len)
     }
 
-    /// Gives the room of the whole file back, when the file has no name any more. Its mappings show zeros from then on.
+    /// Gives the room of the whole file back, when the file no longer has a name. Its mappings show zeros from then on.
     pub fn give_all_back(&self) {
         let len = self.disk.check().and_then(|()| self.disk.file().metadata()).map_or(0, |data| data.len());
         if len > 0 {
