@@ -46,7 +46,7 @@ impl Timekeeper {
     /// The time now, for code that is registered. It is no less than the time of any end or move of other code that this
     /// thread has learned of.
     ///
-    /// The new code may lie at the former place of that other code, so its time has to be later. The counter alone might be
+    /// The new code may lie where the other code was, so its time has to be later. The counter alone might be
     /// read slightly too early. But memory is read in order, so `last_end` is as new as all that this thread has learned. The
     /// other direction needs no care: data that is published after the counter was read is published after that time.
     #[inline(always)]

@@ -178,7 +178,7 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs code of the library, on one of its own threads or one of the host's. helgrind and DRD report no error for `body`, because
+/// Runs code of the library, on any thread. helgrind and DRD report no error for `body`, because
 /// they take the library's atomic operations for accesses without a lock. Errors of the host's code before and after are
 /// reported.
 #[inline]

@@ -1,6 +1,7 @@
 //! Tracks which code is in which object. New code comes in small objects, which are merged later.
 //!
-//! Debuggers search all objects for each address. The more objects there are, the longer takes a debugger to read a new one.
+//! Debuggers search all objects for each address. With more objects, a debugger takes longer to read
+//! a new one.
 
 use std::io;
 use std::ops::Range;

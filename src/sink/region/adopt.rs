@@ -146,10 +146,11 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Address and length of the header page of a range: below the range, with no code or future code between them, or over the
-    /// first page of the range if there is no room. perf 7.2 takes an object for another object if both begin at the same
-    /// address. If one object begins before another object that lies inside it, perf's libdw finds neither of them (elfutils
-    /// libdwfl/segment.c, `reify_segments`).
+    /// Address and length of the header page of a range. The header page lies below the range, and no code lies between them, now
+    /// or later. If there is no room below, the header page lies over the first page of the range.
+    ///
+    /// perf 7.2 takes an object for another object if both begin at the same address. If one object begins before another object
+    /// that lies inside it, perf's libdw finds neither of them (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
         // The kernel merges neighbouring mappings that are alike.

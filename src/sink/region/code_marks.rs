@@ -181,7 +181,7 @@ mod tests {
         // Another region uses the marks from now on, and counts epochs from the start.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
-        // A late mark of the former region does not hide the marks of the new one.
+        // A late mark of the earlier region does not hide the marks of the new one.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
     }

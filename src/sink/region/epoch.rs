@@ -35,7 +35,7 @@ const NAMES_MOST: usize = 4096;
 /// How many numbers a new name may skip because files of a dead process have names with these numbers.
 const LEFT_MOST: u32 = 256;
 
-/// In nanoseconds. Shortly after an epoch begins, perf may still have taken the former name for new code.
+/// In nanoseconds. Shortly after an epoch begins, perf may still have taken the earlier name for new code.
 const SETTLE_TIME: u64 = 20_000_000;
 
 /// The least time between two turns (see `turn`), in nanoseconds, because each turn costs a copy of the file's contents. perf

@@ -62,7 +62,7 @@ impl Regions {
         joined.or_else(|| self.open_mapping_group(status, &it))
     }
 
-    /// A new mapping group around a mapping.
+    /// Makes a new mapping group around a mapping.
     fn open_mapping_group(&self, status: &Status, it: &Mapping) -> Option<&'static Region> {
         let maps = self.all_mapped(status).ok()?;
         if self.overlap(it.start, it.end) || self.is_full(status) {

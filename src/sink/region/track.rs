@@ -132,7 +132,7 @@ impl Region {
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host's `mprotect` came earlier, so perf already has the former name of the file.
+                // The host's `mprotect` came earlier, so perf already has the earlier name of the file.
                 status.counters.region_late.add(1);
             }
         }

@@ -1,4 +1,4 @@
-//! Removes replaced code from a region's file, and tells when so much was replaced that the file should be written again.
+//! Removes replaced code from a region's file, and tells when the file should be written again.
 
 use std::ops::Range;
 

@@ -105,7 +105,7 @@ fn a_write_that_fails_is_made_up_for() {
     }
 }
 
-/// Adds code, and lets one of the writes fail. Returns false if there are not so many writes.
+/// Adds code, and lets one of the writes fail. Returns false if there are fewer writes.
 fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut region = Region::new(1 << 18);
     let mut writes = 0;

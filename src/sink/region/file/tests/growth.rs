@@ -146,7 +146,7 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// More code lives on into a new epoch than may wait at a time. Until the epoch is complete, readers see the former one.
+/// More code lives on into a new epoch than may wait at a time. Until the epoch is complete, readers see the epoch before.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {
