@@ -167,8 +167,8 @@ impl NewModules {
         Some(NewModules { changes: search.changes, loaded, paths: search.modules })
     }
 
-    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol, given its name and a
-    /// function that reads a number of bytes of the file at an offset.
+    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol. Its arguments are the
+    /// name and a function that reads a number of bytes of the file at an offset.
     pub fn find(self, value_of: ValueOf) -> FoundModules {
         let find = |(addr, path): (u64, PathBuf)| (addr, descriptor_in(addr, &path, value_of));
         let descriptors = self.paths.into_iter().map(find).collect();

@@ -4,8 +4,9 @@
 //! of threads may be inside the lock at a time, and none while the process forks.
 //!
 //! Every wait has a limit. A fork stops waiting because a thread inside may wait for a disk. A thread stops waiting because
-//! the host's own fork handlers run between this library's handler and the fork, and may wait for a lock that the thread
-//! holds. The thread waits only once for the same fork, because it may make many calls before it releases the host's lock.
+//! it may hold a lock of the host. The host's own fork handlers, which run between this library's handler and the fork, may
+//! wait for that lock. The thread waits only once for the same fork, because it may make many calls before it releases the
+//! host's lock.
 //!
 //! `Parting` marks the time in which memory shows a file that is about to change. A child that is forked in this time would
 //! execute the later contents of the file. The time is short, because the thread waits for no disk. So forks wait longer for

@@ -14,8 +14,8 @@ pub fn first_has_ended() -> bool {
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether the process has no threads except the calling one, the first one, and those of this library and its other copies,
-/// which are known by their names. False if unknown.
+/// Whether the process has no threads except the calling one, the first one, and those of this library and its other copies.
+/// Threads of the library are recognized by their names. False if unknown.
 pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }

@@ -54,8 +54,8 @@ impl Optional {
 /// so does a shared library that is linked with `-z nodelete`, as this project's is.
 ///
 /// In the child, `fork` resets all locks that this call takes. `fork` does not reset the lock of `dl_iterate_phdr` (seen with
-/// glibc 2.36). If a thread is in that function during a fork, the child's next call of it waits for ever, even if the host
-/// makes this call.
+/// glibc 2.36). If a thread is in that function during a fork, the child's next call of that function waits for ever. This is
+/// true even of a call by the host.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {

@@ -102,7 +102,7 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
 /// quarter of a second.
 ///
 /// A process that opens a file with O_TRUNC cuts the file some time before the descriptor exists (linux fs/open.c,
-/// `do_sys_openat2`), and may wait for a processor in between. So a file that was cut is checked again for a while.
+/// `do_sys_openat2`). In between, the process may wait for a processor. So a file that was cut is checked again for a while.
 pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
     const LOOKS: u32 = 9;
     writes(file, ours)

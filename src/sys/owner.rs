@@ -77,8 +77,8 @@ fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
-/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If the first thread
-/// has ended while others run, the state is that of an ended process, but the number of threads is above 1.
+/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If only the first
+/// thread has ended, the state is that of an ended process, but the number of threads is above 1.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may itself contain parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

@@ -123,9 +123,10 @@ pub fn is_beside_host() -> bool {
 }
 
 /// Replaces the function that Rust's backtrace printer calls for the stack. This one reports no frame, so the compiler leaves
-/// out the rest of the printer: a fifth of the library, for messages that nobody sees. Neither C library exports the name to
-/// a program. An archive that is used as rustc writes it would export the name, so a build with the feature `capi` does not
-/// have the function.
+/// out the rest of the printer: a fifth of the library, for messages that nobody sees.
+///
+/// Neither C library exports the name to a program. An archive that is used as rustc writes it would export the name. So a
+/// build with the feature `capi` does not have the function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

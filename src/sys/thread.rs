@@ -18,8 +18,8 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as this can be known. The stacks are
-/// the one that the thread runs on, its own stack, where the C library has the thread's data, and its signal stack.
+/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as this can be known. A thread may have
+/// three stacks: the current one, its own one, where the C library has the thread's data, and its signal stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -242,8 +242,8 @@ pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. Whoever ends the thread should join it: the C library ends the process on whichever thread is the
-/// last one, and exit handlers of the host expect a thread of the host.
+/// A thread of the library. Whoever ends the thread should join it. The C library ends the process on the last thread,
+/// whichever that is. Exit handlers of the host expect a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 

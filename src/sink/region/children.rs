@@ -49,7 +49,7 @@ impl Children {
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// If a look is due: removes the files of children that now run another program, and passes each settled file of an ended
+    /// If a look is due, removes the files of children that now run another program. Passes the settled file of each ended
     /// child to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {

@@ -30,7 +30,7 @@ pub struct RegionOptions {
     /// The largest size that [`Session::grow_region`](crate::Session::grow_region) can give the region. Address space of this
     /// size is reserved. 0: `size`.
     pub max_size: u64,
-    /// The address where code runs is a multiple of this power of two, at most 512 MiB. 0: of the page size.
+    /// The address where code runs is a multiple of this power of two, at most 512 MiB. 0: the page size.
     pub alignment: u64,
     /// From this address all code of the region is within reach of a signed 32-bit displacement, as x86-64 calls and jumps
     /// have it. 0: the region may lie anywhere.

@@ -1,14 +1,14 @@
 //! Epochs: for new code in the place of dead code, the file of a region gets another name, and perf sees the new name. So
 //! perf does not take new code for dead code.
 //!
-//! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code does take
-//! the place of dead code, the writer copies the earlier contents of the file to the names of the epochs in which the dead code
-//! ran. The file itself then describes only the later epochs. This step is called a split.
+//! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
+//! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
+//! which the dead code ran. The file itself then describes only the later epochs. This step is called a split.
 //!
-//! perf takes a name when memory is mapped, or when its protection changes. With two views, and where memory is writable and
-//! executable at once, the thread that registers code renames the file and makes perf take the name. Where the host changes the
-//! protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long before it registers the
-//! code, so there the name changes when code dies.
+//! perf takes a name when memory is mapped, or when its protection changes. With two views, the thread that registers code
+//! renames the file and makes perf take the name. The same is true for memory that is writable and executable at once. Where
+//! the host changes the protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long
+//! before it registers the code, so there the name changes when code dies.
 
 use std::sync::atomic::Ordering;
 

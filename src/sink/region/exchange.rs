@@ -31,14 +31,14 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     code_memory::advise_random(addr, len);
     let mut exchanged = part_from_file(&pages);
     if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
-        // The header page will lie at this place in the file.
+        // The file gets its header page here.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
     if !parting.is_undisturbed() {
         exchanged = exchanged.and(Err(forked()));
     }
     drop(parting);
-    // Without this the kernel would expect no further use of the memory, and swap it out first.
+    // Without this call the kernel would expect no further use of the memory, and swap the memory out first.
     code_memory::advise_normal(addr, len);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))

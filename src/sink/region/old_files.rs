@@ -75,8 +75,8 @@ impl Files {
         self.old_bytes < OLD_BYTES_FEW
     }
 
-    /// How long the next epoch of a region has to wait, in nanoseconds, after an epoch whose file has this number of bytes, if no
-    /// other region begins epochs.
+    /// Returns how long the next epoch of a region has to wait, in nanoseconds. The file of the epoch before has this number
+    /// of bytes. The result holds if no other region begins epochs.
     pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
         self.recent.add(bytes, now)
     }

@@ -46,7 +46,7 @@ const LONGEST_SPAN_NS: u64 = 1_000_000_000;
 const TOLERANCE_NS: u64 = 2_000;
 /// A line that is ahead of the clock meets the clock after this time, unless a new line replaces it before.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// A stamp of a held clock is later than the clock by less than this, and the clock is held until it is this much above the line.
+/// A stamp of a held clock is later than the clock by less than this. The clock is held until it is this much above the line.
 /// Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
 const HELD_NS: u64 = 1_000_000;
 /// The most ticks between the beginning of a line and its publication: about 20 µs.
@@ -309,8 +309,8 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from the clock itself until `rebase` has been called for some
-    /// time, and again when `rebase` has not been called for some time.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from the clock itself at first, until `rebase` has been
+    /// called for some time, and again after a time without calls of `rebase`.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)

@@ -8,8 +8,8 @@ pub(super) const HDR_SHARE: u64 = 4;
 /// Where the parts of a region lie in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the code, a multiple of the page size. If it is 0, the header page lies over the first page of the text, and
-    /// the code has nothing of that page in the file.
+    /// Offset of the code, a multiple of the page size. If the offset is 0, the header page lies over the first page of the
+    /// text. Then the file has no code bytes in that page.
     pub text: u64,
     /// The length of the code.
     pub text_len: u64,

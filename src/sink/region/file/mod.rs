@@ -123,7 +123,7 @@ pub struct RegionFile {
     symbols: Vec<Known>,
     /// The contents of the header page.
     published: Image,
-    /// Since a `reset`, the header page describes the contents before the `reset`.
+    /// Whether the header page still describes the contents before a `reset`.
     is_reset: bool,
     begin: u64,
     build_id: Option<[u8; 20]>,

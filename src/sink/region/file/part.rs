@@ -1,6 +1,8 @@
-//! A section of a region's file that only grows. Each section has a separate range of the file. The range is as long as
-//! needed if the rest of the text is like the code so far. A section that still gets full moves to a larger range at the end
-//! of the file: eight times the size, or twice if it is large. So few bytes are copied.
+//! A section of a region's file, to which bytes are appended.
+//!
+//! Each section has a separate range of the file. The range has the length that the section needs if the rest of the text is
+//! similar to the code so far. A full section moves to a larger range at the end of the file: eight times the size, or twice
+//! if the section is large. So few bytes are copied.
 
 use std::io;
 use std::ops::Range;
@@ -228,7 +230,7 @@ impl Part {
     }
 }
 
-/// All sections that only grow.
+/// All sections to which bytes are appended.
 #[derive(Debug)]
 pub struct Parts {
     pub eh_frame: Part,
