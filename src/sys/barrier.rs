@@ -4,7 +4,7 @@
 //! session closes. The writer needs the barrier rarely, and pays for both sides.
 //!
 //! The system call may fail later, because a sandbox forbids it or memory runs out. From then on threads make fences, and the
-//! writer waits until stores without a fence have reached memory. Nothing else makes all threads pass a barrier. Changing a
+//! writer waits until stores without a fence have reached memory. No other call makes all threads pass a barrier. Changing a
 //! mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Visiting each processor
 //! (sched_setaffinity) waits for real-time threads without limit, and leaves out processors that are not allowed.
 
@@ -19,24 +19,24 @@ use crate::sys::sync::atomic::{fence, Ordering};
 /// run need no wait, because they passed a barrier in the kernel when they were stopped.
 const STORE_TIMEOUT: u64 = 10_000;
 
-/// In a separate cache line, because every registration reads the flag.
+/// The flag has a separate cache line, because every registration reads it.
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// The kernel makes such barriers for this process. The type is std's and not loom's, because the flag is always false under
-/// loom.
+/// Whether the kernel makes such barriers for this process. The type is std's and not loom's, because the flag is always
+/// false under loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
-/// Registers this process for such barriers with the kernel.
+/// Registers this process with the kernel for membarrier(2).
 ///
-/// loom does not know them, so there both sides make fences. Fences give the same guarantee: at least one of two threads sees
-/// what the other has announced.
+/// loom does not know this barrier, so under loom both sides make fences. Fences give the same guarantee: at least one of two
+/// threads sees the other's announcement.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether a thread may omit the fence on its side, because `all_threads` makes it. To be asked each time, at the place of the
-/// fence.
+/// Whether a thread may omit the fence on its side, because `all_threads` makes it. Must be asked each time, at the place of
+/// the fence.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
@@ -62,7 +62,7 @@ mod tests {
     /// Makes a system call fail with EPERM on the calling thread.
     fn forbid(number: libc::c_long) {
         let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        // The filter's data begins with the number of the system call.
+        // The data of the filter begins with the number of the system call.
         let mut filter = [
             code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
@@ -88,8 +88,8 @@ mod tests {
         }
     }
 
-    /// Two threads announce something, and then look for the other's announcement. At least one of them sees it, before and after
-    /// the kernel's barrier is forbidden.
+    /// Each of two threads announces something, and then looks for the other's announcement. At least one of them sees the
+    /// other's, both before and after the kernel's barrier is forbidden.
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {
@@ -103,7 +103,7 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     wait_until(|| begun.0.load(Ordering::Acquire) >= round);
-                    // Slow stores, which are ahead of the announcement in the store queue.
+                    // These slow stores are ahead of the announcement in the store queue.
                     for far in 0..8 {
                         FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
                     }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::param::clock_ticks_per_second;
 
-/// A time that does not come.
+/// A time that never comes.
 pub const NEVER: u64 = u64::MAX;
 
-/// Where time stamps come from.
+/// The source of time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, for `perf record -k 1`.
@@ -32,8 +32,8 @@ impl Clock {
     }
 }
 
-/// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, as in perf's samples, whatever time namespace the process is
-/// in.
+/// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, as in perf's samples. The time namespace of the process
+/// makes no difference.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
@@ -43,8 +43,8 @@ pub fn monotonic_ns() -> u64 {
 /// wraps.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Finds out how far the process's clock is ahead. To be called before the first time stamp, in a forked child, and when stamping
-/// begins again: a process with a single thread may have changed its time namespace meanwhile.
+/// Determines how far the process's clock is ahead. Must be called before the first time stamp, in a forked child, and when
+/// stamping begins again: a process with a single thread may have changed its time namespace meanwhile.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -59,7 +59,7 @@ pub struct TimeNamespace {
 }
 
 impl TimeNamespace {
-    /// `None` if the offsets cannot be found out.
+    /// Returns `None` if the offsets cannot be determined.
     pub fn of_this_thread() -> Option<TimeNamespace> {
         /// The inode number of the initial time namespace (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
         const HOST: u64 = 0xefff_fffa;
@@ -72,7 +72,7 @@ impl TimeNamespace {
         if number("time_for_children")? != own {
             return None;
         }
-        // Not of `self`, which is of no use once the process's first thread has ended.
+        // `/proc/self` has no such links once the process's first thread has ended.
         let link = fs::read_link("/proc/thread-self").ok()?;
         let (_, thread) = link.to_str()?.split_once("/task/")?;
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)
@@ -110,10 +110,10 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 
 /// The time stamp counter, read after all earlier instructions have completed.
 ///
-/// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding loads
-/// had completed (four misses in a row, Zen 5). A thread that has seen another thread's record could then stamp its own with an
-/// earlier time. The fence makes `rdtsc` wait for the loads. Measured, minimum and median of batches: `rdtsc` 10.2 and 10.3 ns,
-/// `lfence; rdtsc` 17.1 and 17.3, `rdtscp`, which waits too, 19.6 and 19.8, `clock_gettime` 24.3 and 24.6.
+/// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
+/// loads had completed (four misses in a row, Zen 5). A thread that has seen another thread's record could then stamp its own
+/// with an earlier time. The fence makes `rdtsc` wait for the loads. Measured minimum and median of batches: `rdtsc` 10.2 and
+/// 10.3 ns, `lfence; rdtsc` 17.1 and 17.3 ns, `rdtscp`, which waits too, 19.6 and 19.8 ns, `clock_gettime` 24.3 and 24.6 ns.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {
@@ -124,7 +124,7 @@ pub fn arch_ticks() -> u64 {
     }
 }
 
-/// As `arch_ticks`, but without waiting for earlier instructions.
+/// The time stamp counter, read without waiting for earlier instructions.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn unordered_ticks() -> u64 {

@@ -1,7 +1,7 @@
 //! Memory that code runs in: mappings of a file at chosen addresses.
 //!
-//! Each mapping here replaces another one at its address, or lies in address space that was set aside. Nothing is unmapped by a
-//! `Drop`, because code may run there until the process ends.
+//! Each mapping here replaces another one at its address, or lies in address space that was set aside. No `Drop` unmaps
+//! anything, because code may run in this memory until the process ends.
 
 use std::fs::File;
 use std::io;
@@ -37,8 +37,8 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // Without `MAP_NORESERVE`, the kernel accounts for private pages once they are writable, and never merges mappings that
-    // differ in this.
+    // Without `MAP_NORESERVE`, the kernel accounts for private pages once they are writable. The kernel never merges mappings
+    // that differ in this accounting.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
@@ -103,7 +103,7 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
 
 /// A file in memory without a path, so that the memory can be mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    // Called by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
     // SAFETY: the name ends with a NUL.
     let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
     let descriptor = RawFd::try_from(created).ok().filter(|descriptor| *descriptor >= 0);
@@ -112,12 +112,13 @@ pub fn nameless_file() -> io::Result<File> {
         .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
-/// Has the file system provide room for part of a file, so that touching a mapping of it never fails for lack of room.
+/// Makes the file system provide room for a part of a file. Then an access to a mapping of this part never fails for lack
+/// of room.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
 }
 
-/// Frees the room of part of a file. That part reads as zero then.
+/// Frees the room of a part of a file. Afterwards that part reads as zero.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
 }
@@ -128,7 +129,7 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
 
 /// The first part of a range of a file that is not a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    // Nobody writes at the file position, which this moves.
+    // The call moves the file position, at which nobody writes.
     match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) if start < range.end => Ok(Some(start..seek(file, SeekFrom::Hole(start))?.min(range.end))),
         Ok(_) | Err(Errno::NXIO) => Ok(None),
@@ -136,12 +137,12 @@ pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>>
     }
 }
 
-/// Writes memory to a file. Memory that cannot be read is an error and not a signal.
+/// Writes memory to a file. Unreadable memory causes an error and not a signal.
 pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < len {
         let (from, to) = ((addr + done) as *const libc::c_void, (offset + done) as libc::off_t);
-        // SAFETY: the descriptor is open, and the kernel checks itself whether it can read the memory.
+        // SAFETY: the descriptor is open, and the kernel itself checks whether it can read the memory.
         let written = unsafe { libc::pwrite(file.as_raw_fd(), from, (len - done) as usize, to) };
         match u64::try_from(written) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -157,19 +158,19 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Writes parts of memory, which must be in order, to a file, each at the offset `address + beyond` (the sum wraps). One write
-/// call takes many parts. Where memory cannot be read, the call leaves out the rest of its parts.
+/// Writes parts of memory, which must be in order, to a file, each at the offset `address + beyond` (the sum wraps). One
+/// write call takes many parts. If some memory cannot be read, the write call leaves out the rest of its parts.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
     /// The longest gap between two parts that is filled with zeros. A longer gap is a hole in the file.
     const GAP: usize = 4096;
-    /// From this many vectors on another write call begins. The kernel takes 1024.
+    /// One write call takes at most this many vectors. The kernel takes 1024.
     const MOST: usize = 512;
     let mut vectors: Vec<libc::iovec> = Vec::new();
     let (mut start, mut end) = (0, 0);
     let write = |vectors: &mut Vec<libc::iovec>, start: u64| {
         let at = start.wrapping_add(beyond) as libc::off_t;
-        // SAFETY: the descriptor is open, and the kernel checks itself whether it can read the memory.
+        // SAFETY: the descriptor is open, and the kernel itself checks whether it can read the memory.
         let written = unsafe { libc::pwritev(file.as_raw_fd(), vectors.as_ptr(), vectors.len() as libc::c_int, at) };
         vectors.clear();
         if written < 0 {
@@ -200,7 +201,8 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Discards what was written to private memory. The memory shows the content of its file again, or zero without a file.
+/// Discards what was written to private memory. Afterwards the memory shows the content of its file, or zero if it has no
+/// file.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -214,12 +216,12 @@ pub fn advise_huge(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_HUGEPAGE);
 }
 
-/// Asks the kernel to read no page ahead of those that are touched.
+/// Asks the kernel to read only pages that are touched, and not to read ahead.
 pub fn advise_random(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_RANDOM);
 }
 
-/// Takes the advice of `advise_random` back.
+/// Ends the effect of `advise_random`.
 pub fn advise_normal(addr: u64, len: u64) {
     advise(addr, len, libc::MADV_NORMAL);
 }
@@ -235,7 +237,7 @@ pub fn heap_end() -> u64 {
     unsafe { libc::sbrk(0) as u64 }
 }
 
-/// `len` in bytes, rounded up to whole pages. `None` if that is too large.
+/// `len` in bytes, rounded up to whole pages. `None` if the result is too large.
 pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }

@@ -25,7 +25,7 @@ const WAITING_MAX: usize = 4 * LINE_MAX;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// Messages are on, and the host's calls are checked.
+/// The state in which messages are on, and the host's calls are checked.
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -34,7 +34,8 @@ static FILE: OnceBox<PathBuf> = OnceBox::new();
 /// Lines that wait until a thread of the host can write them. The lock is held only briefly.
 static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
-/// Whether the user wants messages. Reads the environment once; a program that runs with more rights than its caller has none.
+/// Whether the user wants messages. Reads the environment only once. In a program that runs with more rights than its caller,
+/// the answer is always no.
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
@@ -49,7 +50,7 @@ pub fn checks() -> bool {
 }
 
 extern "C" {
-    /// NULL in a program that runs with more rights than its caller.
+    /// Returns NULL in a program that runs with more rights than its caller.
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
@@ -81,7 +82,7 @@ fn look() -> bool {
     is_on
 }
 
-/// Writes a line, if the user wants messages. Allocates nothing, and leaves `errno` as it is.
+/// Writes a line, if the user wants messages. Allocates no memory, and leaves `errno` unchanged.
 pub fn say(text: fmt::Arguments<'_>) {
     if !is_on() {
         return;
@@ -91,18 +92,18 @@ pub fn say(text: fmt::Arguments<'_>) {
     let _ = write!(line, "jitsym {}: {text}", std::process::id());
     line.bytes[line.len] = b'\n';
     let bytes = &line.bytes[..=line.len];
-    // SAFETY: the C library's own variable of this thread, here and below.
+    // SAFETY: this is the C library's own variable of this thread.
     let errno = unsafe { *libc::__errno_location() };
     thread::quietly_writing(|| match FILE.get() {
-        // Opened for each line, because the host may close all descriptors.
+        // The file is opened for each line, because the host may close all descriptors.
         Some(path) => append(path, bytes),
         None => write_where_the_host_does(bytes),
     });
-    // SAFETY: as above.
+    // SAFETY: this is the C library's own variable of this thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Failures cannot be reported anywhere, here and below.
+/// Appends a line to the file. A failure is ignored, because it cannot be reported anywhere.
 fn append(path: &Path, bytes: &[u8]) {
     let mut options = OpenOptions::new();
     // With O_NONBLOCK, this does not wait for the reader of a FIFO.
@@ -110,7 +111,7 @@ fn append(path: &Path, bytes: &[u8]) {
     let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
 }
 
-/// Writes a line in the host's descriptor table, which has the standard error output. If no thread can do this there, the line
+/// Writes a line in the host's descriptor table, which has the standard error output. If no thread can write there, the line
 /// waits until a thread of the host calls `write_waiting`.
 fn write_where_the_host_does(bytes: &[u8]) {
     let write = || {
@@ -123,9 +124,9 @@ fn write_where_the_host_does(bytes: &[u8]) {
     }
 }
 
-/// Writes the lines that wait. To be called on a thread of the host.
+/// Writes the lines that wait. Must be called on a thread of the host.
 pub fn write_waiting() {
-    // No wait for the lock: this may be a signal handler that has interrupted its holder.
+    // This does not wait for the lock, because it may be a signal handler that has interrupted the lock's holder.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -133,7 +134,7 @@ pub fn write_waiting() {
     }
 }
 
-/// Writes in one piece, because other threads and processes write there too.
+/// Writes a line in one piece, because other threads and processes write there too.
 fn write_out(bytes: &[u8]) {
     if has_room(libc::STDERR_FILENO) {
         // SAFETY: the descriptor is not closed here, and the host decides which file it is.
@@ -142,12 +143,12 @@ fn write_out(bytes: &[u8]) {
     }
 }
 
-/// Whether a line can be written without a long wait: a pipe has room for one then. Otherwise the line is dropped, because the
-/// host may wait for the calling thread.
+/// Whether a line can be written without a long wait: a pipe that is ready has room for a line. Otherwise the line is
+/// dropped, because the host may wait for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: a pointer to one structure.
+    // SAFETY: the pointer refers to one structure.
     unsafe { libc::poll(&raw mut asked, 1, LONGEST_WAIT_MS) == 1 }
 }
 

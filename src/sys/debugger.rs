@@ -1,11 +1,11 @@
-//! The interface by which debuggers learn of code that is in no file: a list of objects in memory, and a function to stop at.
+//! The interface for debuggers to code that is in no file: a list of objects in memory, and a function to stop at.
 //!
 //! Sources: gdb/jit.h, "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
 //! Debuggers find both by their names. Other libraries in the process may define the same names (LLVM, a second copy of this
-//! library). The list is shared if the linker or the loader binds all of them to one definition. The protocol has no lock. So
-//! this library first puts two entries into the list, and then all others between these two. After that it writes to no entry of
-//! another library.
+//! library). They share one list if the linker or the loader binds all of them to one definition. The protocol has no lock.
+//! So this library first puts two entries into the list, and then all its other entries between these two. After that it
+//! never writes to an entry of another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -19,7 +19,7 @@ const NOTHING: u32 = 0;
 pub const REGISTER: u32 = 1;
 pub const UNREGISTER: u32 = 2;
 
-/// `struct jit_code_entry`, and one more field.
+/// `struct jit_code_entry`, with one more field at its end.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -46,7 +46,7 @@ pub struct Descriptor {
     first: AtomicPtr<Entry>,
 }
 
-/// The C libraries export both names. `scripts/seal.sh` makes them weak in the static library.
+/// The exported names of the C libraries. `scripts/seal.sh` makes them weak in the static library.
 #[cfg(feature = "reserve")]
 mod names {
     use super::*;
@@ -78,8 +78,8 @@ mod names {
         };
     }
 
-    /// Debuggers set a breakpoint on the first instruction, which does nothing. A debugger that finds the breakpoint of a killed
-    /// debugger takes it for a part of the program, and continues after it.
+    /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint.
+    /// Another debugger then takes this breakpoint for a part of the program, and continues after it.
     ///
     /// Other libraries call this function too, where the linker or the loader binds the name to one definition for all.
     #[no_mangle]
@@ -118,7 +118,7 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // A debugger may leave a breakpoint here: see the other function of this name.
+        // A debugger may leave a breakpoint here, as in `__jit_debug_register_code` of the C libraries.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -155,9 +155,9 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. But with
-/// `-Bsymbolic-functions` the linker may bind one name to this object, and the loader the other name to another object. Then this
-/// object's own pair is used.
+/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. With
+/// `-Bsymbolic-functions`, the linker may bind one name to this object, and the loader the other name to another object. Then
+/// this object's own pair is used.
 fn pair() -> Pair {
     unsafe extern "C" {
         /// Second names of the definitions in `names`, which are always bound to this object.
@@ -166,8 +166,8 @@ fn pair() -> Pair {
     }
     // SAFETY: the descriptor is defined in `names`.
     let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
-    // The function is called by its address, because the loader may bind a call by name later, and to another object. `black_box`
-    // is for the compiler, which assumes that two names have two addresses.
+    // The function is called by its address. A call by name may be bound later, and to another object. `black_box` hides the
+    // two addresses from the compiler, which assumes that two names have two addresses.
     let found = black_box(names::found());
     let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
     if is_own[0] == is_own[1] {
@@ -177,7 +177,7 @@ fn pair() -> Pair {
     }
 }
 
-/// Called when another library reports a change of the list by calling `__jit_debug_register_code`; may be NULL.
+/// Called when another library reports a change of the list by calling `__jit_debug_register_code`. May be NULL.
 static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Sets the function that is called, on any thread, when another library reports a change of the list.
@@ -212,23 +212,24 @@ pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Whether the list is empty, or this library's entries are in it. If two libraries insert their first entries at the same
-/// moment, an entry of one of them can be lost.
+/// Whether the list is empty, or contains this library's entries. If two libraries insert their first entries at the same
+/// moment, an entry of one library can be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
-/// The debugger that handles the breakpoint if the function is called.
+/// The debugger that will handle the breakpoint in the function, if there is such a debugger.
 ///
-/// A killed debugger leaves its breakpoint in the process. Reaching it ends the process unless a debugger handles it, and other
-/// tracers, such as strace, do not. So the present tracer of the process is what counts. If that is unknown or no debugger, the
-/// function is not called.
+/// A killed debugger leaves its breakpoint in the process. A thread that reaches the breakpoint ends the process unless a
+/// debugger handles it. Other tracers, such as strace, do not handle it. So this function looks at the present tracer of the
+/// process. If the tracer is unknown or no debugger, `__jit_debug_register_code` is not called.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether two objects may describe the same address for a moment. gdb accepts that. When lldb removes the old object, it forgets
-/// the new object's section if both sections begin at the same address (SectionLoadList::SetSectionUnloaded).
+/// Whether two objects may describe the same address for a moment. gdb accepts that. lldb does not: when it removes the old
+/// object, it forgets the new object's section if both sections begin at the same address
+/// (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
@@ -254,7 +255,7 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// The two entries between which all other entries of this library are.
+/// The two entries between which this library's other entries lie.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,
@@ -262,7 +263,7 @@ struct Ends {
 
 // SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Send for Ends {}
-// SAFETY: as above.
+// SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Sync for Ends {}
 
 /// Set just before the two entries are put into the list. Reading them takes no lock.
@@ -277,7 +278,7 @@ pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// A thread is in the function for the breakpoint, whether a debugger listens or not.
+/// Whether a thread is in the function for the breakpoint, even if no debugger listens.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a debugger has stopped a thread to look at a change, and has not continued the thread yet.
@@ -288,16 +289,16 @@ pub fn is_called() -> bool {
 /// An object for the list.
 #[derive(Debug)]
 pub struct Listed {
-    /// Its `next` and `prev` are set while it is in the list.
+    /// The entry of the object. Its `next` and `prev` are set while it is in the list.
     entry: NonNull<Entry>,
     image: Table<u8>,
 }
 
-// SAFETY: besides this value, only readers of the list have the address of the entry.
+// SAFETY: only readers of the list also have the address of the entry.
 unsafe impl Send for Listed {}
 
 impl Listed {
-    /// An object that is not in the list yet. `None` without memory.
+    /// Makes an object that is not in the list yet. Returns `None` if there is no memory.
     pub fn new(bytes: &[u8]) -> Option<Listed> {
         let mut image = Table::default();
         image.try_reserve(bytes.len()).ok()?;
@@ -311,9 +312,9 @@ impl Listed {
     }
 }
 
-/// Replaces objects in the list by others that describe the same code, and reports this to a debugger. A debugger that stops the
-/// process in the middle finds the old objects, the new ones, or both if it accepts both. `empty`: an object that describes no
-/// code. Returns false if the last change that was reported is the removal of an object.
+/// Replaces objects in the list by others that describe the same code, and reports this to a debugger. A debugger that stops
+/// the process in the middle finds the old objects or the new ones. It may also find both, if it accepts both. `empty` makes
+/// an object that describes no code. Returns false if the last change that was reported is the removal of an object.
 ///
 /// Does nothing and returns false in a child that was forked while its parent changed the list.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
@@ -338,7 +339,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
     });
     for listed in old {
         match done {
-            // SAFETY: the entry came from a box, and is in no list any more.
+            // SAFETY: the entry came from a box, and is no longer in a list.
             Some(_) => drop(unsafe { Box::from_raw(listed.entry.as_ptr()) }),
             // The entry is still in the list, so its image must stay.
             None => std::mem::forget(listed.image),
@@ -355,7 +356,7 @@ fn unlink(listed: NonNull<Entry>) {
     if next.is_null() {
         return;
     }
-    // SAFETY: as above.
+    // SAFETY: the entry and its neighbours in the list belong to this library.
     unsafe {
         (*prev).next.store(next, Ordering::Release);
         (*next).prev.store(prev, Ordering::Release);
@@ -363,8 +364,8 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// Takes all objects of the parent out of the list, in a forked child. Their memory is not freed. False if the parent was
-/// changing the list when the child was forked.
+/// In a forked child: takes all objects of the parent out of the list. Their memory is not freed. Returns false if the parent
+/// was changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };
@@ -372,7 +373,8 @@ pub fn unlist_all() -> bool {
             // SAFETY: all entries between the ends belong to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
             let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
-            // SAFETY: as above. The entry after this one is at the latest the last of the ends.
+            // SAFETY: all entries between the ends belong to this library. The entry after this one is at the latest the last
+            // of the ends.
             unsafe {
                 let next = entry.as_ref().next.load(Ordering::Relaxed);
                 ends.first.as_ref().next.store(next, Ordering::Release);
@@ -393,7 +395,8 @@ fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     body()
 }
 
-/// Puts the ends at the head of the list. Debuggers complain of entries without an object, so the ends have the object `empty`.
+/// Puts the two ends at the head of the list. Debuggers complain about entries without an object, so the ends have the object
+/// `empty`.
 fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);
     let head = &pair().descriptor.first;
@@ -401,7 +404,7 @@ fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
     last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
-    // Set before anybody can find the ends in the list.
+    // `ENDS` is set before anybody can find the ends in the list.
     let ends = ENDS.get_or_init(|| Ends { first, last });
     let mut before = head.load(Ordering::Acquire);
     loop {

@@ -34,7 +34,7 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub listed: Listed,
-    /// The entry was added. False: it is being removed.
+    /// Whether the entry was added. False means that the entry is being removed.
     pub is_there: bool,
 }
 
@@ -77,7 +77,7 @@ impl Lists {
         all
     }
 
-    /// All entries that are not this library's. `None` if a list changed while it was read.
+    /// Reads all entries of other libraries. Returns `None` if a list changed while it was read.
     pub fn read(&self, pid: u32) -> Result<Option<Vec<Listed>>, TryReserveError> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
@@ -106,8 +106,9 @@ impl Lists {
         Ok(Some(found))
     }
 
-    /// The changes that the descriptors show now, removals first. While a library reports a change, the entry is already in the
-    /// list, or not freed yet. A descriptor may also still show a change that was reported earlier.
+    /// The changes that the descriptors show now, removals first. While a library reports a change, an added entry is already
+    /// in the list, and a removed entry is not freed yet. A descriptor may also still show a change that was reported
+    /// earlier.
     pub fn told_of(&self, pid: u32) -> Vec<Change> {
         let change = |descriptor: u64| {
             let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
@@ -152,9 +153,9 @@ pub struct FoundModules {
 }
 
 impl NewModules {
-    /// All loaded libraries, if the loader's counts are no longer `changes`. The caller must keep the process from forking,
-    /// because this takes a lock of the loader that `fork` does not reset in a child. The caller must hold no lock, because a
-    /// host's function that holds the loader's lock may call this library.
+    /// Lists all loaded libraries, if the loader's counts are no longer `changes`. The caller must keep the process from
+    /// forking, because this takes a lock of the loader that `fork` does not reset in a child. The caller must hold no lock,
+    /// because a host's function that holds the loader's lock may call this library.
     pub fn since(changes: Option<(u64, u64)>) -> Option<NewModules> {
         let mut search = Search { known: changes, changes: None, modules: Vec::new() };
         // SAFETY: the loader calls `visit` with `search`, and only before this call returns.
@@ -166,8 +167,8 @@ impl NewModules {
         Some(NewModules { changes: search.changes, loaded, paths: search.modules })
     }
 
-    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol, given its name and a
-    /// function that reads a number of bytes of the file at an offset.
+    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol. Its arguments are the
+    /// name and a function that reads a number of bytes of the file at an offset.
     pub fn find(self, value_of: ValueOf) -> FoundModules {
         let find = |(addr, path): (u64, PathBuf)| (addr, descriptor_in(addr, &path, value_of));
         let descriptors = self.paths.into_iter().map(find).collect();
@@ -175,7 +176,7 @@ impl NewModules {
     }
 }
 
-/// The address of the entry after this one, and this entry if it has an object.
+/// Reads an entry. Returns the address of the next entry, and this entry if it has an object.
 fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
     let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
     Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))
@@ -233,5 +234,5 @@ fn descriptor_in(addr: u64, path: &Path, value_of: ValueOf) -> Option<u64> {
     value_of(NAME, &mut read).map(|value| addr.wrapping_add(value))
 }
 
-/// See [`NewModules::find`].
+/// Finds the value of a symbol in a file; see [`NewModules::find`].
 pub type ValueOf = fn(&[u8], &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64>;

@@ -1,8 +1,9 @@
 //! Descriptor tables: the host's, and separate ones for threads of this library.
 //!
-//! The background thread has its own table. Neither it nor the host can use, close or even see what the other has opened. So a
-//! host that closes all descriptors, as daemons do, closes none of this library's. And no file that the host opens can receive
-//! this library's bytes. Where the kernel or a sandbox refuses a second table, all threads share the host's.
+//! The background thread has its own table. Neither this thread nor the host can use, close or even see descriptors of the
+//! other. So a host that closes all descriptors, as daemons do, closes none of this library's. And no file that the host
+//! opens can receive this library's bytes. If the kernel or a sandbox refuses a second table, all threads share the host's
+//! table.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -37,13 +38,14 @@ thread_local! {
     static TABLE: Cell<DescriptorTable> = const { Cell::new(DescriptorTable::HOST) };
 }
 
-/// Gives the calling thread, which must be one of this library's, its own empty descriptor table. False if it shares the host's.
+/// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
+/// still shares the host's table.
 ///
 /// POSIX record locks belong to a table (fcntl(2)), so the host's locks stay with the host's table.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    // Where getrandom is refused, the standard library keeps one descriptor of /dev/urandom, from which each thread reads once.
-    // This thread does so now, while the descriptor is in its table.
+    // If getrandom is refused, the standard library keeps one descriptor of /dev/urandom, from which each thread reads once.
+    // This thread reads now, while the descriptor is in its table.
     let _ = RandomState::new();
     // Builds for race detectors keep the host's table, because a race detector prints its report on the thread with the race.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
@@ -56,20 +58,20 @@ pub fn separate() -> bool {
 /// Makes a new table by close_range(2), Linux 5.9. The host's descriptors are never in the new table.
 fn close_in_new_table() -> bool {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
-    // Called by number, because older C libraries have no wrapper.
+    // The system call is made by number, because older C libraries have no wrapper.
     // SAFETY: nobody uses a descriptor in the new table.
     unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) == 0 }
 }
 
-/// Makes a new table on older kernels: copies the host's, and closes all descriptors in the copy.
+/// Makes a new table on older kernels: copies the host's table, and closes all descriptors in the copy.
 fn copy_and_close() -> bool {
     // SAFETY: the calling thread has a copy of the table from here on.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return false;
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
-    // Without `/proc`, only numbers below the limit are closed. Higher ones stay open if the limit was lowered after they were
-    // opened.
+    // Without `/proc`, only numbers below the limit are closed. Higher descriptors stay open if the limit was lowered after
+    // they were opened.
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
@@ -79,12 +81,12 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// Opens something that cannot be written to under the three standard numbers. If a file of this library had such a number, text
-/// printed on this thread would be written to the file. False if the table was not empty.
+/// Opens a file that cannot be written to under the three standard numbers. If a file of this library had such a number, text
+/// printed on this thread would be written to that file. Returns false if the table was not empty.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // Other numbers mean that a sandbox has made no new table, but reported success.
+    // Other numbers mean that a sandbox has reported success without making a new table.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);

@@ -1,7 +1,7 @@
-//! A directory that is kept open, and is still the same one when its path leads elsewhere.
+//! A directory that is kept open, and stays the same even if its path later leads elsewhere.
 //!
-//! Files in it are found by name even after the process has changed its root. Files of another directory that has since taken the
-//! same path are never found.
+//! Files in the directory are found by name even after the process has changed its root. Files of another directory that has
+//! since taken the same path are never found.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -16,7 +16,7 @@ use super::file::{look_at, Held, Identity};
 use super::listing;
 use super::open_at::{c_string, open_at};
 
-/// See the module's description.
+/// An open directory.
 #[derive(Debug)]
 pub struct Dir(Held);
 
@@ -24,7 +24,8 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Dir> {
         let open = |how| open_at(CWD, path.as_os_str(), how | OFlags::DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
-            // With O_PATH a directory cannot be marked (see `Held`). But without the right to list it there is no other way.
+            // With O_PATH a directory cannot be marked (see `Held`). But a directory that this user may not list can only be
+            // opened with it.
             true => open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?,
             false => open(OFlags::PATH)?,
         };
@@ -40,7 +41,7 @@ impl Dir {
         self.0.identity()
     }
 
-    /// Whether both are the same directory, and this one is still open.
+    /// Whether `other` is the same directory, and this one is still open.
     pub fn is(&self, other: &Dir) -> bool {
         self.0.checked().is_ok() && self.0.identity().is(&other.0.identity())
     }
@@ -70,7 +71,7 @@ impl Dir {
         listing::names_in(self.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
     }
 
-    /// The metadata of the entry with this name, for a link those of the link itself.
+    /// The metadata of the entry with this name. For a symbolic link, these are the metadata of the link itself.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
     }
@@ -105,7 +106,8 @@ impl Dir {
     pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?.as_raw_fd();
         let (one, other) = (c_string(one)?, c_string(other)?);
-        // Called by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+        // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for
+        // it.
         // SAFETY: both names end with a NUL.
         let result = unsafe {
             libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), libc::RENAME_EXCHANGE)

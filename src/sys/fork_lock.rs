@@ -1,15 +1,16 @@
-//! The lock between forks and threads that change what a child takes over.
+//! The lock between forks and threads that change state that a child takes over.
 //!
-//! A child takes over regions, pieces of memory, and what the collector, the bridge and the unwinder know. Any number of threads
-//! may be inside the lock at a time, and none while the process forks.
+//! A child takes over regions, pieces of memory, and the knowledge of the collector, the bridge and the unwinder. Any number
+//! of threads may be inside the lock at a time, and none while the process forks.
 //!
-//! Every wait has a limit. A fork stops waiting because a thread inside may wait for a disk. A thread stops waiting because the
-//! host's own fork handlers run between this library's handler and the fork, and may wait for a lock that the thread holds. The
-//! thread waits only once for the same fork, because it may make many calls before it releases the host's lock.
+//! Every wait has a limit. A fork stops waiting because a thread inside may wait for a disk. A thread stops waiting because
+//! it may hold a lock of the host. The host's own fork handlers, which run between this library's handler and the fork, may
+//! wait for that lock. The thread waits only once for the same fork, because it may make many calls before it releases the
+//! host's lock.
 //!
-//! While memory shows a file that is about to change (`Parting`), a child would execute what the file contains later. This state
-//! does not last long, because the thread waits for no disk, so forks wait longer for its end. If a fork does not wait, the
-//! thread finds out, and leaves the file as the child needs it.
+//! `Parting` marks the time in which memory shows a file that is about to change. A child that is forked in this time would
+//! execute the later contents of the file. The time is short, because the thread waits for no disk. So forks wait longer for
+//! its end. If a fork does not wait, the thread notices, and leaves the file as the child needs it.
 
 use std::cell::Cell;
 use std::ptr;
@@ -25,16 +26,16 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
-    /// Threads inside.
+    /// How many threads are inside the lock.
     inside: AtomicU32,
-    /// Threads that fork.
+    /// How many threads fork.
     forks: AtomicU32,
-    /// Threads that part memory from a file.
+    /// How many threads part memory from a file.
     partings: AtomicU32,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
-/// The kernel does not clear the counts, so the child has to.
+/// Whether the kernel does not clear the counts, so that the child must clear them.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
 /// How many forks did not wait for threads that part memory, or not long enough.
 static HASTY: AtomicU64 = AtomicU64::new(0);
@@ -42,7 +43,8 @@ static HASTY: AtomicU64 = AtomicU64::new(0);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread is inside. A thread inside need not wait for a fork, because the fork waits for the thread.
+    /// How many times the thread has entered the lock. A thread inside need not wait for a fork, because the fork waits for
+    /// the thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The value of `BEGUN` when the thread last waited for a fork in vain.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
@@ -58,17 +60,18 @@ fn end_of_wait() -> Instant {
     Instant::now() + if has_waited() { Duration::ZERO } else { FORK_TIMEOUT }
 }
 
-/// Notes that the thread has waited for a fork in vain.
+/// Records that the thread has waited for a fork in vain.
 fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
 
 fn counts() -> &'static Counts {
-    // SAFETY: the pointer is NULL, or to memory that is never freed.
+    // SAFETY: the pointer is NULL, or refers to memory that is never freed.
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
 }
 
-/// A signal handler may fork and come here, so the memory is from the kernel and not from an allocator.
+/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a signal handler may fork and
+/// come here.
 #[cold]
 fn new_counts() -> &'static Counts {
     static WITHOUT_MEMORY: Counts =
@@ -85,7 +88,7 @@ fn new_counts() -> &'static Counts {
             // SAFETY: the memory is never freed, and any value is a valid atomic.
             unsafe { &*new }
         }
-        // SAFETY: as above.
+        // SAFETY: the memory is never freed, and any value is a valid atomic.
         Err(faster) => unsafe { &*faster },
     }
 }
@@ -99,7 +102,7 @@ fn subtract(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
-/// The thread that made this is inside the lock until this is dropped.
+/// The thread that made this value is inside the lock until the value is dropped.
 #[derive(Debug)]
 pub struct Inside(());
 
@@ -110,7 +113,7 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. While the process forks, this first waits for a limited time.
+/// Enters the lock. If the process forks, first waits for a limited time.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -126,7 +129,7 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// Enters the lock without waiting. `None` while the process forks, unless the thread is inside already.
+/// Enters the lock without waiting. Returns `None` while the process forks, unless the thread is already inside.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
     // The thread is counted before it looks for forks, so that a fork that begins now sees the thread.
@@ -140,15 +143,16 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// The thread that made this parts memory from a file until this is dropped: it makes pages of a file mapping the process's own,
-/// so that children do not share them with the file.
+/// The thread that made this value parts memory from a file until the value is dropped. To part memory means to give the
+/// process its own copies of the pages of a file mapping. So children do not share these pages with the file.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
 }
 
 impl Parting {
-    /// Waits while the process forks, for a limited time. `None` if the process still forks then.
+    /// Begins to part memory. If the process forks, first waits for a limited time. Returns `None` if the process still forks
+    /// afterwards.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {
@@ -168,7 +172,7 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited. If so, children have the memory as it is now, and not as it was meanwhile.
+    /// Whether every fork since `begin` has waited. If so, children have the memory as it is now, and not an earlier state.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -187,8 +191,8 @@ fn begin() -> &'static Counts {
     counts
 }
 
-/// Before a fork: keeps threads from entering, and waits until none is inside, or until `end`. For threads that part memory it
-/// waits up to `FORK_TIMEOUT` longer. `over` must follow in the parent.
+/// Called before a fork. Keeps threads from entering, and waits until no thread is inside, or until `end`. For threads that
+/// part memory, waits up to `FORK_TIMEOUT` longer. `over` must follow in the parent.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -201,7 +205,7 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// As `wait`, but without waiting, because the forking thread itself may be inside.
+/// Called before a fork, like `wait`, but does not wait, because the forking thread itself may be inside.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
@@ -226,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// All in one test, because the process has one such lock.
+    /// This is a single test, because the process has only one such lock.
     #[test]
     fn forks_and_changes_exclude_each_other() {
         let (tell, told) = mpsc::channel();
@@ -298,12 +302,12 @@ mod tests {
             unsafe { libc::_exit(is_true.into()) };
         }
         let mut status = -1;
-        // SAFETY: waits for a child of this process.
+        // SAFETY: this waits for a child of this process.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     }
 
-    /// Even where parent and child both have the pid 1, each in its own namespace.
+    /// The counts are right even where parent and child both have the pid 1, each in its own namespace.
     #[test]
     fn a_child_has_no_thread_of_its_parent() {
         let is_new = || !is_any(&counts().inside) && !is_any(&counts().forks);

@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_secs(1);
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// The oldest first, each with `age` when it was added.
+    /// The memory in order of its age, the oldest first. Each with the value of `age` when it was added.
     all: VecDeque<(Duration, T)>,
     /// How much time has counted so far, and when `keep` was last called.
     age: Duration,

@@ -1,4 +1,4 @@
-//! Waiting for a word to change, in a way that suits signal handlers: no lock, no memory, no thread-local storage but errno.
+//! Waits for a word to change. Suits signal handlers: uses no lock, no memory, and no thread-local storage except errno.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rustix::thread::futex::{self, Flags};
 /// The count for `wake` that wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
-/// Waits while the word has this value, at most for `time` if that is given. May return early without a reason.
+/// Waits while the word has this value, at most for `time` if given. May return early without a reason.
 #[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());
@@ -21,7 +21,7 @@ pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::PRIVATE, count);
 }
 
-/// Runs `body` and leaves errno as it was.
+/// Runs `body`, and leaves errno unchanged.
 pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
     let before = errno::errno();
     let result = body();

@@ -3,7 +3,8 @@
 //! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens nothing
 //! there by itself, and sleeps nearly all the time.
 //!
-//! The state is in atomic words, without a lock, because a forked child inherits it as it is at the fork, and has no delegate.
+//! The state is in atomic words, without a lock. A forked child inherits the state as it was at the fork, but has no
+//! delegate.
 
 use std::ffi::c_void;
 use std::io;
@@ -15,21 +16,21 @@ use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, panic_guard, thread, valgrind};
 
-/// The longest wait, in case a wake-up is lost.
+/// The longest wait. It limits the harm if a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// The futex word. Changes whenever the delegate, or a thread that waits for it, has something to look at.
+/// The futex word. It changes whenever the delegate, or a thread that waits for the delegate, should look at the state.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// The number of the delegate that is wanted, which is the last number given out; 0 if none is wanted.
+/// The number of the wanted delegate, which is the last number that was given out. 0 if no delegate is wanted.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// The process that wants the delegate.
 static PID: AtomicU32 = AtomicU32::new(0);
 /// The delegate's thread id; 0 while none runs.
 static TID: AtomicU32 = AtomicU32::new(0);
-/// The delegate is to end the process.
+/// Whether the delegate is to end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// The task to be done, on the stack of the thread that waits for it.
+/// The task to do, on the stack of the thread that waits for the task.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {
@@ -47,8 +48,8 @@ pub fn want() {
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
 }
 
-/// Starts the delegate after `want`. To be called on a thread of the host, whose descriptor table the delegate shares. Does not
-/// wait until the delegate runs.
+/// Starts the delegate after `want`. Must be called on a thread of the host, because the delegate shares its descriptor
+/// table. Does not wait until the delegate runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
     let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);
@@ -81,9 +82,9 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Ends the process (`thread::end_process`) from the delegate, so that exit handlers find the descriptors that the host has left
-/// open. Does not wait for the end, because an exit handler asks the writer to write. If the delegate itself exits, it does no
-/// more tasks.
+/// Ends the process (`thread::end_process`) from the delegate, so that exit handlers find the descriptors that the host has
+/// left open. Does not wait for the end, because an exit handler asks the writer to write. A delegate that exits does no more
+/// tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -94,15 +95,15 @@ pub fn end_process() {
     }
 }
 
-/// Runs `body` in the host's descriptor table and waits for it. Runs it on the calling thread if this shares the host's table, or
-/// if there is no delegate.
+/// Runs `body` in the host's descriptor table, and waits for it. Runs it on the calling thread if that thread shares the
+/// host's table, or if there is no delegate.
 pub fn run(body: &(dyn Fn() + Sync)) {
     if !try_to_run(body) {
         body();
     }
 }
 
-/// As `run`, but does nothing and returns false if the calling thread has its own table and there is no delegate.
+/// Like `run`, but does nothing and returns false if the calling thread has its own table and there is no delegate.
 pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     if DescriptorTable::current().is_host() {
         body();
@@ -131,7 +132,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     }
 }
 
-/// The body of the delegate, which allocates nothing by itself.
+/// The body of the delegate. It allocates no memory by itself.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
     valgrind::without_races(|| serve_until_unwanted(number as usize));
@@ -153,14 +154,14 @@ fn serve_until_unwanted(number: usize) {
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // If `stop` came before this thread stored its id, the id is still there.
+    // If `stop` came before this thread stored its id, the id is still stored.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
 }
 
-/// Does one task. Not inlined, because it uses thread-local storage: in a library that was loaded by `dlopen` that is the
-/// thread's first allocation, which a thread without a task does not need.
+/// Does one task. Not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`, this storage
+/// is the thread's first allocation, which a thread without a task does not need.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();

@@ -1,4 +1,5 @@
-//! Whether the host has a thread left, according to `/proc`. This is unknown if there is no `/proc`, or not that of this process.
+//! Tells whether the host has a thread left, according to `/proc`. This is unknown if there is no `/proc`, or if it is
+//! another process's.
 
 use std::fs;
 use std::path::Path;
@@ -6,20 +7,21 @@ use std::path::Path;
 use super::listing;
 use super::thread::OURS;
 
-/// Whether the process's first thread has ended while others continue: it is a zombie then. False if unknown.
+/// Whether the process's first thread has ended, and so is a zombie, while others continue. False if unknown.
 pub fn first_has_ended() -> bool {
     // The state follows the name in parentheses, which may contain any characters.
     let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether there is no thread but this one, the first one, and those of this library and its other copies, which are known by
-/// their names. False if unknown.
+/// Whether the process has no threads except the calling one, the first one, and those of this library and its other copies.
+/// Threads of the library are recognized by their names. False if unknown.
 pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }
 
-/// As `is_this_one`; `None` if unknown. All thread ids here are from `/proc`, which may show those of another pid namespace.
+/// Like `is_this_one`, but returns `None` if unknown. All thread ids here are from `/proc`, which may show those of another
+/// pid namespace.
 fn is_alone() -> Option<bool> {
     let link = fs::read_link("/proc/thread-self").ok()?;
     let (first, own) = link.to_str()?.split_once("/task/")?;

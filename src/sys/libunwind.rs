@@ -1,13 +1,14 @@
-//! How unwind tables in memory are registered with nongnu libunwind.
+//! Registers unwind tables in memory with nongnu libunwind.
 //!
 //! A process may have libunwind beside the unwinder of its exceptions. libunwind searches a list of `unw_dyn_info_t`
 //! (libunwind-dynamic.h) before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of code addresses
 //! and FDEs, sorted by address.
 //!
-//! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`), and `_U_dyn_cancel` clears
-//! the link of the entry that it removes, so that a reader at that entry misses all others. So this library registers two empty
-//! entries, links and unlinks its tables between these two itself, and frees unlinked tables later. A new table is put last. If
-//! it replaces an old table that is unlinked afterwards, a reader of the list finds one of the two.
+//! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
+//! the link of the entry that it removes, so a reader at that entry misses all others. Therefore this library registers two
+//! empty entries, links and unlinks its tables between these two itself, and frees unlinked tables later. A new table is put
+//! last. If the new table replaces an old one, the old one is unlinked afterwards. So a reader of the list finds one of the
+//! two.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -33,7 +34,7 @@ struct Functions {
     local: *const *mut c_void,
 }
 
-// SAFETY: only the loader writes to it.
+// SAFETY: only the loader writes to the structure.
 unsafe impl Sync for Functions {}
 
 /// `unw_proc_info_t`, with spare room at the end.
@@ -53,7 +54,7 @@ struct Info {
     rest: [u64; 6],
 }
 
-// Weak symbols, as in `sys/unwinder`.
+// The symbols are weak, as in `sys/unwinder`.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_libunwind,\"aw\",%progbits",
@@ -87,8 +88,8 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On other processors libunwind is not used. There it reads `.debug_frame` too, and frees that when its cache is flushed, while
-/// another thread may still use it.
+/// On other processors libunwind is not used. There it also reads `.debug_frame`, and frees this section when its cache is
+/// flushed, while another thread may still use it.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -101,8 +102,9 @@ pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
-/// The index in `Info::rest` at which the table's fields begin. It depends on libunwind's version, which no function returns. So
-/// this registers an entry without a table for a moment, and looks which of its fields libunwind takes for the handler.
+/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, which no function
+/// returns. So this function registers an entry without a table for a moment, and checks which of its fields libunwind takes
+/// for the handler.
 fn rest_at() -> Option<usize> {
     /// Values that no other field has.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
@@ -119,7 +121,7 @@ fn rest_at() -> Option<usize> {
         probe.rest[..3].copy_from_slice(&MARKS);
         let memory = Box::new(Memory { info: UnsafeCell::new(probe), places: Vec::new(), entries: Vec::new() });
         let mut said: ProcInfo = [0; 32];
-        // SAFETY: the entry is for bytes that are no code, and has no pointers. It lives for a while after it is cancelled.
+        // SAFETY: the entry is for bytes that are no code, and has no pointers. It lives for some time after it is cancelled.
         unsafe {
             register(memory.info.get());
             by_ip(*functions.local, NOWHERE.as_ptr() as u64, &raw mut said, ptr::null_mut());
@@ -148,7 +150,7 @@ struct Memory {
     entries: Vec<u8>,
 }
 
-// SAFETY: its pointers are to its own memory and to other entries of the list.
+// SAFETY: the pointers refer to the value's own memory, and to other entries of the list.
 unsafe impl Send for Memory {}
 
 /// The last of the two empty entries between which the tables are.
@@ -157,11 +159,11 @@ struct Ends {
 }
 
 impl Ends {
-    /// Registers the two entries. `None` if others have registered something at the same moment.
+    /// Registers the two entries. Returns `None` if others have registered an entry at the same moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
-        // SAFETY: two entries for no code. libunwind puts new entries at the head of the list.
+        // SAFETY: the two entries describe no code. libunwind puts new entries at the head of the list.
         unsafe {
             register(last);
             register(first);
@@ -176,7 +178,7 @@ impl Ends {
     }
 
     /// # Safety
-    /// `info` stays at its address until it is taken out, and for a while after.
+    /// `info` must stay at its address until it is taken out, and for some time afterwards.
     unsafe fn put(&self, info: &Info) {
         let before = self.last.prev.load(Ordering::Relaxed);
         info.prev.store(before, Ordering::Relaxed);
@@ -188,7 +190,7 @@ impl Ends {
     }
 
     /// # Safety
-    /// `info` was put there by `put` and is still there.
+    /// `info` was put there by `put`, and is still there.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
         // SAFETY: both neighbours are the ends or between them. `info` keeps its links, with which a reader at `info` continues.
@@ -201,7 +203,7 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs `body` with the ends, which are made if necessary. `None` if they cannot be made.
+/// Runs `body` with the ends, which are made if necessary. Returns `None` if they cannot be made.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {
@@ -213,8 +215,8 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
 /// Memory of tables that were taken out of the list. Another thread may still be reading it.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE with the address of its code (at `fde`), and four zero
-/// bytes. They are copied.
+/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE with the address of its code (at `fde`), and four
+/// zero bytes. The bytes are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -223,12 +225,12 @@ pub struct Entry<'a> {
     pub fde: usize,
 }
 
-/// A table that is registered with libunwind until this is dropped.
+/// A table that is registered with libunwind until this value is dropped.
 #[derive(Debug)]
 pub struct Table(Option<Box<Memory>>);
 
 impl Table {
-    /// Registers a table. `None` without memory or entries, or if the entries are too far apart.
+    /// Registers a table. Returns `None` if there is no memory or no entry, or if the entries are too far apart.
     pub fn new<'a>(entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<Table> {
         let at = rest_at()?;
         let (start, end) =
@@ -257,8 +259,8 @@ impl Table {
         Some(Table(Some(memory)))
     }
 
-    /// Removes the code that begins at an address, by setting the code's size in its FDE to zero. `size_at`: where in an FDE the
-    /// four bytes of the size are.
+    /// Removes the code that begins at an address, by setting the code's size in its FDE to zero. `size_at` is the offset of
+    /// the four bytes of the size in an FDE.
     pub fn end(&mut self, addr: u64, size_at: usize) {
         let Some(memory) = &mut self.0 else { return };
         let start = addr.wrapping_sub(memory.info.get_mut().start);
@@ -283,11 +285,11 @@ impl Drop for Table {
     }
 }
 
-/// Has libunwind forget what it remembers for addresses.
+/// Makes libunwind forget what it remembers for addresses.
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {
-        // SAFETY: libunwind's own address space, and all addresses. The call increments a counter.
+        // SAFETY: this is libunwind's own address space, with all addresses. The call increments a counter.
         unsafe { flush(*functions.local, 0, 0) };
     }
 }

@@ -1,4 +1,4 @@
-//! The names in a directory.
+//! Lists the names in a directory.
 //!
 //! The standard library is not used for this, because it panics if somebody has closed the descriptor that it reads from.
 
@@ -18,12 +18,12 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     names_that(path, |_| true)
 }
 
-/// The names in a directory that are `wanted`. For a directory in which other programs may have any number of files.
+/// The names in a directory that `wanted` accepts. For a directory in which other programs may have any number of files.
 pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     names_in(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
 }
 
-/// As `names_that`, for a directory that is open.
+/// Like `names_that`, for a directory that is open.
 pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
     let mut entries = RawDir::new(dir, &mut room);

@@ -1,12 +1,13 @@
-//! The dynamic loader: how functions are found by name, and how this library's code stays loaded.
+//! The dynamic loader: finds functions by name, and keeps this library's code loaded.
 //!
-//! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code. So
-//! would other threads when they end, when they fork, and when the process exits.
+//! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code.
+//! Other threads would also run it when they end, when they fork, and when the process exits.
 //!
-//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. These may call this
-//! library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or while a thread that holds
-//! one waits for the answer: `look_up` and `keep_this_loaded` are called earlier. For the same reason there is no thread-local
-//! storage with a destructor, which the C library registers under the loader's lock.
+//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. These functions
+//! may call this library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or while a
+//! thread that holds one waits for the answer. `look_up` and `keep_this_loaded` are called earlier. For the same reason this
+//! library has no thread-local storage with a destructor, because the C library registers such storage under the loader's
+//! lock.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -20,7 +21,7 @@ pub enum Optional {
     LeastStack,
     /// A byte: whether the process has only one thread.
     OneThread,
-    /// A function: as `dladdr`, but without a lock. From glibc 2.35 on.
+    /// A function like `dladdr`, but without a lock. From glibc 2.35 on.
     FindObject,
 }
 
@@ -28,9 +29,9 @@ const NAMES: [&CStr; 3] = [c"__pthread_get_minstack", c"__libc_single_threaded",
 static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks the symbols up, once: when this library is loaded, or else when the first session is opened, before any lock is taken.
-/// (Linkers may leave constructors out of a static library.) Threads that call this at the same time all look, because none may
-/// wait for another.
+/// Looks the symbols up, once: when this library is loaded, or else when the first session is opened, before any lock is
+/// taken. (Linkers may leave constructors out of a static library.) Threads that call this at the same time all look up the
+/// symbols, because none may wait for another.
 pub fn look_up() {
     // In a program without shared libraries the loader finds nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
@@ -43,7 +44,7 @@ pub fn look_up() {
 }
 
 impl Optional {
-    /// The symbol's address, which `look_up` has found; NULL if there is none.
+    /// The symbol's address, which `look_up` has found. NULL if the symbol does not exist.
     pub fn get(self) -> *mut c_void {
         FOUND[self as usize].load(Ordering::Relaxed)
     }
@@ -52,27 +53,29 @@ impl Optional {
 /// Makes the loader keep the object that contains this code loaded until the process ends. The program itself stays anyway, and
 /// so does a shared library that is linked with `-z nodelete`, as this project's is.
 ///
-/// `fork` resets all locks that this takes in the child. It does not reset the lock of `dl_iterate_phdr` (seen with glibc 2.36):
-/// if a thread is in that function during a fork, the child's next call of it, even by the host, waits for ever.
+/// In the child, `fork` resets all locks that this call takes. `fork` does not reset the lock of `dl_iterate_phdr` (seen with
+/// glibc 2.36). If a thread is in that function during a fork, the child's next call of that function waits for ever. This is
+/// true even of a call by the host.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // Looked up by name: a program without shared libraries, which has returned above, is linked without a loader.
+    // `dlopen` is looked up by name. A program without shared libraries, which has returned above, is linked without a
+    // loader.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // Sets the flag of the object that is loaded already. Nothing can be done about a failure.
+        // Sets the flag of the object that is already loaded. Nothing can be done about a failure.
         // SAFETY: the name of a loaded object ends with a NUL, and lives as long as the object, in which this code runs.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
     DONE.store(true, Ordering::Relaxed);
 }
 
-// `_DYNAMIC` is the linker's name for this object's dynamic section, of which a program without shared libraries has none.
+// `_DYNAMIC` is the linker's name for this object's dynamic section. A program without shared libraries has no such section.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_loader,\"aw\",%progbits",
     ".weak _DYNAMIC",
@@ -122,14 +125,14 @@ fn dynamic_section_of_program() -> Option<u64> {
     Some(of_kind(libc::PT_DYNAMIC)?.wrapping_add(first.wrapping_sub(of_kind(libc::PT_PHDR)?)))
 }
 
-/// The address of the loaded function with this name; NULL if there is none.
+/// The address of the loaded function with this name. NULL if no such function is loaded.
 pub fn function(name: &CStr) -> *mut c_void {
     // SAFETY: the name ends with a NUL.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The begin of the loaded object that contains an address. `None` if there is none. Before glibc 2.35 this takes the loader's
-/// lock.
+/// The beginning of the loaded object that contains an address. `None` if no object contains it. Before glibc 2.35 this takes
+/// the loader's lock.
 pub fn object_at(place: u64) -> Option<u64> {
     /// `struct dl_find_object`: flags, begin, end, further fields, and spare room.
     type Found = [u64; 16];

@@ -1,4 +1,4 @@
-//! The mappings of this process, as the kernel lists them, and the room between them.
+//! Lists the mappings of this process, as the kernel does, and finds free address space between them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::mapping::done;
 
-/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which is not meant for
-/// this.
+/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which has other
+/// purposes.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -22,17 +22,17 @@ pub struct Mapping {
     pub offset: u64,
     /// The number of its file's inode; 0 for memory without a file.
     pub inode: u64,
-    /// It has a name from the kernel in brackets: heap, stack, vdso and the like.
+    /// Whether the kernel has given the mapping a name in brackets: heap, stack, vdso and the like.
     pub special: bool,
 }
 
 impl Mapping {
-    /// Whether it is private memory without a file, and not a heap or stack.
+    /// Whether this is private memory without a file, and not a heap or stack.
     pub fn is_plain(&self) -> bool {
         !self.shared && self.inode == 0 && !self.special
     }
 
-    /// How many of its bytes lie in the range `[start, end)`, which it must overlap.
+    /// How many bytes of the mapping lie in the range `[start, end)`, which it must overlap.
     pub fn len_within(&self, start: u64, end: u64) -> u64 {
         self.end.min(end) - self.start.max(start)
     }
@@ -50,8 +50,8 @@ pub fn all() -> io::Result<Vec<Mapping>> {
     collect(text.split(|&byte| byte == b'\n').filter_map(parse))
 }
 
-/// The mappings that overlap `[start, end)`. Asks the kernel for one mapping at a time, from Linux 6.11 on, so that the time does
-/// not depend on the number of other mappings.
+/// The mappings that overlap `[start, end)`. From Linux 6.11 on, this asks the kernel for one mapping at a time. So the time
+/// does not depend on the number of other mappings.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     let file = open()?;
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
 }
 
 fn open() -> io::Result<File> {
-    // Not of `self`, which is empty once the process's first thread has ended.
+    // `/proc/self/maps` is empty once the process's first thread has ended.
     File::open("/proc/thread-self/maps")
 }
 
@@ -99,10 +99,10 @@ struct Query {
 const PROCMAP_QUERY: libc::c_ulong = 3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | 0x66 << 8 | 17;
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// The mapping at an address, or the next one above. `file`: from `open`.
+/// The mapping at an address, or the next one above. `file` is from `open`.
 fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
-    // Only memory without a file is asked for its name. Names from the host have at most 80 bytes (`ANON_VMA_NAME_MAX_LEN`), and
-    // the kernel's own names are short.
+    // The kernel is asked for names only of memory without a file. Names from the host have at most 80 bytes
+    // (`ANON_VMA_NAME_MAX_LEN`), and the kernel's own names are short.
     let mut name = [0_u8; 256];
     let mut ask = |with_name: bool| {
         let mut query = Query { size: size_of::<Query>() as u64, flags: COVERING_OR_NEXT, addr, ..Query::default() };
@@ -134,7 +134,7 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings. There may be tens of thousands, so a lack of memory is an error.
+/// Collects mappings into a list. There may be tens of thousands, so a lack of memory is an error.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {

@@ -1,4 +1,4 @@
-//! The marker mapping: how `perf record` learns that a process writes a jitdump.
+//! The marker mapping, which tells `perf record` that a process writes a jitdump.
 //!
 //! perf records only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for a mapping whose file is
 //! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
@@ -27,17 +27,17 @@ impl Marker {
     /// Maps the first page of a perf map. Once the file is closed, the mapping shows other copies of this library in the process
     /// that the file is in use.
     pub fn of_map(map: &File) -> io::Result<Marker> {
-        // SAFETY: as above.
+        // SAFETY: the mapping is never read, so changes of the file do not matter.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map(map)? }))
     }
 
     fn keep(mapping: Mmap) -> Marker {
-        // A forked child has its own jitdump, and perf 7 takes an inherited marker for one of the child.
+        // A forked child has its own jitdump, and perf 7 takes an inherited marker for a marker of the child.
         let _ = mapping.advise(Advice::DontFork);
         Marker(ManuallyDrop::new(mapping))
     }
 
-    /// Unmaps the marker. To be called once there is a marker of another file.
+    /// Unmaps the marker. Must be called only once there is a marker of another file.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }

@@ -1,4 +1,4 @@
-//! All use of the operating system, and nearly all `unsafe` code that is not about pointers from C.
+//! All use of the operating system, and nearly all `unsafe` code except for pointers from C.
 
 pub mod barrier;
 pub mod clock;

@@ -42,15 +42,15 @@ fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
 
 /// The descriptor with this number in the calling thread's table.
 fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the kernel finds out whether the descriptor is open. The descriptor is neither closed nor kept.
+    // SAFETY: the kernel checks whether the descriptor is open. The descriptor is neither closed nor kept.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// Device and inode of what a descriptor is open for. A server on a network is not asked, because it may not answer.
+/// Device and inode of the file that a descriptor is open for. A server on a network is not asked, because it may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
-    // By number, because older C libraries have no wrapper, and rustix would ask the loader for one.
+    // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
     // SAFETY: the path ends with a NUL, and there is room for the answer, for which zero is a valid value.
     let (result, data) = unsafe {
         let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
@@ -59,7 +59,7 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     };
     match result {
         0 => Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino)),
-        // A sandbox may allow the older call only.
+        // A sandbox may allow only the older call.
         _ => fstat(numbered(descriptor)).ok().map(|data| (data.st_dev, data.st_ino)),
     }
 }
@@ -79,7 +79,7 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
-/// The host's descriptors through which the file can be written to, without `ours`, and their flags.
+/// The host's descriptors through which the file can be written to, except `ours`, and their flags.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
@@ -98,10 +98,11 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
 
-/// As `writes`, for a file that may have been cut. If `is_cut`, the call may take a quarter of a second.
+/// Whether somebody else in this process can write to the file, or is about to open it. If `is_cut`, the call may take a
+/// quarter of a second.
 ///
 /// A process that opens a file with O_TRUNC cuts the file some time before the descriptor exists (linux fs/open.c,
-/// `do_sys_openat2`), and may wait for a processor in between. So a file that was cut is checked again for a while.
+/// `do_sys_openat2`). In between, the process may wait for a processor. So a file that was cut is checked again for a while.
 pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
     const LOOKS: u32 = 9;
     writes(file, ours)
@@ -123,8 +124,9 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Each copy of this library locks a byte of the files that it writes to, because no copy sees what another copy has open. These
-/// bytes begin here, far after the end of any file. Each process has a range of them, and each copy a byte in that range.
+/// Each copy of this library locks a byte of the files that it writes to, because no copy sees the open files of another
+/// copy. These bytes begin here, far after the end of any file. Each process has a range of them, and each copy a byte in
+/// that range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
@@ -155,11 +157,11 @@ fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 
-/// Tells other copies of this library whether this copy writes to a file. Has to be called with `false` before the file is
+/// Tells other copies of this library whether this copy writes to a file. Must be called with `false` before the file is
 /// closed, because a mapping of the file keeps the lock.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
-    // On a file system without locks, other copies are not told and not seen.
+    // On a file system without locks, other copies do not see this copy, and this copy does not see them.
     let _ = if writes { range_lock::lock(ours, bytes) } else { range_lock::unlock(ours, bytes) };
 }
 
@@ -168,16 +170,16 @@ fn has_other_copy(ours: &File) -> bool {
     around.into_iter().any(|(start, end)| range_lock::is_locked(ours, bytes(start, end)))
 }
 
-/// Whether a file was written to since this process started; `None` if that is not known. An earlier process with the same pid
+/// Whether a file was written to since this process started. `None` if this is unknown. An earlier process with the same pid
 /// had ended before. So the writer is somebody in this process, who may have closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// When this process started, by the clock that files are stamped with, or up to two clock ticks earlier. `None` without `/proc`.
+/// When this process started, by the clock of file times, or up to two clock ticks earlier. `None` without `/proc`.
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // Read after `now`: if this thread is interrupted in between, the start is too early, which does no harm.
+    // The age is read after `now`. If this thread is interrupted in between, the start is too early, which does no harm.
     let age = clock::boottime_ns().checked_sub(owner::start_time("self")? * tick)?;
     // The clock for files stands still between two interrupts of the timer.
     now.checked_sub(Duration::from_nanos(age + tick))
@@ -205,7 +207,7 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // Another copy of the library, whose descriptors this copy does not see.
+        // This stands for another copy of the library, whose descriptors this copy does not see.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {

@@ -1,4 +1,4 @@
-//! The process that owns a file, and whether that process still runs. Files may outlive their owners.
+//! The process that owns a file: finds out whether it still runs. Files may outlive their owners.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,11 +12,11 @@ use super::process::is_alive;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
-    /// Clock ticks between the host's boot and the start of the process; 0 if not known.
+    /// Clock ticks between the host's boot and the start of the process; 0 if unknown.
     pub start_time: u64,
-    /// Number of the pid namespace; 0 if not known.
+    /// Number of the pid namespace; 0 if unknown.
     pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if not known. In another mount namespace, the owner's paths mean other files.
+    /// Number of the mount namespace; 0 if unknown. In another mount namespace, the owner's paths mean other files.
     pub mount_namespace: u64,
 }
 
@@ -32,8 +32,8 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace: then
-    /// only the lock on the file shows whether the owner runs.
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace.
+    /// Then only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
@@ -59,7 +59,8 @@ impl Owner {
     }
 }
 
-/// Clock ticks between the host's boot and the start of a process; `None` if the process is gone or only waits to be reaped.
+/// Clock ticks between the host's boot and the start of a process. `None` if the process is gone, or has ended and waits to
+/// be reaped.
 pub fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
 }
@@ -76,8 +77,8 @@ fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
-/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If the first thread has
-/// ended while others run, the state is that of an ended process, but the number of threads is above 1.
+/// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If only the first
+/// thread has ended, the state is that of an ended process, but the number of threads is above 1.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may itself contain parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -91,7 +92,8 @@ fn start_in(stat: &str) -> Option<u64> {
     fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
-/// The number of a namespace of this thread; 0 if not known. If the first thread has ended, `/proc/self/ns` shows no namespaces.
+/// The number of a namespace of this thread; 0 if unknown. If the first thread has ended, `/proc/self/ns` shows no
+/// namespaces.
 fn namespace(kind: &str) -> u64 {
     fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
 }

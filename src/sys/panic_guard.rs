@@ -6,17 +6,18 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the library keeps for each thread. All are cells of plain values, so that access costs no more than finding them.
+/// The state that the library keeps for each thread. All fields are cells of plain values, so access to them costs only the
+/// lookup.
 pub struct PerThread {
-    /// `INSIDE`: the thread runs code of this library. `NOTED`: the current call has noted why it is refused.
+    /// Two flags. `INSIDE`: the thread runs code of this library. `NOTED`: the current call has noted why it is refused.
     state: Cell<u8>,
-    /// The host's threads may change or unmap the code that the running call registers (`beside_host`).
+    /// Whether the host's threads may change or unmap the code that the running call registers (`beside_host`).
     is_beside_host: Cell<bool>,
-    /// The state of a registering thread. Empty during a call that uses the state.
+    /// The state of a registering thread. `None` while a call uses the state.
     pub local: Cell<Option<NonNull<c_void>>>,
-    /// A call that uses the state is running.
+    /// Whether a running call uses the state.
     pub in_use: Cell<bool>,
-    /// The thread is ending: calls that it still makes leave no state behind.
+    /// Whether the thread is ending. Later calls of the thread leave no state.
     pub is_ending: Cell<bool>,
 }
 
@@ -35,7 +36,7 @@ thread_local! {
     };
 }
 
-/// Runs `body` as code of this library. `None` if `body` has panicked.
+/// Runs `body` as code of this library. Returns `None` if `body` has panicked.
 #[inline]
 pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     let result = PER_THREAD.with(|thread| {
@@ -78,7 +79,8 @@ pub fn has_noted() -> bool {
 /// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own Rust
 /// code are still passed to the hook that was there before.
 pub fn silence_panics() {
-    // An atomic instead of a lock: if another thread holds a lock when the process forks, nobody ever releases it in the child.
+    // This is an atomic instead of a lock. If another thread holds a lock when the process forks, nobody ever releases it in
+    // the child.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
         let before = panic::take_hook();
@@ -120,9 +122,11 @@ pub fn is_beside_host() -> bool {
     PER_THREAD.with(|thread| thread.is_beside_host.get())
 }
 
-/// Rust's backtrace printer calls this function for the stack. This one reports no frame, so the compiler leaves out the rest of
-/// the printer: a fifth of the library, for messages that nobody sees. Neither C library exports the name to a program. An
-/// archive that is used as rustc writes it would export the name, so a build with the feature `capi` does not have the function.
+/// Replaces the function that Rust's backtrace printer calls for the stack. This one reports no frame, so the compiler leaves
+/// out the rest of the printer: a fifth of the library, for messages that nobody sees.
+///
+/// Neither C library exports the name to a program. An archive that is used as rustc writes it would export the name. So a
+/// build with the feature `capi` does not have the function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

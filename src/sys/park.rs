@@ -1,5 +1,5 @@
-//! How a thread sleeps until another thread wakes it, in place of `std::thread::park`. std allocates a handle for the thread, and
-//! without memory that allocation ends the process.
+//! Puts a thread to sleep until another thread wakes it, in place of `std::thread::park`. std allocates a handle for the
+//! thread, and if there is no memory, that allocation ends the process.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::futex::{wait, wake};
 use super::sync::model::{wait, wake};
 use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
-/// The thread is awake, and nobody has woken it.
+/// The state of a thread that is awake, and that nobody has woken.
 const EMPTY: u32 = 0;
-/// The thread was woken, and will not sleep the next time.
+/// The state of a thread that was woken, and will not sleep the next time.
 const WOKEN: u32 = 1;
-/// The thread sleeps: `EMPTY - 1`.
+/// The state of a sleeping thread: `EMPTY - 1`.
 const ASLEEP: u32 = u32::MAX;
 
 /// The place at which one thread sleeps.
@@ -21,13 +21,13 @@ const ASLEEP: u32 = u32::MAX;
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Sleeps until another thread wakes this one. Returns at once if that happened since the last time. May return without a
-    /// reason.
+    /// Sleeps until another thread wakes this one. Returns at once if this thread was woken since the last call. May return
+    /// without a reason.
     pub fn park(&self) {
         self.sleep(None);
     }
 
-    /// As `park`, but sleeps for `time` at most.
+    /// Like `park`, but sleeps for `time` at most.
     pub fn park_timeout(&self, time: Duration) {
         self.sleep(Some(time));
     }

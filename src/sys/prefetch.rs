@@ -1,4 +1,4 @@
-//! Prefetches cache lines that the caller uses soon and that are in another processor's cache. An address without memory is
+//! Prefetches cache lines that the caller uses soon, and that are in another processor's cache. An unmapped address is
 //! ignored.
 
 /// Prefetches the line at an address for reading.
@@ -11,7 +11,7 @@ pub fn to_read(at: *const u8) {
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: the instruction is a hint, and takes any address.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -22,15 +22,15 @@ pub fn to_read(at: *const u8) {
 /// Prefetches the line `BYTES` after an address for writing.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's function is not used, because it prefetches for reading unless the compiler is told that the processor has
-    // the instruction.
+    // The compiler's function is not used. It prefetches for reading, unless the compiler is told that the processor has the
+    // instruction for writing.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above. 64-bit processors without the instruction ignore it.
+    // SAFETY: the instruction is a hint, and takes any address. 64-bit processors without it ignore it.
     unsafe {
         std::arch::asm!("prefetchw [{} + {}]", in(reg) at, const BYTES, options(nostack, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: the instruction is a hint, and takes any address.
     unsafe {
         std::arch::asm!("prfm pstl1keep, [{}, {}]", in(reg) at, const BYTES, options(nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! Other processes: whether they live, and which files the visible ones have in use.
+//! Other processes: finds out whether they live, and which files the visible ones use.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use super::listing;
 
 /// Whether a process with this pid exists, whoever owns it.
 pub fn is_alive(pid: u32) -> bool {
-    // SAFETY: signal 0 is no signal; the kernel only checks whether one could be sent.
+    // SAFETY: signal 0 is no signal. The kernel only checks whether a signal could be sent.
     let failed = unsafe { libc::kill(pid as libc::pid_t, 0) } != 0;
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
 }
@@ -21,8 +21,8 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The soft limit of this process for a resource; `None` if there is no limit, or if it is not known. The argument is generic
-/// because C libraries differ in the type of resources.
+/// The soft limit of this process for a resource. `None` if there is no limit, or the limit is unknown. The argument is
+/// generic because C libraries differ in the type of resources.
 pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid.
@@ -30,7 +30,7 @@ pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The mount namespaces of all processes that this process can see; `None` if it can see none.
+/// The mount namespaces of all processes that this process can see. `None` if it can see no process.
 pub fn mount_namespaces() -> Option<Vec<u64>> {
     let pids = listing::numbers(Path::new("/proc")).ok()?;
     let of = |pid| Some(fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?.ino());
@@ -38,8 +38,8 @@ pub fn mount_namespaces() -> Option<Vec<u64>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Device and inode of every file that any process has open or mapped, as far as this user may know. `None` without `/proc`, or
-/// if `/proc` does not even show this process.
+/// Device and inode of every file that any process has open or mapped, as far as this user may know. `None` if there is no
+/// `/proc`, or it does not even show this process.
 pub fn files_in_use() -> Option<BTreeSet<(u64, u64)>> {
     let mut found = BTreeSet::new();
     fs::read_dir("/proc/self/fd").ok()?;

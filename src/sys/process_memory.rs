@@ -1,4 +1,4 @@
-//! Reads of this process's own memory that survive unreadable pages.
+//! Reads this process's own memory without a fault on unreadable pages.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use super::mapping::page_size;
 use super::thread::{id, uncancelled};
 
-/// Reads this process's memory at `addr` into `out` without ever faulting, and returns how many bytes could be read. Unreadable
+/// Reads this process's memory at `addr` into `out` without ever faulting. Returns how many bytes could be read. Unreadable
 /// bytes become zero. `pid` is the pid of this process, which the caller knows without a system call.
 pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
@@ -18,7 +18,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
         read += count;
         done += count;
         if count == 0 {
-            // The page at `from` cannot be read: continue after it.
+            // The page at `from` cannot be read, so the loop continues after it.
             let skip = (page_size() - (from as usize) % page_size()).min(out.len() - done);
             out[done..done + skip].fill(0);
             done += skip;
@@ -27,7 +27,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     read
 }
 
-/// As `read`, into newly allocated memory. Returns the bytes, and whether all of them could be read.
+/// Like `read`, into newly allocated memory. Returns the bytes, and whether all of them could be read.
 pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size as usize)?;
@@ -36,7 +36,8 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Copies `size` bytes; `None` if any of them cannot be read. Even then it uses at most `STEP` more memory than could be read.
+/// Copies `size` bytes. Returns `None` if any of them cannot be read. Even then it uses at most `STEP` more bytes of memory
+/// than could be read.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };
@@ -61,7 +62,7 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
         Ok(count) => count,
         Err(Some(libc::EFAULT)) => 0,
-        // The process's first thread has ended, so the kernel finds no process by the pid. The calling thread has the same
+        // The process's first thread has ended, so the kernel finds no process with this pid. The calling thread has the same
         // memory.
         Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
         // A sandbox refuses the system call, or this kernel is built without it.

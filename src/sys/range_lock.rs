@@ -1,21 +1,22 @@
-//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)). Such a lock lasts until the open file is closed, and every
-//! mapping keeps the file open. The locks of a process (`F_SETLK`) would end when the process closes any descriptor of the file,
-//! and with its descriptor table.
+//! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
+//!
+//! Such a lock lasts until the open file is closed, and every mapping keeps the file open. The locks of a process (`F_SETLK`)
+//! would end when the process closes any descriptor of the file, and with the process's descriptor table.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Start and length in bytes. Length 0 means to the end of the file.
+/// Start and length in bytes. A length of 0 means to the end of the file.
 pub type Bytes = (libc::off_t, libc::off_t);
 
-/// The whole file, however long it is.
+/// The whole file, whatever its length.
 pub const WHOLE: Bytes = (0, 0);
 
 fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes) -> io::Result<libc::c_short> {
     let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
     let mut range = libc::flock { l_type, l_whence, l_start: start, l_len: len, l_pid: 0 };
-    // SAFETY: the descriptor is open, and the pointer valid.
+    // SAFETY: the descriptor is open, and the pointer is valid.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } {
         0 => Ok(range.l_type),
         _ => Err(io::Error::last_os_error()),

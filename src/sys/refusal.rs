@@ -1,4 +1,5 @@
-//! Why the last call of a thread was refused. The reason is noted where it is found, and becomes text when somebody asks.
+//! Records why the last call of a thread was refused. The reason is noted where it is found, and becomes text when somebody
+//! asks.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -20,7 +21,7 @@ pub struct Refusal {
     /// to the error.
     text: &'static str,
     numbers: [u64; 3],
-    /// The beginning of the name of the code that the error is about, filled up with NULs. Empty without a name.
+    /// The beginning of the name of the code that the error is about, filled up with NULs. Empty if there is no name.
     code: [u8; NAME_MOST],
 }
 
@@ -51,8 +52,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// The note for this error, if the current call has made it. A note for another error, or of an earlier call, is about a problem
-/// that the library has overcome.
+/// The note for this error, if the current call has made it. A note for another error, or from an earlier call, is about a
+/// problem that the library has overcome.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {
@@ -73,7 +74,7 @@ pub fn note_code(error: u32, name: &[u8]) {
     panic_guard::set_noted();
 }
 
-/// To be called when a call of this thread is refused with an error. Keeps the refusal for `last`, and returns it.
+/// Must be called when a call of this thread is refused with an error. Keeps the refusal for `last`, and returns it.
 pub fn tell(error: u32) -> Refusal {
     let refusal = noted(error);
     NOTED.set(NONE);
@@ -92,7 +93,7 @@ impl Refusal {
         !self.text.is_empty()
     }
 
-    /// The name of the code that the refusal is about, which may be cut off; `None` if there is none.
+    /// The name of the code that the refusal is about, which may be cut off. `None` if there is no name.
     pub fn code(&self) -> Option<Cow<'_, str>> {
         let name = self.code.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
         Some(String::from_utf8_lossy(name))

@@ -1,30 +1,30 @@
-//! The reserve for when memory runs out. The allocator of the C libraries has it because a failed allocation of Rust's standard
-//! library ends the process, which belongs to somebody else.
+//! The reserve of memory for the time when memory runs out. The allocator of the C libraries has a reserve because a failed
+//! allocation of Rust's standard library ends the process, which belongs to the host.
 //!
 //! The reserve provides the small pieces that a call or a round of the writer needs to finish in good order. Code that begins
 //! something new asks [`is_short`] first, and does not begin while memory is short. Large pieces are allocated in a way that can
 //! fail.
 //!
-//! Large pieces are mappings, which return to the kernel when they are freed. glibc has a threshold for that too. But as soon as
-//! a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB, and the host's heap would keep what
-//! this library has freed. LeakSanitizer looks for pointers in the heap alone, so where it runs, large pieces are in the heap
-//! too.
+//! Large pieces are mappings, which return to the kernel when they are freed. glibc also has a threshold above which pieces
+//! are mappings. But as soon as a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. Then
+//! the host's heap would keep memory that this library has freed. LeakSanitizer looks for pointers only in the heap, so where
+//! it runs, large pieces are in the heap too.
 //!
-//! Only the C libraries have the reserve (feature `reserve`): a Rust program has one allocator, and chooses it itself.
+//! Only the C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it chooses itself.
 
 use std::collections::TryReserveError;
 
 #[cfg(feature = "reserve")]
 pub use reserve::is_short;
 
-/// Whether memory has run out, and is not available again yet.
+/// Whether memory has run out, and is not yet available again.
 #[cfg(not(feature = "reserve"))]
 #[inline]
 pub fn is_short() -> bool {
     false
 }
 
-/// A copy of bytes; an error if there is no memory for it.
+/// Copies bytes. Fails if there is no memory for the copy.
 pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len())?;
@@ -38,7 +38,8 @@ pub fn is_there(bytes: usize) -> bool {
     probe.try_reserve_exact(bytes).is_ok()
 }
 
-/// As `is_there`, for allocations of a library that cannot fail. True for sizes so small that the reserve has them.
+/// Like `is_there`, before allocations of another library that has no way to fail. True for sizes that the reserve can
+/// provide.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -57,8 +58,8 @@ mod reserve {
     /// The largest piece that the reserve provides.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings. Smaller ones are not: they are allocated and freed often, and as mappings they
-    /// would lie below code memory, where the header page of a region is to be.
+    /// Pieces of this size or more are mappings. Smaller pieces are allocated and freed often. As mappings they would lie
+    /// below code memory, where the header page of a region should be.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -73,12 +74,12 @@ mod reserve {
     unsafe impl Sync for Reserve {}
 
     static RESERVE: Reserve = Reserve(UnsafeCell::new([0; SIZE]));
-    /// How many pieces are in use, and where the next one begins: `count:32 | next:32`. Freeing the last piece frees all of the
-    /// reserve.
+    /// How many pieces are in use, and where the next one begins: `count:32 | next:32`. When the last piece is freed, the
+    /// whole reserve is free.
     static STATE: AtomicU64 = AtomicU64::new(0);
     static SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// Whether memory has run out, and is not available again yet.
+    /// Whether memory has run out, and is not yet available again.
     #[inline]
     pub fn is_short() -> bool {
         SHORT.load(Ordering::Relaxed) && is_still_short()
@@ -129,7 +130,7 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
-    // A weak symbol, which is NULL if no LeakSanitizer is linked. So an allocation need not look up anything.
+    // This symbol is weak, and NULL if no LeakSanitizer is linked. So an allocation need not look up anything.
     std::arch::global_asm!(
         ".weak __lsan_register_root_region",
         ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",
@@ -164,8 +165,8 @@ mod reserve {
         }
     }
 
-    // SAFETY: each piece comes from the system's allocator and returns there, or is a mapping, or is from the reserve, which
-    // gives no piece out twice.
+    // SAFETY: each piece comes from the system's allocator and returns there, or is a mapping, or comes from the reserve. The
+    // reserve gives out no piece twice.
     unsafe impl GlobalAlloc for Allocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             new_piece(layout, System::alloc)
@@ -184,7 +185,7 @@ mod reserve {
             if is_reserve(piece) {
                 give_back();
             } else if is_mapped(layout) {
-                // SAFETY: the piece is a mapping of this size, and nobody uses it any more.
+                // SAFETY: the piece is a mapping of this size, and nobody uses it any longer.
                 unsafe { libc::munmap(piece.cast(), layout.size()) };
             } else {
                 // SAFETY: the caller's promise.
@@ -193,7 +194,7 @@ mod reserve {
         }
 
         unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-            // SAFETY: by the caller's promise the size makes a valid layout.
+            // SAFETY: the caller promises that the size makes a valid layout.
             let new_layout = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
             let moved = match (is_mapped(layout), is_mapped(new_layout)) {
                 // SAFETY: the piece is a mapping of this size, and its user takes the new address.

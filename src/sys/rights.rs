@@ -1,7 +1,7 @@
-//! Whether this process may do more than other processes of its user.
+//! Tells whether this process may do more than other processes of its user.
 //!
-//! If this process may do more, the kernel keeps the others from its memory (ptrace(2), "Ptrace access mode checking"). A file
-//! that belongs to the user and is mapped by this process would be a way around that.
+//! If this process may do more, the kernel denies the others access to its memory (ptrace(2), "Ptrace access mode checking").
+//! A file that belongs to the user and is mapped by this process would undermine this protection.
 
 use rustix::thread::capabilities;
 
@@ -22,11 +22,11 @@ pub fn are_more() -> bool {
     is_started_with_more() || is_hidden() || ids_differ() || has_capabilities()
 }
 
-/// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change of
-/// the process's user or group, and when the process asks for that (prctl(2), `PR_SET_DUMPABLE`).
+/// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change
+/// of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses it, the process could not ask to be hidden by the same call
-    // either.
+    // SAFETY: the call only reports a value. If a sandbox refuses the call, the process cannot have asked to be hidden
+    // either, because that takes the same call.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 

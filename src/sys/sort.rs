@@ -1,9 +1,9 @@
-//! Sorting in little machine code, for lists whose sorting nobody waits for. For each type, the standard library's sort takes
+//! Sorts lists with little machine code, where the time does not matter. For each type, the standard library's sort takes
 //! some 4 KB, and this heapsort takes 300 bytes.
 
 use std::collections::BinaryHeap;
 
-/// Sorts a list in place, and allocates nothing. The order of equal elements may change.
+/// Sorts a list in place, without allocating memory. The order of equal elements may change.
 pub fn sort<T: Ord>(all: &mut Vec<T>) {
     *all = BinaryHeap::from(std::mem::take(all)).into_sorted_vec();
 }

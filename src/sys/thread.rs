@@ -13,17 +13,17 @@ use super::{panic_guard, valgrind};
 
 /// The kernel's id of the calling thread.
 pub fn id() -> u32 {
-    // By number, because older C libraries have no wrapper.
-    // SAFETY: gettid takes nothing and cannot fail.
+    // The system call is made by number, because older C libraries have no wrapper.
+    // SAFETY: gettid takes no argument and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as that can be known: the stack that the
-/// thread runs on, its own stack, where the C library has the thread's data, and its signal stack.
+/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as this can be known. A thread may have
+/// three stacks: the current one, its own one, where the C library has the thread's data, and its signal stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: both calls only report.
+    // SAFETY: both calls only report values.
     let (own, signals) = unsafe {
         libc::sigaltstack(std::ptr::null(), signals.as_mut_ptr());
         (libc::pthread_self() as u64, signals.assume_init())
@@ -34,20 +34,21 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds or somewhat longer, or for less after a spurious wakeup. This is no cancellation point
-/// and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system call.
+/// Sleeps for this number of microseconds or slightly longer, or for less after a spurious wakeup. This function is no
+/// cancellation point, and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system
+/// call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
 }
 
-/// In a model no time passes, but other threads run.
+/// Lets other threads run. In a model no time passes.
 #[cfg(jitsym_loom)]
 pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
-/// Whether the C library knows of no other thread in this process, or does not say.
+/// Whether the C library knows of no other thread in this process, or does not tell.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
     // SAFETY: glibc has such a byte, from version 2.32 on.
@@ -59,22 +60,22 @@ pub fn cpu_time() -> u64 {
     super::clock::read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Signals that a thread raises by its own actions. If one is raised while it is blocked, the kernel ends the process, even if
-/// the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the kernel (SIGSYS), or
-/// that of a crash reporter.
+/// Signals that a thread raises by its own actions. If such a signal is raised while it is blocked, the kernel ends the
+/// process, even if the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the
+/// kernel (SIGSYS), or that of a crash reporter.
 ///
-/// SIGABRT is not among them: `abort` unblocks it by itself, and a SIGABRT that is sent is like any other signal.
+/// SIGABRT is not among them. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// All signals but these if `all`, else only these.
+/// If `all` is set, all signals except `but`. Otherwise only the signals of `but`.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
         true => (libc::sigfillset, libc::sigdelset),
         false => (libc::sigemptyset, libc::sigaddset),
     };
-    // SAFETY: the set is ours to write, and initialised by the first call.
+    // SAFETY: this function owns the set, and the first call initialises it.
     unsafe {
         begin(set.as_mut_ptr());
         but.iter().for_each(|&signal| _ = change(set.as_mut_ptr(), signal));
@@ -82,25 +83,26 @@ fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     }
 }
 
-/// Changes which signals the calling thread has blocked. Returns the previous set; `None` if a sandbox has refused the change.
+/// Changes which signals the calling thread has blocked. Returns the previous set, or `None` if a sandbox has refused the
+/// change.
 fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::sigset_t> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: the pointers are valid, and the set is filled in if the call does not fail.
     unsafe { (libc::pthread_sigmask(how, signals, before.as_mut_ptr()) == 0).then(|| before.assume_init()) }
 }
 
-/// Runs `body` while the calling thread takes no signals but those of `OWN_FAULTS`, and cannot be cancelled. If a write in `body`
-/// raises SIGXFSZ, the signal is discarded: the write has failed with EFBIG, which says the same.
+/// Runs `body` while the calling thread takes no signals except those of `OWN_FAULTS`, and cannot be cancelled. If a write in
+/// `body` raises SIGXFSZ, the signal is discarded, because the write has already failed with EFBIG.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGXFSZ], body)
 }
 
-/// As `quietly`, for writes to what may also be a pipe without a reader: SIGPIPE is discarded too.
+/// Like `quietly`, for writes to a file that may be a pipe without a reader: SIGPIPE is discarded too.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
 
-/// `own`: the signals that `body` may raise and that are discarded afterwards.
+/// Runs `body` with other signals blocked. `own` has the signals that `body` may raise and that are discarded afterwards.
 fn with_others_blocked<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others(own);
@@ -119,8 +121,8 @@ fn is_pending(signal: libc::c_int) -> bool {
 /// The signals that a thread had blocked before, and those that are discarded when this set is restored.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
-/// Blocks all signals but those of `OWN_FAULTS`. A signal of `own` that is pending already was sent to the host, and stays
-/// pending for the host. A signal can be pending only if the host has it blocked, so only then is the kernel asked.
+/// Blocks all signals except those of `OWN_FAULTS`. A signal of `own` that is already pending was sent to the host, and stays
+/// pending for the host. A signal can be pending only if the host has blocked it. So the kernel is asked only in this case.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
@@ -142,7 +144,7 @@ fn restore_blocked((before, own): &Blocked) {
     change_blocked(libc::SIG_SETMASK, before);
 }
 
-/// Runs `body` while the calling thread cannot be cancelled: file access is a cancellation point, and a cancellation must not
+/// Runs `body` while the calling thread cannot be cancelled. File access is a cancellation point, and a cancellation must not
 /// unwind through Rust.
 pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
@@ -158,8 +160,8 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code that takes a lock on a thread of the host. The thread is not cancelled meanwhile, nor stopped by a signal, as for
-/// garbage collection: others would wait for the lock.
+/// Runs code that takes a lock on a thread of the host. Meanwhile the thread is not cancelled, and no signal stops it (for
+/// garbage collection, for example). Otherwise other threads would wait for the lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -179,27 +181,28 @@ pub const WRITER: &CStr = c"jitsym-writer";
 pub const DELEGATE: &CStr = c"jitsym-host";
 /// Name of the threads that work on files during a call.
 pub const APART: &CStr = c"jitsym-files";
-/// Name of the thread that looks at the lists of debuggers.
+/// Name of the thread that reads the lists of debuggers.
 pub const BRIDGE: &CStr = c"jitsym-bridge";
 pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
-/// Bytes of stack that a thread has beside what the C library needs there.
+/// The size of a thread's stack in bytes, without the part that the C library needs.
 pub const STACK: usize = 512 << 10;
 
-/// Ends the process as the C library does after a program's last thread: `exit(0)`. A new thread calls `exit`, because exit
-/// handlers need a stack and signals as threads of the host have them.
+/// Ends the process by `exit(0)`, as the C library does after a program's last thread. A new thread calls `exit`, because
+/// exit handlers need a stack and signals like those of the host's threads.
 ///
-/// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an ordinary
-/// thread and calls `exit` itself. `leave` is called first, to ensure that nobody waits for the thread from then on.
+/// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an
+/// ordinary thread and calls `exit` itself. `leave` is called before, to ensure that nobody waits for the thread from then
+/// on.
 pub fn end_process(leave: fn()) {
-    /// The pid of the process in which a thread is about to exit; 0 once that thread has a name of its own. Until then its name
-    /// is one of `OURS`, so another thread of the library may find none of the host's and call this function too.
+    /// The pid of the process in which a thread is about to exit; 0 once that thread has its own name. Until then its name is
+    /// one of `OURS`. So another thread of the library may find no thread of the host, and call this function too.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // The old name is one of `OURS`, by which all copies of the library tell their threads from the host's.
+        // The old name is one of `OURS`, by which all copies of the library distinguish their threads from the host's.
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
-        // SAFETY: no frame of Rust code that has anything to drop is left.
+        // SAFETY: no frame of Rust code is left that has a value to drop.
         unsafe { libc::exit(0) }
     }
     let own = std::process::id();
@@ -216,10 +219,11 @@ pub fn end_process(leave: fn()) {
     }
 }
 
-/// Starts a thread that takes no signals but those of `OWN_FAULTS`: a host's SIGPROF or SIGINT handler must not run on it.
+/// Starts a thread that takes no signals except those of `OWN_FAULTS`, because a host's SIGPROF or SIGINT handler must not
+/// run on it.
 ///
-/// `std::thread` is not used: it ends the process if there is no memory for what it keeps about a thread. So nothing that runs in
-/// the new thread may call `std::thread::current`.
+/// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread. So nothing that
+/// runs in the new thread may call `std::thread::current`.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     spawn_bare(stack, run, start.cast()).inspect_err(|_| {
@@ -231,24 +235,24 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// The body of a thread, as the C library starts it.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// As `spawn_quiet`, for a thread that allocates no memory: with a thread's first allocation, glibc sets 64 MiB of address space
-/// aside. The body has to begin with `become_quiet`.
+/// Like `spawn_quiet`, for a thread that allocates no memory. With a thread's first allocation, glibc would set 64 MiB of
+/// address space aside. The body has to begin with `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
-    // A new thread inherits its creator's signal mask. So it takes no signals before `become_quiet` either.
+    // A new thread inherits its creator's signal mask. So it also takes no signals before `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. Whoever ends the thread should join it: the C library ends the process on whichever thread is the
-/// last one, and exit handlers of the host expect a thread of the host.
+/// A thread of the library. Whoever ends the thread should join it. The C library ends the process on the last thread,
+/// whichever that is. Exit handlers of the host expect a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
-// SAFETY: the C library takes the number of a thread from any thread.
+// SAFETY: the C library accepts the number of a thread from any thread.
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends, which must be about to happen. Does not wait for the calling thread itself, when it exits the
-    /// process (`end_process`).
+    /// Waits until the thread ends, which must be about to happen. Does not wait if the calling thread is this thread, which
+    /// then exits the process (`end_process`).
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -271,16 +275,16 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
     type Ask = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the attributes are ours, and initialised before they are used; the thread owns what it is started with; a C
-    // library's function of that name has this type.
+    // SAFETY: the attributes belong to this function, and are initialised before they are used. The thread owns its argument.
+    // A C library's function of that name has this type.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
             return Err(error);
         }
-        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects there, which may be
-        // large. The standard library asks for the size in the same way. Other C libraries have neither the function nor the
-        // need.
+        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects there, which may
+        // be large. The standard library asks for this size in the same way. Other C libraries have no such function, and do
+        // not need it.
         let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
@@ -294,7 +298,7 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
 }
 
 extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `spawn_quiet` has made it for this thread.
+    // SAFETY: `spawn_quiet` has made the value for this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     become_quiet(name);
     // Nothing may unwind into the C library. The body itself reports its result.
@@ -302,7 +306,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// Makes the calling thread one of the library's: it gets this name, and takes no signals but those of `OWN_FAULTS`.
+/// Makes the calling thread one of the library's: it gets this name, and takes no signals except those of `OWN_FAULTS`.
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
@@ -312,13 +316,13 @@ pub fn become_quiet(name: &'static CStr) {
     }
 }
 
-/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of the
-/// process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that opened
-/// the session. Work in the background must not have a real-time priority. Where the writer gets hardly any time, records are
-/// dropped.
+/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of
+/// the process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that
+/// opened the session. Work in the background must not have a real-time priority. If the writer gets hardly any time, records
+/// are dropped.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
-    // System calls, because musl has no such functions.
+    // These are system calls, because musl has no such functions.
     // SAFETY: the pointers are valid, and 0 is the calling thread.
     unsafe {
         if own(libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int) != libc::SCHED_OTHER {
@@ -340,12 +344,13 @@ fn be_ordinary() {
     }
 }
 
-/// Has `end` called when the calling thread ends. False if there is no memory for that.
+/// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
-/// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's other
-/// handlers, but not this one, and does not wait if it runs.
+/// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's
+/// other handlers, but not this one, and does not wait if it runs.
 ///
-/// A destructor of thread-local storage would not do: the C library ends the process if there is no memory to note one.
+/// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
+/// register one.
 pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
     /// The key plus 1; 0 if no key was made yet.
     static KEY: AtomicU64 = AtomicU64::new(0);
@@ -363,7 +368,7 @@ pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
             known = faster;
         }
     }
-    // Any value but NULL will do.
+    // Any value except NULL will do.
     // SAFETY: the key was made and is never deleted.
     unsafe { libc::pthread_setspecific((known - 1) as libc::pthread_key_t, end as *const libc::c_void) == 0 }
 }
@@ -382,7 +387,7 @@ mod tests {
             with_others_blocked(&[own], || ());
             assert!(is_pending(own));
             restore_blocked(&(before, [None, Some(own)]));
-            // A signal that was raised meanwhile is discarded, whether it was blocked before or not.
+            // A signal that was raised meanwhile is discarded, even if it was blocked before.
             with_others_blocked(&[libc::SIGURG, own], raise);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
             with_others_blocked(&[own], raise);

@@ -1,4 +1,4 @@
-//! A lock for which nobody waits without a limit, because its holder may wait for a disk.
+//! A lock for which every wait has a limit, because the lock's holder may wait for a disk.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The longest that a call waits for another call that holds a lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module's description.
+/// A value with its lock. No wait for the lock is without a limit.
 pub struct TimedLock<T> {
     state: Mutex<State>,
     came_back: Condvar,
@@ -25,7 +25,7 @@ struct State {
 // SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Sync for TimedLock<T> {}
 
-/// A guard: as long as this exists, nobody else has the value.
+/// A guard: as long as it exists, nobody else can use the value.
 pub struct Locked<'l, T>(&'l TimedLock<T>);
 
 impl<T> TimedLock<T> {
@@ -34,7 +34,7 @@ impl<T> TimedLock<T> {
         TimedLock { state: Mutex::new(state), came_back: Condvar::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock. `None` if others hold it until `end`.
+    /// Waits for the lock. Returns `None` if others hold the lock until `end`.
     pub fn lock_until(&self, end: Instant) -> Option<Locked<'_, T>> {
         let mut state = self.state();
         if state.is_taken {
@@ -47,13 +47,13 @@ impl<T> TimedLock<T> {
         Self::take(state).then(|| Locked(self))
     }
 
-    /// Waits for the lock. `None` if others hold it for longer than a call waits.
+    /// Waits for the lock. Returns `None` if others hold the lock for longer than a call waits.
     pub fn lock_in_time(&self) -> Option<Locked<'_, T>> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// Takes the lock without waiting. `None` if somebody holds it, or is just taking it. For a forked child, in which a holder
-    /// from the parent would never release the lock.
+    /// Takes the lock without waiting. Returns `None` if somebody holds the lock, or is just taking it. A forked child uses
+    /// this function, because a thread of the parent that held the lock at the fork never releases it in the child.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }
@@ -100,7 +100,7 @@ impl<T> Drop for Locked<'_, T> {
         state.is_taken = false;
         let is_awaited = state.waiting > 0;
         drop(state);
-        // Without waiting threads, `notify_all` would be a useless system call.
+        // If no thread waits, `notify_all` would be a useless system call.
         if is_awaited {
             self.0.came_back.notify_all();
         }

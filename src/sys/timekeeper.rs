@@ -10,9 +10,9 @@ use super::tsc::Calibrated;
 /// The clock of a session, read in the cheapest way that this machine has.
 #[derive(Debug)]
 pub enum Timekeeper {
-    /// The clock itself.
+    /// The session's clock itself.
     Plain(Clock),
-    /// `Clock::Monotonic`, computed from the time stamp counter.
+    /// `Clock::Monotonic`, computed from the time stamp counter (`tsc`).
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
@@ -23,7 +23,7 @@ pub enum Timekeeper {
 }
 
 impl Timekeeper {
-    /// The first `rebase` finds out what this machine has.
+    /// Makes the clock. The first `rebase` determines whether this machine's counter is fit.
     pub fn new(clock: Clock) -> Timekeeper {
         #[cfg(target_arch = "x86_64")]
         if clock == Clock::Monotonic {
@@ -32,8 +32,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now. Never 0. If this thread has seen what another thread published, this time is no earlier than the times that
-    /// the other thread got before it published.
+    /// The time now. Never 0. If this thread has seen data that another thread has published, the time is no earlier than the
+    /// times that the other thread got before.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -43,12 +43,12 @@ impl Timekeeper {
         }
     }
 
-    /// The time now, for code that is registered. It is no less than the time of any end or move of other code that this thread
-    /// has learned of.
+    /// The time now, for code that is registered. It is no less than the time of any end or move of other code that this
+    /// thread has learned of.
     ///
-    /// The new code may lie where that other code was, so its time has to be later. The counter alone might be read a little too
-    /// early, but memory is read in order, so `last_end` is as new as what this thread has learned. The other direction needs no
-    /// care: what is published after the counter was read is published after that time.
+    /// The new code may lie where the other code was, so its time has to be later. The counter alone might be
+    /// read slightly too early. But memory is read in order, so `last_end` is as new as all that this thread has learned. The
+    /// other direction needs no care: data that is published after the counter was read is published after that time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -58,7 +58,7 @@ impl Timekeeper {
         }
     }
 
-    /// To be called after the end or the move of code was published, and before the caller learns that it was.
+    /// Must be called after the end or the move of code was published, and before the caller learns of the publication.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -75,7 +75,7 @@ impl Timekeeper {
         }
     }
 
-    /// To be called before the writer sleeps for an unknown time.
+    /// Must be called before the writer sleeps for an unknown time.
     pub fn rest(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {

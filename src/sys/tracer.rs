@@ -1,4 +1,4 @@
-//! The debugger that traces this process.
+//! Finds out which debugger traces this process.
 
 /// The debuggers that know the interface for code which is made at run time (`debugger`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,14 +7,14 @@ pub enum Debugger {
     Lldb,
 }
 
-/// `None` if nobody traces the process, another program does, or `/proc` does not say who.
+/// Returns `None` if no debugger traces the process, another program does, or `/proc` does not tell.
 pub fn debugger() -> Option<Debugger> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t"))?;
     // Without a tracer the pid is 0, and reading the name fails.
     let read = |what| std::fs::read(format!("/proc/{tracer}/{what}")).ok();
     let name = read("comm")?;
-    // A debugger that is run by the loader (ld-linux-x86-64.so.2 gdb) has the loader's name.
+    // If the loader runs the debugger (ld-linux-x86-64.so.2 gdb), the debugger has the loader's name.
     called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
 }
 

@@ -1,4 +1,4 @@
-//! Pages of this process that nobody has touched yet (linux Documentation/admin-guide/mm/pagemap.rst).
+//! Finds pages of this process that nobody has touched yet (linux Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::mapping::page_size;
 
-/// The bits of an entry that say that the page is in memory (63) or in the swap (62). The kernel shows both without privileges.
+/// The bits of an entry for a page that is in memory (63) or in the swap (62). The kernel shows both without privileges.
 const TOUCHED: u64 = 1 << 63 | 1 << 62;
 /// How many pages one read covers.
 const STEP: usize = 64;
@@ -39,14 +39,14 @@ mod tests {
         let start = code_memory::reserve(count * page).unwrap();
         let are_untouched = |from, to| is_all(start + from * page, start + to * page).unwrap();
         assert!(are_untouched(0, count));
-        // SAFETY: the range was just set aside, and nobody else has it.
+        // SAFETY: the range was just set aside, and nobody else knows of it.
         unsafe {
             code_memory::protect(start, count * page, READ_WRITE).unwrap();
             ((start + (count - 2) * page) as *mut u8).write_volatile(1);
         }
         assert!(are_untouched(0, count - 2) && are_untouched(count - 1, count));
         assert!(!are_untouched(0, count - 1) && !are_untouched(count - 2, count));
-        // SAFETY: as above.
+        // SAFETY: nobody else knows of the range.
         unsafe { code_memory::unmap(start, count * page) };
     }
 }

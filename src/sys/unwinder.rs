@@ -1,8 +1,8 @@
-//! The unwinder of the process: how unwind tables in memory are registered with it.
+//! Registers unwind tables in memory with the unwinder of the process.
 //!
-//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library, which is of one of three kinds. Each kind has
-//! the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c,
-//! `__register_frame`).
+//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library. There are three kinds of such libraries.
+//! Each kind has the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
+//! UnwindLevel1-gcc-ext.c, `__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,10 +12,11 @@ use std::sync::OnceLock;
 use super::free_later::FreeLater;
 use super::libunwind;
 
-/// How an unwinder keeps many tables.
+/// How an unwinder stores many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13: a list, which each search walks. Tables may overlap if each has all of its code.
+    /// libgcc before version 13: a list, which each search walks. Tables may overlap if each of them has all code in its
+    /// range.
     List,
     /// libgcc from version 13 on: a tree. No two tables may overlap.
     Tree,
@@ -37,11 +38,11 @@ struct Functions {
     llvm_add: Option<unsafe extern "C" fn(u64)>,
 }
 
-/// What `_Unwind_Find_FDE` returns beside the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h, `struct
-/// dwarf_eh_bases`).
+/// The data that `_Unwind_Find_FDE` returns beside the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h,
+/// `struct dwarf_eh_bases`).
 type Bases = [u64; 3];
 
-// Assembly, because Rust has no weak symbols. In a static program `dlsym` would find none of these functions.
+// This is assembly, because Rust has no weak symbols. In a static program `dlsym` would find none of these functions.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
@@ -76,13 +77,13 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// Room for libgcc's `struct object`, and some more. libgcc keeps there what it knows of a table.
+/// Room for libgcc's `struct object`, and some more. libgcc keeps its data about a table there.
 type Object = [u64; 8];
 
 /// A value that no unwinder writes into an object.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// The unwinders of the process that tables can be registered with.
+/// The unwinders of the process that accept tables.
 pub fn dialects() -> impl Iterator<Item = Dialect> {
     dialect().into_iter().chain(libunwind::is_there().then_some(Dialect::Offsets))
 }
@@ -93,36 +94,37 @@ pub fn dialect() -> Option<Dialect> {
     *FOUND.get_or_init(|| {
         let functions = functions();
         let each = functions.llvm_add.and(functions.register).and(functions.deregister).map(|_| Dialect::Each);
-        // The process may have both libraries. libgcc counts if `_Unwind_Find_FDE` finds what is registered with libgcc.
+        // The process may have both libraries. libgcc is the unwinder if `_Unwind_Find_FDE` finds tables that are registered
+        // with libgcc.
         dialect_of_libgcc().or(each)
     })
 }
 
-/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when a
-/// table is registered, the old version links the table's object into a list, and the new version leaves the link untouched. LLVM
-/// libunwind used to have functions of these names that do nothing, and later versions lack them. Beside such a libunwind, the
-/// process may also have libgcc's functions, which nothing uses for unwinding.
+/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when
+/// a table is registered, the old version links the table's object into a list, and the new version leaves the link
+/// untouched. Older versions of LLVM libunwind have functions of these names that do nothing, and later versions lack them.
+/// Beside such a libunwind, the process may also have libgcc's functions, which nothing uses for unwinding.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
     static NOWHERE: [u8; 16] = [0; 16];
     let mut entries = Vec::new();
-    // A CIE: version 1, augmentation "zR", alignment of code 1, of data -8, a return address, absolute pointers.
+    // This CIE has version 1, augmentation "zR", alignment of code 1 and of data -8, a return address, and absolute pointers.
     entries.extend_from_slice(&[16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0]);
-    // An FDE for `NOWHERE`, which is no code.
+    // This FDE is for `NOWHERE`, which is no code.
     entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
     entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
     entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
-    // No augmentation data, no instructions, and the zero word at the end.
+    // There are no augmentation data and no instructions. The zero word ends the table.
     entries.extend_from_slice(&[0; 8]);
     let functions = functions();
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);
     let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
-    // SAFETY: the entries end with a zero word, and the object has room for what libgcc notes. Both stay until they are
+    // SAFETY: the entries end with a zero word, and the object has room for libgcc's data. Both stay until they are
     // deregistered.
     unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
     let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
-    // SAFETY: as above. If `register` did nothing, so does `deregister`.
+    // SAFETY: the entries were registered above. If `register` did nothing, so does `deregister`.
     unsafe { deregister(entries.as_ptr()) };
     match (object[0], object[NEXT]) {
         _ if !is_asked => None,
@@ -132,23 +134,23 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries. Each array of tables begins with a pointer to its second word, for this reason: libgcc takes an array
-/// that begins with four zero bytes for an empty table, and does not forget the array when it should. A pointer to a table at a
-/// multiple of 4 GiB begins with four zero bytes.
+/// A table without entries. Each array of tables begins with a pointer to its second word. libgcc takes an array that begins
+/// with four zero bytes for an empty table, and does not forget the array when it should. A pointer to a table at a multiple
+/// of 4 GiB begins with four zero bytes.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
 static EMPTY: Empty = Empty([0; 2]);
 
-/// A table that is registered with the unwinder until this is dropped. The table's bytes are elsewhere.
+/// A table that is registered with the unwinder until this value is dropped. The table's bytes are elsewhere.
 #[derive(Debug)]
 pub struct Registered {
     /// The address under which the table is registered: with libgcc if there is an object, else with LLVM libunwind.
     begin: *const u8,
     object: Option<Box<Object>>,
-    /// The array that libgcc finds tables by, which ends with NULL. Empty for a single table.
+    /// The array by which libgcc finds tables. It ends with NULL, and is empty for a single table.
     array: Vec<*const u8>,
-    /// For `Registered::part`: where the FDE has its code's address and size, and the ones that libgcc knows the table by.
+    /// For `Registered::part`: where the FDE has its code's address and size, and those by which libgcc knows the table.
     part: Option<(*mut Code, Code)>,
 }
 
@@ -159,10 +161,10 @@ type Code = [u64; 2];
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// Registers an FDE with `Dialect::Each`. `None` if there is none.
+    /// Registers an FDE with `Dialect::Each`. Returns `None` if there is no FDE or no such unwinder.
     ///
     /// # Safety
-    /// The FDE, the CIE before it, and a zero word after it stay where they are until this is dropped.
+    /// The FDE, the CIE before it, and a zero word after it stay at their addresses until this value is dropped.
     pub unsafe fn fde(table: &[u8], fde: usize) -> Option<Registered> {
         let begin = table.get(fde..)?.as_ptr();
         // SAFETY: the caller's promise.
@@ -170,20 +172,21 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Registers a table with one FDE with `Dialect::Tree`, for a part of the code. `None` if `addr_at` is not in the table.
+    /// Registers a table with one FDE with `Dialect::Tree`, for a part of the code. Returns `None` if `addr_at` is not in the
+    /// table.
     ///
-    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So the FDE names
-    /// the part at both times, and all of the code in between.
+    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So the FDE
+    /// names the part at both times, and all of the code in between.
     ///
     /// # Safety
-    /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays where it is until this is
-    /// dropped. Nobody else writes to it, and nobody looks for the code now or when this is dropped.
+    /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until this
+    /// value is dropped. Nobody else writes to the table, and nobody looks for the code now or when this value is dropped.
     pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
         let register = functions().register_info?;
         let mut object: Box<Object> = Box::new([0; 8]);
         let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: `whole` is 16 bytes of the table, and the object has room for what libgcc notes. The caller promises the rest.
+        // SAFETY: `whole` is 16 bytes of the table, and the object has room for libgcc's data. The caller promises the rest.
         unsafe {
             let code = whole.read_unaligned();
             whole.write_unaligned(part.into());
@@ -193,10 +196,10 @@ impl Registered {
         Some(Registered { begin, object: Some(object), array: Vec::new(), part: Some((whole, part.into())) })
     }
 
-    /// Registers tables with `Dialect::List` as if they were one. `None` without memory, or if there is no table.
+    /// Registers tables with `Dialect::List` as if they were one. Returns `None` if there is no memory, or no table.
     ///
     /// # Safety
-    /// The tables, each of which ends with a zero word, stay where they are until this is dropped.
+    /// The tables, each of which ends with a zero word, stay at their addresses until this value is dropped.
     pub unsafe fn all<'a>(tables: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Registered> {
         let mut array = Vec::new();
         array.try_reserve_exact(tables.clone().count() + 2).ok()?;
@@ -208,21 +211,21 @@ impl Registered {
         array.push(ptr::null());
         let mut object: Box<Object> = Box::new([0; 8]);
         let begin = array.as_ptr().cast();
-        // SAFETY: the caller promises that the tables stay. The array and the object stay until this is dropped.
+        // SAFETY: the caller promises that the tables stay. The array and the object stay until this value is dropped.
         unsafe { functions().register_array?(begin, (&raw mut *object).cast()) };
         Some(Registered { begin, object: Some(object), array, part: None })
     }
 }
 
-/// Objects of tables that are deregistered from libgcc. Up to version 12, libgcc reads a table's object once more after it has
-/// found code by that table and released its lock. That code may be live, because another table may contain it now.
+/// Objects of tables that were deregistered from libgcc. Up to version 12, libgcc reads a table's object once more after it
+/// has found code by that table and released its lock. That code may be live, because another table may contain it now.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let functions = functions();
         if let Some((whole, part)) = self.part {
-            // SAFETY: the promise that `Registered::part` was called with.
+            // SAFETY: the caller of `Registered::part` has promised that the table stays, and that nobody else writes to it.
             unsafe { whole.write_unaligned(part) };
         }
         if self.object.is_none() {
@@ -242,21 +245,21 @@ impl Drop for Registered {
 /// may be a thread of the parent.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
-    // SAFETY: the function looks for this address among those that are registered, and finds none.
+    // SAFETY: the function searches for this address among those that are registered, and finds none.
     functions().deregister.into_iter().for_each(|deregister| unsafe { deregister(&raw const NO_TABLE) });
 }
 
 /// Sets four bytes of a registered table to 0.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {
-        // SAFETY: the field has four bytes. The unwinder may read them on another thread, and sees the old values or the new
-        // ones.
+        // SAFETY: the field has four bytes. The unwinder may read them on another thread, and then sees the old values or the
+        // new ones.
         unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
         fence(Ordering::SeqCst);
     }
 }
 
-/// Start of the code that libgcc finds for an address.
+/// Where the code begins that libgcc finds for an address.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
     // SAFETY: libgcc compares the address with those that it knows.
@@ -271,7 +274,7 @@ mod tests {
     #[test]
     fn table_at_a_multiple_of_4_gib() {
         const ROOM: usize = 8 << 30;
-        // A CIE and an FDE as in `dialect_of_libgcc`, for code at `CODE`.
+        // The CIE and the FDE are as in `dialect_of_libgcc`, for code at `CODE`.
         const ENTRIES: [u8; 64] = {
             let mut entries = [0; 64];
             let cie = [16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0];
@@ -287,7 +290,7 @@ mod tests {
         if dialect() != Some(Dialect::List) {
             return;
         }
-        // SAFETY: the memory is new, and its one page that is used stays as long as the table is registered.
+        // SAFETY: the memory is new, and the page of it that is used stays as long as the table is registered.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let memory = libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0);

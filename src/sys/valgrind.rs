@@ -7,8 +7,8 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The numbers of requests (include/valgrind.h). Some are for one tool each, and other tools ignore them (memcheck/memcheck.h,
-/// helgrind/helgrind.h, drd/drd.h).
+/// The numbers of requests (include/valgrind.h). Some requests are for one tool, and other tools ignore them
+/// (memcheck/memcheck.h, helgrind/helgrind.h, drd/drd.h).
 const RUNNING_ON_VALGRIND: usize = 0x1001;
 const DISCARD_TRANSLATIONS: usize = 0x1002;
 const MAP_IP_TO_SRCLOC: usize = 0x1701;
@@ -32,8 +32,8 @@ const LINE_SIZE: usize = 64;
 fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     let words = [number, one, two, three, 0, 0];
     let mut result = 0_usize;
-    // SAFETY: all registers keep their values, except for the one with the result. The callers say what memory a request reads
-    // and writes.
+    // SAFETY: all registers keep their values, except for the one with the result. The callers know which memory a request
+    // reads and writes.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
@@ -76,18 +76,18 @@ fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     result
 }
 
-/// The tool of valgrind that runs the process, as far as the library has to know.
+/// The tool of valgrind that runs the process. Only tools that make a difference to the library are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     Memcheck = 1,
-    /// helgrind or DRD.
+    /// The tools that look for races: helgrind and DRD.
     Races = 2,
     Other = 3,
     /// The process does not run under valgrind.
     Nothing = 4,
 }
 
-/// What `tool` has found; 0 if it was not called yet.
+/// The result of `tool`; 0 if it was not called yet.
 static KNOWN: AtomicU8 = AtomicU8::new(0);
 
 #[inline(always)]
@@ -139,12 +139,12 @@ pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
 
-/// Has valgrind forget its translation of code, because other code lies there from now on.
+/// Makes valgrind forget its translation of code, because other code lies there from now on.
 pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
 
-/// The file and the line that valgrind knows for an address; empty if it knows none.
+/// The file and the line that valgrind knows for an address. Empty if it knows no line.
 pub fn line_of(addr: u64) -> String {
     let mut text = [0_u8; LINE_SIZE];
     request(MAP_IP_TO_SRCLOC, addr as usize, text.as_mut_ptr() as usize, 0);
@@ -152,7 +152,7 @@ pub fn line_of(addr: u64) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// While this exists, valgrind reports no error for what the calling thread does.
+/// While this value exists, valgrind reports no errors for the calling thread.
 struct Silence;
 
 impl Silence {
@@ -178,7 +178,7 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs code of the library, on one of its own threads or one of the host's. helgrind and DRD report no error for `body`, because
+/// Runs code of the library, on any thread. helgrind and DRD report no error for `body`, because
 /// they take the library's atomic operations for accesses without a lock. Errors of the host's code before and after are
 /// reported.
 #[inline]
@@ -187,15 +187,15 @@ pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// As `without_races`, for a signal handler, which must not ask for the tool. Before the first session there is nothing to
-/// report.
+/// Like `without_races`, for a signal handler, which must not ask for the tool. Before the first session nothing needs to be
+/// hidden.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (known() == Some(Tool::Races)).then(Silence::begin);
     body()
 }
 
-/// Has helgrind and DRD report no race on a value that threads of the host read in every call.
+/// Makes helgrind and DRD report no race on a value that threads of the host read in every call.
 pub fn share<T>(value: &T) {
     let (start, size) = (std::ptr::from_ref(value) as usize, size_of::<T>());
     if tool() == Tool::Races {
@@ -204,18 +204,18 @@ pub fn share<T>(value: &T) {
     }
 }
 
-/// Has memcheck take bytes for initialised: code has padding that was never written.
+/// Makes memcheck take bytes for initialised, because code has padding that was never written.
 pub fn make_defined(bytes: &[u8]) {
     if tool() == Tool::Memcheck {
         request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
     }
 }
 
-/// Gives the calling thread nearly a whole turn: what it then does without waiting is finished before any other thread runs.
-/// Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
+/// Gives the calling thread nearly a whole turn. If the thread then does something without waiting, no other thread runs
+/// before it is finished. Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
 ///
 /// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`). This function runs more blocks than that, so when it returns, the thread's next turn has begun.
+/// `VEX_TRC_JMP_YIELD`). This function runs more blocks than that. So when it returns, the thread's next turn has begun.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]

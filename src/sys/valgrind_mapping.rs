@@ -1,10 +1,10 @@
-//! Has valgrind read a file as the origin of pages that are mapped already, by mapping the file in their place for a moment.
+//! Makes valgrind read a file for pages that are already mapped, by mapping the file in their place for a moment.
 //!
 //! valgrind reads debugging information when a program maps a file, and drops it when the program unmaps the file. Moving pages
 //! (`mremap`) does neither. So the pages are moved away, the file is mapped, and the pages are moved back over the file. They
 //! have the same contents, protection and sharing as before, and valgrind keeps what it has read.
 //!
-//! Meanwhile the pages are not at their place. So this is only for processes under valgrind, where one thread runs at a time.
+//! Meanwhile the pages are not at their place. So this works only under valgrind, where one thread runs at a time.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ use super::valgrind;
 /// Address space is set aside in pieces of this size.
 const ROOM: u64 = 16 << 20;
 
-/// A page of address space for the data of a file. No page is given out twice: valgrind remembers the place of a file's data, and
-/// forgets that file when something else is mapped there.
+/// Returns a page of address space for the data of a file. No page is given out twice: valgrind remembers the place of a
+/// file's data, and forgets that file when something else is mapped there.
 pub fn data_page() -> io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static END: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +36,7 @@ pub fn data_page() -> io::Result<u64> {
     Ok(page)
 }
 
-/// A file, and which part of it is code.
+/// A file, and the position of the code in it.
 #[derive(Debug)]
 pub struct Origin<'a> {
     pub file: &'a File,
@@ -45,9 +45,9 @@ pub struct Origin<'a> {
     pub data: u64,
 }
 
-/// Has valgrind forget what it has read for these pages. If there is an origin, valgrind reads its file instead. Each of the
-/// pieces is a mapping or a part of one, and together they are the pages, without gaps. After an error the pages are as they
-/// were.
+/// Makes valgrind forget what it has read for these pages. If there is an origin, valgrind reads its file instead. Each piece
+/// is a mapping or a part of a mapping. Together the pieces are the pages, without gaps. After an error the pages are as
+/// before.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -60,14 +60,14 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
     let aside = code_memory::reserve(len)?;
     let place = |piece: &Range<u64>| piece.start - start + aside;
     valgrind::begin_turn();
-    // The kernel refuses to move pages that are not mapped, and valgrind does not survive that.
+    // The kernel refuses to move unmapped pages, and valgrind does not survive that.
     // SAFETY: `resident` has a byte for each page.
     if unsafe { libc::mincore(start as *mut _, len as usize, resident.as_mut_ptr()) } != 0 {
         // SAFETY: nobody else knows the range.
         unsafe { code_memory::unmap(aside, len) };
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
-    // SAFETY: no other thread runs before the pages are back, and the range aside is ours.
+    // SAFETY: no other thread runs before the pages are back, and nobody else knows the range aside.
     unsafe {
         let mut result = Ok(());
         let mut away = 0;
@@ -98,7 +98,7 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
 /// The range belongs to the caller.
 unsafe fn show(start: u64, len: u64, origin: &Origin<'_>) -> io::Result<()> {
     let page = page_size() as u64;
-    // SAFETY: the caller's promise, and that of `exchange`.
+    // SAFETY: the caller owns the range, and `exchange` requires valgrind and a page from `data_page`.
     unsafe {
         code_memory::map_over(origin.data, page, READ_WRITE, Sharing::Private, origin.file, 0)?;
         let mapped = code_memory::map_over(start, len, READ_EXEC, Sharing::Private, origin.file, origin.text_at);

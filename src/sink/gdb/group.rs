@@ -1,4 +1,4 @@
-//! Functions, with the object that reports them to debuggers.
+//! Groups of functions, each with the object that reports the group to debuggers.
 
 use std::io;
 use std::ops::Range;
@@ -20,11 +20,11 @@ pub struct Entry {
     pub id: u64,
     pub addr: u64,
     pub size: u64,
-    /// Where its name begins in `texts`. Its records follow.
+    /// Where the function's name begins in `texts`. Its records follow the name.
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
-    /// No section may span the gap before this function: other code is there, was there, or may come.
+    /// No section may span the gap before this function: the gap has, had, or may get other code.
     pub is_apart: bool,
 }
 
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Functions, with their object once it is in the list.
+/// Functions, with their object once the object is in the list.
 #[derive(Debug, Default)]
 pub struct Group {
     /// In the order of addresses, except in the group of fresh code.
@@ -42,12 +42,12 @@ pub struct Group {
     pub texts: Table<u8>,
     pub listed: Option<Listed>,
     pub dead: usize,
-    /// This group is a part of a split one. It is not merged before this time.
+    /// For a part of a split group: the part is not merged before this time.
     pub whole_from: Option<Instant>,
 }
 
 impl Group {
-    /// Makes a group of copies of these entries. Each comes with the group that has its texts.
+    /// Makes a group of copies of entries. Each entry comes with the group that has its texts.
     pub fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
         let mut group = Group::default();
         group.entries.try_reserve(entries.clone().count())?;
@@ -86,7 +86,7 @@ impl Group {
         self.entries.len().max(1).ilog(WAYS)
     }
 
-    /// The object for its entries.
+    /// Makes the object for the entries of the group.
     pub fn object(&self) -> Option<Vec<u8>> {
         object::object(self.entries.iter().map(|entry| {
             let (name, info) = self.text_of(entry);
@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// Whether code of another group lies in a gap that a section of this group spans. If so, marks every gap that is large
-    /// enough for code of that size: the next object spans none of these.
+    /// enough for code of that size. The next object then spans none of the marked gaps.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

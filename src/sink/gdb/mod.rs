@@ -1,8 +1,8 @@
 //! gdb and lldb: names, lines and unwind tables of live code, as objects in memory that a debugger or a core file finds.
 //!
-//! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains the
-//! objects. So the sink also runs without being asked for, beside sinks that want the same records, but only for a limited number
-//! of functions. It has no limit if it was asked for or a debugger listens.
+//! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains
+//! the objects. The sink also runs if the host has not asked for it, beside sinks that want the same records. Then the number
+//! of functions is limited. There is no limit if the host asked for the sink or a debugger listens.
 
 mod group;
 pub mod objects;
@@ -21,7 +21,7 @@ use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::sys::{debugger, valgrind};
 
-/// See the module's description.
+/// Describes the sink for gdb and lldb.
 pub static KIND: Kind = Kind {
     bit: Sinks::GDB,
     word: "gdb",
@@ -32,13 +32,14 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
-/// The most functions that the sink lists if it was not asked for. At 120 to 800 bytes each (docs/debugging.md) they take 1 to 7
-/// MB.
+/// How many functions the sink lists at most if the host has not asked for it. At 120 to 800 bytes each (docs/debugging.md)
+/// they take 1 to 7 MB.
 const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
 /// not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// The longest such time, if most code ends before it is put into an object: a longer wait saves work on code that ends soon.
+/// The longest collection time, if most code ends before it is put into an object. A longer wait saves work on code that ends
+/// soon.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
 /// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;
@@ -58,11 +59,11 @@ pub fn end_inherited() {
 struct Gdb {
     status: Arc<Status>,
     objects: Objects,
-    /// While no debugger listens, ended code is removed from the objects no earlier than this.
+    /// While no debugger listens, ended code is removed from the objects no earlier than at this time.
     not_before: Instant,
     /// Since when there has been code that is in no object yet.
     fresh_since: Option<Instant>,
-    /// How many functions have ended since then.
+    /// How many functions have ended since `fresh_since`.
     ended: usize,
     /// How long new code is collected before it is put into an object.
     batch_time: Duration,
@@ -99,7 +100,7 @@ impl Gdb {
         }
     }
 
-    /// Updates the objects to the code that is known. `now`: a caller waits for this.
+    /// Makes the objects contain the code that is known. With `now`, a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
         // Calls wait until a debugger knows the code.
@@ -142,7 +143,7 @@ impl Sink for Gdb {
             return Ok(());
         }
         self.objects = Objects::default();
-        // In a child that takes nothing over, the parent's objects are still in the list.
+        // In a child that takes no code over, the list still has the parent's objects.
         if !debugger::unlist_all() {
             return Err("the list that debuggers read is in use since before the fork".into());
         }
@@ -174,9 +175,9 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // Without memory, new code waits for a later round. The sink has not failed then: it may be running without being asked
-        // for. Under valgrind, each round puts all new code into objects, because this process does not see the breakpoints of a
-        // debugger that is connected to valgrind.
+        // Without memory, new code waits for a later round. That is no failure of the sink, because the host may not have
+        // asked for it. Under valgrind, each round puts all new code into objects: a debugger that is connected to valgrind
+        // sets breakpoints that this process does not see.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Which code is in which object. New code comes in small objects, which are merged later.
+//! Tracks which code is in which object. New code comes in small objects, which are merged later.
 //!
-//! Debuggers search all objects for each address, and take longer to read a new object the more there are.
+//! Debuggers search all objects for each address. With more objects, a debugger takes longer to read
+//! a new one.
 
 use std::io;
 use std::ops::Range;
@@ -22,7 +23,7 @@ const PARTED: Duration = Duration::from_secs(5);
 /// This many fresh functions, or this many bytes of names and records, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// If there was at least an eighth of that much fresh code, up to this many bytes of memory are kept for the next.
+/// If an object had at least an eighth of these numbers, up to this many bytes of buffers are kept for the next code.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -32,7 +33,7 @@ pub struct Code<'a> {
     pub addr: u64,
     pub size: u64,
     pub name: &'a [u8],
-    /// `None` if the code has moved and keeps the info that it had.
+    /// `None` if the code has moved and keeps its former info.
     pub info: Option<Info<'a>>,
 }
 
@@ -42,12 +43,12 @@ pub struct Objects {
     /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// Where the entry of each id is, by the slot of the id.
+    /// The place of each id's entry, by the slot of the id.
     places: Table<Place>,
-    /// How many functions live, in objects or fresh.
+    /// The number of live functions, in objects or fresh.
     live: usize,
     dead: usize,
-    /// An object was removed from the list, and none has been added since.
+    /// Whether an object was removed from the list, and none has been added since.
     has_lost: bool,
 }
 
@@ -69,14 +70,14 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Objects {
-    /// Adds code, which is fresh at first. An entry of the same id at another place is removed. Without memory the code has no
-    /// name.
+    /// Adds code, which is fresh at first. Removes an entry of the same id at another place. If there is no memory, debuggers
+    /// do not see the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
         let info = code.info.or(old.as_deref().map(Info::new)).unwrap_or_default();
         if code.addr % WINDOW + code.size > SPAN_MAX {
-            // No object can hold it.
+            // The code is too large for an object.
             return;
         }
         let slot = slot_of(code.id);
@@ -91,7 +92,7 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // The name is used without file and line: nobody types these after `break`, and the line table has them.
+        // Debuggers get the name without file and line. Users do not type these after `break`, and the line table has them.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {
@@ -100,12 +101,12 @@ impl Objects {
         }
     }
 
-    /// How many functions live.
+    /// The number of live functions.
     pub fn live_count(&self) -> usize {
         self.live
     }
 
-    /// The address of code with this id. `None` if the id is unknown.
+    /// The address of the code with this id. `None` if the id is unknown.
     pub fn addr_of(&self, id: u64) -> Option<u64> {
         self.entry_of(id).map(|(_, entry)| entry.addr)
     }
@@ -114,7 +115,7 @@ impl Objects {
         self.places.get(slot_of(id)).copied().filter(|place| place.id == id)
     }
 
-    /// Whether this is the current entry of an id.
+    /// Whether an entry is the current one of an id.
     fn is_at(&self, id: u64, group: u32, number: usize) -> bool {
         self.place_of(id) == Some(Place { id, group, number: number as u32 })
     }
@@ -131,7 +132,7 @@ impl Objects {
         reserve::copy_of(info.bytes()).ok()
     }
 
-    /// Code has ended.
+    /// Removes code that has ended.
     pub fn remove(&mut self, id: u64) {
         let Some(place) = self.place_of(id) else { return };
         self.places[slot_of(id)] = Place::default();
@@ -144,18 +145,18 @@ impl Objects {
         }
     }
 
-    /// The objects that are in the list.
+    /// The bytes of the objects in the list.
     #[cfg(test)]
     pub fn images(&self) -> impl Iterator<Item = &[u8]> {
         self.groups.iter().flatten().filter_map(|group| Some(group.listed.as_ref()?.image()))
     }
 
-    /// How many functions are in no object yet.
+    /// The number of live functions that are in no object yet.
     pub fn fresh_count(&self) -> usize {
         self.fresh.entries.len()
     }
 
-    /// Whether `times` as much fresh code would be enough for an object.
+    /// Whether there would be enough fresh code for an object if there were `times` as much.
     pub fn is_fresh_enough(&self, times: usize) -> bool {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
@@ -165,7 +166,7 @@ impl Objects {
         2 * self.fresh.dead > self.fresh.entries.len()
     }
 
-    /// Forgets fresh code that has ended. Returns how many functions that were.
+    /// Forgets fresh code that has ended. Returns the number of these functions.
     pub fn forget_dead_fresh(&mut self) -> usize {
         let (count, mut live, mut text_end) = (self.fresh.entries.len(), 0, 0);
         for number in 0..count {
@@ -192,8 +193,8 @@ impl Objects {
         self.dead > 0
     }
 
-    /// Replaces all objects that contain ended code by new ones without that code. `in_parts`: splits large objects, because more
-    /// code may end soon while the host waits for a debugger.
+    /// Replaces each object that contains ended code by one without that code. With `in_parts`, splits large objects, because
+    /// more code may end soon while the host waits for a debugger.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -209,8 +210,8 @@ impl Objects {
         *self = Objects { has_lost: had_any, ..Objects::default() };
     }
 
-    /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into objects.
-    /// `expects_more`: memory for the next code may be kept.
+    /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into
+    /// objects. With `expects_more`, memory for the next code may be kept.
     pub fn list_fresh(&mut self, expects_more: bool) -> io::Result<usize> {
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
@@ -265,8 +266,8 @@ impl Objects {
         }
     }
 
-    /// gdb removes breakpoints from the code of a removed object only when another object is added. So this adds an empty object
-    /// and removes it again.
+    /// Adds an empty object and removes it again. gdb removes breakpoints from the code of a removed object only when another
+    /// object is added.
     pub fn settle_breakpoints(&mut self) {
         if std::mem::take(&mut self.has_lost) {
             if let Some(listed) = Listed::new(&object::empty()) {
@@ -276,7 +277,7 @@ impl Objects {
         }
     }
 
-    /// Replaces some groups by one with their live code, or by several (at most `parts`) if that is much code.
+    /// Replaces some groups by one group with their live code. If this is much code, makes several groups, at most `parts`.
     fn replace(&mut self, numbers: &[usize], parts: usize) -> io::Result<()> {
         let mut live = Vec::new();
         for &number in numbers {
@@ -287,7 +288,7 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // Other code may come to the place of ended code.
+                // Other code may replace ended code.
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
@@ -319,7 +320,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Makes sure that no section of a new group spans code of other groups. `without`: groups that the new one replaces.
+    /// Makes sure that no section of a new group spans code of other groups. Ignores the groups `without`, which the new
+    /// group replaces.
     fn part(&self, group: &mut Group, without: &[usize]) {
         let range = group.range();
         let others = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
@@ -350,7 +352,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[]);
         let Some(image) = group.object() else {
-            // There is no memory, or the code is too large for one object. The code has no name then.
+            // There is no memory, or the code is too large for one object. Then debuggers do not see the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };
@@ -370,7 +372,8 @@ impl Objects {
         }
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
-            // If a later step of `list_fresh` finds no memory, this entry stays among the fresh ones, where it counts as dead.
+            // If a later step of `list_fresh` finds no memory, this entry stays in the group of fresh code, where it counts
+            // as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

@@ -1,4 +1,4 @@
-//! What readers of ELF and DWARF find in the objects, compared with the code that was added and ended at random.
+//! Compares what readers of ELF and DWARF find in the objects with code that was added and ended at random.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What an object says of a function.
+/// What an object says about a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
     pub size: u64,
@@ -81,7 +81,7 @@ fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
             assert_eq!(all.insert(addr, truth), None, "two objects speak of {addr:#x}");
         }
     }
-    // For an address in two objects a debugger reads only one of them.
+    // If an address lies in two objects, a debugger reads only one of them.
     texts.sort_unstable_by_key(|text| text.start);
     let overlap = texts.windows(2).find(|pair| pair[0].end > pair[1].start);
     assert!(overlap.is_none(), "{overlap:?}");
@@ -230,8 +230,8 @@ fn sections(objects: &Objects) -> Vec<usize> {
     objects.images().map(count).collect()
 }
 
-/// A section spans small gaps: debuggers look through all sections whenever they hear of an object. If other code comes into a
-/// gap, no section covers that gap.
+/// A section spans small gaps, because debuggers look through all sections whenever they hear of an object. If other code
+/// comes into a gap, no section covers that gap.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {
@@ -249,7 +249,8 @@ fn one_section_spans_small_gaps() {
     add(&mut objects, 1 + FUNCTIONS, AT + 128 * FUNCTIONS + (1 << 20));
     objects.list_fresh(true).unwrap();
     assert_eq!(sections(&objects), [2], "one, and one far away");
-    // A host that puts code into one gap will put code into others too. So the object is replaced once, not for every gap.
+    // A host that puts code into one gap will put code into other gaps too. So the object is replaced once, and not for every
+    // gap.
     let told = debugger::times_told();
     for number in 0..10 {
         add(&mut objects, 2 + FUNCTIONS + number, AT + 128 * (100 + number) + 64);
@@ -258,7 +259,7 @@ fn one_section_spans_small_gaps() {
         assert_eq!(said.len() as u64, FUNCTIONS + 2 + number);
     }
     assert_eq!(debugger::times_told() - told, 10 + 2);
-    // Other code may come to the place of ended code, so no section spans it.
+    // Other code may replace ended code, so no section spans the place of ended code.
     objects.clear();
     (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 64 * number));
     objects.list_fresh(true).unwrap();

@@ -1,4 +1,4 @@
-//! Writing groups to the file: appends new groups, and later the groups that had to wait.
+//! Writes groups to the jitdump: appends new groups, and later the groups that had to wait.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// When a file is longer than `RESERVE_FROM`, room is allocated ahead: as much as the file is long, at most `RESERVE_MOST`.
+/// When a file is longer than `RESERVE_FROM`, room is allocated in advance: the length of the file, at most `RESERVE_MOST`.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
@@ -29,7 +29,7 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // If the file is longer, somebody else writes to it too. Their records are assumed to be whole.
+            // A longer file has records of somebody else, who also writes to the file. These records are assumed to be whole.
             self.len = len;
         }
         if self.spoiled {
@@ -44,7 +44,7 @@ impl Jitdump {
         self.groups = groups;
     }
 
-    /// Appends whole groups. Adds those that cannot be written to the backlog, or counts them as lost if the backlog has no room.
+    /// Appends whole groups. Groups that cannot be written join the backlog, or count as lost if the backlog has no room.
     pub(super) fn put(&mut self, pieces: &[&[u8]], lens: &[usize]) {
         let (mut groups, mut size, mut lost) = (0, 0, 0);
         if self.contents.own.trouble.is_none() {
@@ -120,7 +120,7 @@ impl Jitdump {
     /// Writes the groups of the backlog. Those written before a failure leave the backlog.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
-            // The groups stay in the backlog during the write, so that a child forked then finds them there.
+            // The groups stay in the backlog during the write. A child that is forked meanwhile finds them there.
             let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
             let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();

@@ -1,7 +1,7 @@
-//! Where each group of a jitdump is: at which offset of the file, or in the backlog of groups that could not be written yet.
+//! Where each group of a jitdump is: at an offset of the file, or in the backlog of groups that could not be written yet.
 //!
 //! A group is identified by its place in the order of all groups. The place is counted in bytes, as if every group had been
-//! written to one file. As long as every write succeeds, that place is the group's offset in the file.
+//! written to one file. As long as every write succeeds, the place is the group's offset in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -13,8 +13,8 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// Where the written groups are: the place of each run of consecutive groups in the order of all groups, and the run's offset in
-/// the file, or `NOWHERE`.
+/// The offsets of the written groups. For each run of consecutive groups: its place in the order of all groups, and its
+/// offset in the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
@@ -22,7 +22,7 @@ pub struct Places(BTreeMap<u64, u64>);
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Notes that a run of groups has been written. Later groups count as unwritten until another call.
+    /// Records that a run of groups has been written. Later groups count as unwritten until another call.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -49,7 +49,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// A backlog that holds at most `most` bytes.
+    /// Makes a backlog that holds at most `most` bytes.
     pub fn new(most: usize) -> Backlog {
         Backlog { most, ..Backlog::default() }
     }
@@ -70,7 +70,7 @@ impl Backlog {
         self.bytes > self.most / 8 * 7
     }
 
-    /// Keeps a copy of a group that lies in pieces. False if there is no room for the group.
+    /// Keeps a copy of a group that is given in pieces. Returns false if there is no room for the group.
     pub fn add(&mut self, order: u64, len: usize, pieces: &[&[u8]]) -> bool {
         let mut group = Vec::new();
         if self.bytes + len > self.most || group.try_reserve_exact(len).is_err() || self.groups.try_reserve(1).is_err()
@@ -94,7 +94,7 @@ impl Backlog {
         self.place_of(order).ok().map(|at| self.groups[at].1.as_slice())
     }
 
-    /// The oldest groups, as many as are written in one system call.
+    /// The oldest groups, as many as one system call writes.
     pub fn first(&self) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> + '_ {
         self.groups.iter().take(256).cloned()
     }
@@ -106,7 +106,7 @@ impl Backlog {
         }
     }
 
-    /// Forgets all groups that are not `wanted`, and returns how many groups it forgot.
+    /// Forgets all groups that are not `wanted`. Returns the number of forgotten groups.
     pub fn retain(&mut self, wanted: impl Fn(u64) -> bool) -> usize {
         let before = self.groups.len();
         self.groups.retain(|&(order, _)| wanted(order));
@@ -128,12 +128,13 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The contents of a file without groups. `next`: the place of the first group.
+    /// Makes the contents of a file without groups. `next` is the place of the first group.
     pub fn new(own: OwnedFile, next: u64) -> Contents {
         Contents { own, next, ..Contents::default() }
     }
 
-    /// Whether the group has only been collected, or is just being written. In a child: the parent forked during that write.
+    /// Whether the group has only been collected, or is being written. In a child this means that the parent forked during
+    /// that write.
     pub fn is_underway(&self, stored: Stored) -> bool {
         stored.offset >= self.next
     }
@@ -171,8 +172,8 @@ impl Contents {
         self.own.close();
     }
 
-    /// Extends the mapping to the file's new length, so that forked children can read all groups. If address space is short there
-    /// is no mapping, and a child builds its groups from the registry's data.
+    /// Extends the mapping to the file's new length, so that forked children can read all groups. If address space is short,
+    /// there is no mapping. Then a child builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
             self.view = self.own.held().and_then(|file| View::new(file, len)).ok();

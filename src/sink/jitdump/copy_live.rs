@@ -25,7 +25,7 @@ struct Pending {
 }
 
 impl Jitdump {
-    /// Writes the groups of all live code. False if there is no memory for that.
+    /// Writes the groups of all live code. Returns false if there is no memory for this.
     pub(super) fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         self.flush();
         let (left, parent) = (std::mem::take(&mut self.reopened), self.parent.take());
@@ -83,7 +83,8 @@ impl Jitdump {
         }
     }
 
-    /// Writes the batch, and only then notes in the registry where its groups are: a child may be forked during the write.
+    /// Writes the batch, and only then records the places of its groups in the registry, because a child may be forked during
+    /// the write.
     fn write_batch(
         &mut self,
         registry: &mut Registry,
@@ -124,7 +125,7 @@ impl Jitdump {
         let records = &info[inlines::len(info)..];
         let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
-        // With a parent nothing is counted here: the parent has already counted the code that it could not read.
+        // With a parent, nothing is counted here, because the parent has already counted the code that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }
@@ -132,8 +133,8 @@ impl Jitdump {
     }
 }
 
-/// Appends a copy of the parent's group of this code, with the code bytes. Returns the same as `put_group`. `None` if the parent
-/// has no such group.
+/// Appends a copy of the parent's group of this code, with the code bytes. Returns the same as `put_group`, or `None` if the
+/// parent has no such group.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
     let Stored { offset, len } = live.stored?;
     let start = out.len();
@@ -175,7 +176,7 @@ fn relocation(live: &Live, tid: u32, timestamp: u64) -> Relocation {
     Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size }
 }
 
-/// Appends `more` zeros to the buffer. `None` if there is no memory.
+/// Appends `more` zeros to the buffer. Returns `None` if there is no memory.
 fn make_room(out: &mut Vec<u8>, more: usize) -> Option<()> {
     out.try_reserve(more).ok()?;
     out.resize(out.len() + more, 0);

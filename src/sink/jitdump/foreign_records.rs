@@ -10,10 +10,10 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use crate::format::jitdump::places;
 use crate::queue::shared::INDICES_START;
 
-/// Reduces a file to its first `len` bytes and the groups of other runtimes after them, and returns the new length. Removes the
+/// Reduces a file to its first `len` bytes and the groups of other runtimes after them. Returns the new length. Removes the
 /// library's own groups after `len`, because their round was not committed.
 ///
-/// If this is interrupted, the groups kept so far are whole, and the next call finds them again.
+/// If this call is interrupted, the groups kept so far are whole, and the next call finds them again.
 pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {
     let mut kept: Vec<Range<u64>> = Vec::new();
     places(

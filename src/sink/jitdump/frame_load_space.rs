@@ -1,7 +1,7 @@
-//! Reserved address space for frame loads (`format::jitdump::frame_load`).
+//! Reserves address space for frame loads (`format::jitdump::frame_load`).
 //!
-//! Packed code has no room after it for its unwind tables. So its group has a second LOAD, the frame load, at another address,
-//! and the tables follow the frame load. Nothing is ever mapped in this address space.
+//! Packed code has no room after it for its unwind tables. So its group has a second LOAD, the frame load, at another
+//! address, and the tables follow the frame load. Nothing is ever mapped in this address space.
 
 use std::sync::Mutex;
 
@@ -10,20 +10,20 @@ use crate::sys::mapping::{self, Reserved};
 /// Address space is reserved in areas of this many bytes, at most `AREAS` of them.
 const AREA: u64 = 16 << 20;
 const AREAS: usize = 64;
-/// After this many failed searches below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no search is made
-/// there again. Failures are remembered for at most `NEIGHBOURHOODS` neighbourhoods.
+/// After this many failed searches below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no further
+/// search is made there. Failures are remembered for at most `NEIGHBOURHOODS` neighbourhoods.
 const ATTEMPTS: u32 = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const NEIGHBOURHOODS: usize = 64;
 /// The maximal distance from a frame load up to its code. All distances in the tables then fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
-/// The frame loads of the process. Address space stays reserved, because perf knows of each frame load until the recording ends.
-/// All sessions share it, so that the reserved space does not grow with each session. Only writers use this, one at a time.
+/// The frame loads of the process. Address space stays reserved, because perf remembers each frame load until the recording
+/// ends. All sessions share the reserved space, so it does not grow with each session. Only writers use this, one at a time.
 static ALL: Mutex<FrameLoads> = Mutex::new(FrameLoads { areas: Vec::new(), failures: Vec::new() });
 
-/// An address below `addr` at which `len` bytes stay free permanently. `None` if no such address is available. Always `None` in a
-/// child that was forked during this call, because the lock then stays taken.
+/// Returns an address below `addr` at which `len` bytes stay free permanently, or `None` if no such address is available.
+/// Always returns `None` in a child that was forked during this call, because the lock then stays taken.
 pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }

@@ -1,10 +1,10 @@
-//! Groups that are collected for the jitdump and written in few system calls. Most groups are written from their chunks.
+//! Collects groups for the jitdump, to write them in few system calls. Most groups are written directly from their chunks.
 
 use std::ops::Range;
 
 use crate::queue::chunk::Chunk;
 
-/// The collected groups are written when there are this many pieces, bytes or groups.
+/// The collected groups are written when they have this many pieces or bytes, or are this many.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;
@@ -12,7 +12,7 @@ const BATCH_GROUPS: usize = 4096;
 /// Zeros to write in place of missing code bytes. A short buffer is enough, because code bytes are rarely missing.
 static ZEROS: [u8; 2048] = [0; 2048];
 
-/// See the module's description.
+/// The groups that were collected since the last write.
 #[derive(Debug, Default)]
 pub struct Groups {
     pieces: Vec<Piece>,
@@ -24,7 +24,7 @@ pub struct Groups {
 
 #[derive(Debug)]
 enum Piece {
-    /// Bytes of bodies in a chunk: offset and length.
+    /// Bytes in the bodies of a chunk: offset and length.
     InChunk(Chunk, usize, usize),
     /// A part of `made`.
     Made(Range<usize>),
@@ -50,8 +50,8 @@ impl Groups {
         }
     }
 
-    /// Begins a group with the bytes that `make` appends. Returns their number and the result of `make`. Begins no group if that
-    /// result is `None`.
+    /// Begins a group with the bytes that `make` appends. Returns their number and the result of `make`. If that result is
+    /// `None`, begins no group.
     pub fn push_made<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<(usize, T)> {
         let start = self.made.len();
         let said = make(&mut self.made)?;
@@ -98,10 +98,11 @@ impl Groups {
         self.bytes
     }
 
-    /// Hands the pieces of all groups and the length of each group to `write`, and forgets the groups.
+    /// Passes the pieces of all groups and the length of each group to `write`, and forgets the groups.
     pub fn write(&mut self, write: impl FnOnce(&[&[u8]], &[usize])) {
         let bytes = |piece| match piece {
-            // SAFETY: these are committed bodies, to which nobody writes any more. Their chunk is recycled only after this call.
+            // SAFETY: the bytes are committed bodies, to which nobody writes any longer. Their chunk is recycled only after
+            // this call.
             &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
             Piece::Made(range) => &self.made[range.clone()],
             Piece::Owned(bytes) => &bytes[..],

@@ -1,4 +1,4 @@
-//! What is remembered of live code when a jitdump is stopped: the places of its groups in the file, and its info records.
+//! Remembers live code when a jitdump is stopped: the places of its groups in the file, and its info records.
 
 use crate::format::info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
@@ -15,20 +15,20 @@ impl Reopened {
         Some(self.0[at].1)
     }
 
-    /// Forgets code unless `is_kept` accepts its place.
+    /// Forgets the code whose place `is_kept` does not accept.
     pub(super) fn retain(&mut self, is_kept: impl Fn(Stored) -> bool) {
         self.0.retain(|&(_, stored)| is_kept(stored));
     }
 
     fn note(&mut self, index: u64, stored: Stored) {
-        // Without memory the code is not noted. It may then be written twice, which only makes the file longer.
+        // If there is no memory, the code is not remembered. It may then be written twice, which only makes the file longer.
         if self.0.try_reserve(1).is_ok() {
             self.0.push((index, stored));
         }
     }
 }
 
-/// Removes the places in the jitdump from all live code in the registry. If `keep` is set, the registry keeps the info records
+/// Removes the places in the jitdump from all live code in the registry. With `keep`, the registry keeps the info records
 /// that could be read. Returns the places of the groups that could be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();

@@ -1,4 +1,4 @@
-//! Adds the groups of newly registered and moved code to the jitdump. Most groups are written as they lie in the record.
+//! Adds the groups of newly registered and moved code to the jitdump. Most groups are written unchanged from the record.
 
 use super::{frame_load_space, Jitdump};
 use crate::format::jitdump::{frame_load, relocate, Relocation};
@@ -34,8 +34,8 @@ impl Jitdump {
         (Some(stored), live.tables_len)
     }
 
-    /// For code whose group may get a frame load, or whose bytes are not in the record: the flag `STABLE` is set, or the code was
-    /// registered before the jitdump was started.
+    /// Adds a group that may get a frame load, or whose code bytes are not in the record: the flag `STABLE` is set, or the
+    /// code was registered before the jitdump was started.
     #[cold]
     #[inline(never)]
     fn add_in_parts(
@@ -107,7 +107,8 @@ impl Jitdump {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Permanently reserves space for the frame load of packed code. `None` if the code has no tables, or no space is free.
+    /// Permanently reserves space for the frame load of packed code. Returns `None` if the code has no tables, or no space is
+    /// free.
     fn place_frame_load(&self, live: &Live) -> Option<u64> {
         // No address space can be reserved in a dead process.
         if live.tables_len == 0 || self.dead {
@@ -136,7 +137,7 @@ impl Jitdump {
         }
     }
 
-    /// The same as `read_back`. In a forked child that has written nothing yet, reads from the parent's jitdump.
+    /// Reads a group like `read_back`. In a forked child that has written nothing yet, reads from the parent's jitdump.
     pub fn group_before(&mut self, stored: Stored) -> Option<Vec<u8>> {
         match &self.parent {
             Some(parent) => parent.group(stored).ok(),
@@ -144,7 +145,7 @@ impl Jitdump {
         }
     }
 
-    /// A copy of code bytes. Empty if there is no memory: then zeros are written in their place.
+    /// Copies code bytes. If there is no memory, returns no bytes, and zeros are written instead.
     fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
         reserve::copy_of(bytes).unwrap_or_else(|_| {
             self.status.counters.unreadable.add(1);
@@ -152,9 +153,10 @@ impl Jitdump {
         })
     }
 
-    /// Code bytes that are not in the record. Zeros are written in place of those that cannot be read.
+    /// Reads code bytes that are not in the record. Zeros are written for bytes that cannot be read.
     fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
-        // The kernel reads the bytes: if the host has unmapped the code too early, reading it directly would end the process.
+        // The kernel reads the bytes, because the host may have unmapped the code too early. A direct access would then end
+        // the process.
         let read = if self.dead { None } else { process_memory::copy(self.status.pid, addr, size).ok() };
         let (code, is_whole) = read.unwrap_or_default();
         if !is_whole {

@@ -38,7 +38,7 @@ use backlog::{Backlog, Contents, Places};
 use groups::Groups;
 use left::{forget_places, Reopened};
 
-/// See the module's description.
+/// Describes the jitdump sink.
 pub static KIND: Kind = Kind {
     bit: Sinks::JITDUMP,
     word: "jitdump",
@@ -61,15 +61,15 @@ pub struct Jitdump {
     most: u64,
     /// The file system has allocated room up to this offset.
     reserved: u64,
-    /// When the sink was opened last, the file still had everything that the sink had written before.
+    /// Whether the file still had everything that the sink had written, when the sink was opened last.
     goes_on: bool,
     /// A partial group may lie after the last whole group.
     torn: bool,
     /// The file has to be rewritten: it was removed or cut, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
-    /// Number of lost groups: the backlog had no room for them, or a rewrite could not read them. `write_lost` later builds new
-    /// groups for those whose code still lives.
+    /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. If their code still
+    /// lives, `write_lost` later builds new groups.
     lost: u64,
     /// Groups collected since the last write.
     groups: Groups,
@@ -77,7 +77,7 @@ pub struct Jitdump {
     reopened: Reopened,
     /// In a forked child: the parent's jitdump, until the child has written its live code.
     parent: Option<Contents>,
-    /// The file is that of a dead process, and this process recovers it.
+    /// Whether this process recovers the file of a dead process.
     dead: bool,
 }
 
@@ -86,7 +86,7 @@ impl Jitdump {
         Jitdump::at(PathBuf::new(), 0, status)
     }
 
-    /// A sink whose file lies at `path`, or under another name in the same directory.
+    /// Makes a sink whose file lies at `path`, or under another name in the same directory.
     pub fn at(path: PathBuf, mode: u32, status: Arc<Status>) -> Jitdump {
         let (pid, clock) = (status.pid, status.clock);
         let header = Header { machine: ELF_MACHINE, pid, timestamp: clock.now(), arch_timestamp: clock == Clock::Arch };
@@ -109,11 +109,11 @@ impl Jitdump {
         }
     }
 
-    /// Opens the file that the sink wrote before, if that file is still there. Else makes a new file.
+    /// Opens the file that the sink wrote before. If that file is gone, makes a new file.
     fn open_file(&mut self) -> io::Result<()> {
         self.contents.own.close_dir();
         if let Ok(len) = self.contents.own.reopen() {
-            // Another runtime may have taken the file for its own and overwritten it.
+            // Another runtime may have taken the file for its own and overwritten the contents.
             self.spoiled |= !self.is_ours(self.contents.own.held()?);
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
@@ -124,7 +124,8 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // A lost file's marker is replaced: perf finds files by the names of mappings, and the lost file has no name.
+            // The marker of a lost file is replaced, because the lost file has no name, and perf finds files by the names of
+            // mappings.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
                 // No marker refers to the new file, so perf would never read it.
@@ -150,8 +151,8 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Continues the file of a dead process after the last committed round. Keeps the groups that other runtimes have appended
-    /// since. The spool is not trusted about which file that is, see `file::take_over`.
+    /// Continues the file of a dead process after the last committed round. Keeps the groups that other runtimes have
+    /// appended since. `file::take_over` checks which file this is, because the spool is not trusted.
     pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let (file, _) = self.contents.own.take_over(&[state.identity], may_be_locked)?;
@@ -170,7 +171,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// In a forked child: hands over the parent's groups, to be read. After that this sink writes nothing.
+    /// In a forked child: returns the parent's groups for reading. Afterwards this sink writes nothing.
     pub fn let_go(&mut self) -> Contents {
         std::mem::take(&mut self.contents)
     }
@@ -190,7 +191,7 @@ impl Jitdump {
         self.reopened = Reopened::default();
     }
 
-    /// Hands the place of each group in the file to `found`.
+    /// Passes the place of each group in the file to `found`.
     pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
         let read =
             self.contents.own.held().and_then(|file| {

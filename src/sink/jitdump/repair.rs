@@ -1,7 +1,8 @@
-//! Repairs the file: rewrites it if needed, then writes the groups that wait, then new groups for live code whose group was lost.
+//! Repairs the file: rewrites it if needed, then writes the groups that wait, and then new groups for live code whose group
+//! was lost.
 //!
-//! These new groups are built from the registry's data and the bytes at the address of the code. They have the name, but no lines
-//! and no unwind tables.
+//! The new groups are built from the registry's data and the bytes at the address of the code. They have the name, but no
+//! lines and no unwind tables.
 
 use std::io;
 
@@ -15,7 +16,8 @@ use crate::sys::process_memory;
 use crate::sys::sort::sort;
 
 impl Jitdump {
-    /// Repairs the file after a failure, if a retry is due or this round asks for it. `None` if nothing was attempted.
+    /// Repairs the file after a failure, if a retry is due or this round asks for it. Returns `None` if nothing was
+    /// attempted.
     pub(super) fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
         if self.contents.own.trouble.is_some() && self.contents.backlog.is_tight() {
             self.forget_dead_backlog(round.registry);

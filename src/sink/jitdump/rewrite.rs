@@ -1,4 +1,4 @@
-//! Rewriting the file with only the groups of live code; the new file replaces the old one.
+//! Rewrites the file with only the groups of live code. The new file replaces the old one.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,9 +19,9 @@ impl Jitdump {
         (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
     }
 
-    /// Rewrites the file with only these groups, given as places in the order of all groups and lengths. The new file replaces
-    /// the old one, or gets another name if another library also writes to the old one. Calls `announce` before the new file
-    /// takes the name. Empties the backlog, and returns how many of its groups are not in the new file.
+    /// Rewrites the file with only these groups, each given as its place in the order of all groups and its length. The new
+    /// file replaces the old one, or gets another name if another library also writes to the old one. Calls `announce` before
+    /// the new file takes the name. Empties the backlog. Returns how many groups of the backlog are not in the new file.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());
         let elsewhere = self.is_taken(was_cut);

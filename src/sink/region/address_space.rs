@@ -1,11 +1,11 @@
-//! Address space for a region that the library makes: where it is found and set aside.
+//! Finds and reserves the address space of a region that the library makes.
 //!
 //! ```text
-//! base      header page   and pages without rights
-//! start     code          and room for more
-//!           a page without rights: a call that ends the code returns to nothing else
+//! base      header page, and pages without access rights
+//! start     code, and room for more
+//!           a page without access rights, so that the return address of a call at the end of the code lies in nothing else
 //! tables    unwind tables
-//! write     the second view; elsewhere if there is no room
+//! write     the second view, or elsewhere if there is no room
 //! ```
 
 use super::placement::Placement;
@@ -17,12 +17,12 @@ use crate::sys::maps;
 /// How far a 32-bit displacement reaches, from anywhere in an instruction.
 pub const REACH: u64 = (1 << 31) - (1 << 16);
 
-/// Nothing is mapped below.
+/// No region is placed below this address.
 const LOWEST: u64 = 1 << 16;
-/// Nor from here on: the kernel keeps the last page.
+/// No region reaches beyond this address. The kernel keeps the last page below 2^47.
 const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
-/// Address space that was set aside.
+/// Address space that was set aside for a region.
 pub(super) struct Room {
     pub place: Placement,
     pub write: u64,
@@ -30,7 +30,7 @@ pub(super) struct Room {
 
 impl Room {
     /// # Safety
-    /// Nobody uses the memory.
+    /// Nobody may use the memory any longer.
     pub unsafe fn unmap(&self) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -40,10 +40,10 @@ impl Room {
     }
 }
 
-/// Sets address space aside.
+/// Sets address space for a region aside.
 pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<Room> {
     let page = page_size() as u64;
-    // Between header page and code there is one page at least: the kernel would make one mapping of both.
+    // At least one page lies between header page and code. Otherwise the kernel would merge their mappings.
     let text = (2 * page).next_multiple_of(alignment);
     let code = text + max_len + page + tables_len;
     let room = |base: u64, write: u64| {
@@ -55,7 +55,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let total = code + max_len;
         let found = code_memory::reserve(total + alignment).map_err(|_| Error::NoMemory)?;
         let base = found.next_multiple_of(alignment);
-        // SAFETY: it was just set aside, and nobody has it.
+        // SAFETY: the address space was just set aside, and nobody else knows of it.
         unsafe {
             if base > found {
                 code_memory::unmap(found, base - found);
@@ -73,16 +73,16 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
         let end = base + code;
         let above = maps::gap(&maps, end, HIGHEST, max_len, page, end);
-        // There is little above a stack.
+        // Above a stack there is little address space, so a place below is the second choice.
         let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
-        // Another thread may map something there meanwhile.
+        // Another thread may have mapped something there meanwhile.
         if Reserved::at(base, code).is_none() {
             continue;
         }
         if Reserved::at(write, max_len).is_some() {
             return Ok(room(base, write));
         }
-        // SAFETY: it was just set aside, and nobody has it.
+        // SAFETY: the address space was just set aside, and nobody else knows of it.
         unsafe { code_memory::unmap(base, code) };
     }
     Err(Error::NoMemory)
@@ -92,19 +92,19 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 mod tests {
     use super::*;
 
-    /// The second view goes below where there is no room above, and the region stays near.
+    /// The second view lies below the region if there is no room above, and the region stays near.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;
         let tables_len = 16 << 20;
-        // Room for the code is there, and then for half of the second view.
+        // The first place has room for the code and for the second view, the second one only for half of that.
         for near in [HIGHEST - tables_len - 3 * LEN / 2, HIGHEST - tables_len - LEN / 2, HIGHEST] {
             let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
             let Placement { start, base, tables, .. } = &room.place;
             let end = start + LEN;
             assert!(near.abs_diff(*start) <= REACH && near.abs_diff(end) <= REACH && end <= tables.start);
             assert!(room.write + LEN <= *base || tables.end <= room.write && room.write + LEN <= HIGHEST);
-            // SAFETY: nobody uses it.
+            // SAFETY: nobody uses this address space.
             unsafe { room.unmap() };
         }
     }

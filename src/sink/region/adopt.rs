@@ -31,12 +31,12 @@ const HEADER_REACH: u64 = 16 << 20;
 /// How many pages below the code a header page may lie if these pages are free. Later regions at the same address have their
 /// header pages nearer.
 const APART: u64 = 16;
-/// The least length of an arena.
+/// An arena has at least this length.
 const ARENA_LEAST: u64 = 64 << 10;
-/// Tables lie this far after the code, or as far as the code is long, if that is less. Memory that the host adds at the end of
-/// the code then shows the file.
+/// The preferred distance between the code and its tables: the length of the code, but at most this number of bytes. Memory
+/// that the host adds at the end of the code then shows the file.
 const GROWTH_NEAR: u64 = 32 << 20;
-/// The number of regions up to which the host keeps a descriptor for each region.
+/// Up to this number of regions, the host keeps a descriptor for each region.
 const OPEN_MOST: usize = 256;
 /// How many times a swap is tried if the process forks meanwhile.
 const ATTEMPTS: u32 = 4;
@@ -115,7 +115,8 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // Epochs need two beginnings (see `Region::can_begin_at_code`). One of them is in the memory below.
+                // Epochs alternate between two beginnings (see `Region::can_begin_at_code`). One of them is in the memory
+                // below.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -132,7 +133,7 @@ impl Regions {
                 true => (header_len, tables_len),
                 false => (page + tables_len, 0),
             };
-            // Another thread may map something there meanwhile.
+            // Another thread may have mapped something there meanwhile.
             if reserve_both((base, below), (tables, above)) {
                 let begins_below = |above: &Region| above.place.header_len == 0 && above.text() > 0;
                 let has_object_above = self.all().any(|above| above.start() == end && begins_below(above));
@@ -145,13 +146,14 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Address and length of the header page of a range: below the range, with no code or future code between them, or over the
-    /// first page of the range if there is no room. perf 7.2 takes an object for another object if both begin at the same
-    /// address. If one object begins before another object that lies inside it, perf's libdw finds neither of them (elfutils
-    /// libdwfl/segment.c, `reify_segments`).
+    /// Address and length of the header page of a range. The header page lies below the range, and no code lies between them, now
+    /// or later. If there is no room below, the header page lies over the first page of the range.
+    ///
+    /// perf 7.2 takes an object for another object if both begin at the same address. If one object begins before another object
+    /// that lies inside it, perf's libdw finds neither of them (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
-        // The kernel makes one mapping of neighbours that are alike.
+        // The kernel merges neighbouring mappings that are alike.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
         let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
         let regions = self.all().filter(|region| region.start() < start).map(Region::end).max();
@@ -239,8 +241,8 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
-/// Whether the memory right below looks like an arena that waits for code: programs that have several often map them before they
-/// use any.
+/// Whether the memory right below looks like an arena without code so far. A program with several arenas often maps them all
+/// before it uses any.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
     let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());

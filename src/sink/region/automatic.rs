@@ -1,5 +1,5 @@
-//! Automatic adoption, which a setting turns on: memory becomes a region when code is registered in the memory, or later, once
-//! the memory has become executable.
+//! Automatic adoption, which a setting turns on: memory becomes a region when code is registered in it, or later, when it has
+//! become executable.
 
 use std::ops::Range;
 
@@ -195,16 +195,16 @@ mod tests {
         regions.configure(dir.clone(), 0o600, true);
         let page = page_size() as u64;
         let addr = code_memory::reserve(6 * page).unwrap() + page;
-        // SAFETY: it was just set aside.
+        // SAFETY: the pages were just set aside, and nobody else knows of them.
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
-        // Nothing is adopted while the memory is writable, and until `NOT_NOW` after that.
+        // Nothing is adopted while the memory is writable, nor within `NOT_NOW` after that.
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
-        // SAFETY: as above.
+        // SAFETY: nobody else knows of the pages.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };
         assert!(adopt_at(NOT_NOW - 1).is_none() && refused() == 0);
-        // There is no directory.
+        // The adoption fails because the directory does not exist.
         let now = NOT_NOW;
         assert!(adopt_at(now).is_none() && refused() == 1);
         std::fs::create_dir(&dir).unwrap();
@@ -213,7 +213,7 @@ mod tests {
         assert!(region.start() == addr && region.len() == 4 * page && refused() == 1);
         regions.release(&status, addr).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        // SAFETY: nobody has it.
+        // SAFETY: nobody else knows of the pages.
         unsafe { code_memory::unmap(addr - page, 6 * page) };
     }
 }

@@ -1,8 +1,8 @@
 //! Candidates: memory that contains registered code, but is no region yet.
 //!
-//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. Only a
-//! registering thread knows that nobody writes to the memory meanwhile, so later registrations look at waiting memory again. Each
-//! registration outside of regions asks this table, so the check takes no lock and makes no system call.
+//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet.
+//! Later registrations look at waiting memory again, because only a registering thread knows that nobody writes to the memory
+//! meanwhile. Each registration outside of regions asks this table, so the check takes no lock and makes no system call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -32,7 +32,7 @@ const LAST_PAUSE: u64 = 1_000_000_000;
 /// Memory that waits for longer than this number of nanoseconds is counted as refused, once, and continues to wait.
 const LONG: u64 = 1_000_000_000;
 
-/// See the module's description.
+/// The table of declined and waiting memory.
 #[derive(Debug)]
 pub struct Candidates {
     /// Some of the declined ranges.
@@ -81,7 +81,7 @@ impl Declined {
 }
 
 impl Wait {
-    /// Ends the wait for memory before an address.
+    /// Ends the wait for the memory before an address.
     pub fn goes_on_at(&mut self, addr: u64) {
         (self.start, self.first_end) = (addr, addr);
     }
@@ -123,7 +123,7 @@ impl Candidates {
         self.shown.show_if_declined(&lock(&self.table), start, end, now)
     }
 
-    /// Whether a range is declined, or its pages wait and were not executable less than `NOT_NOW` ago.
+    /// Whether a range is declined, or its pages wait and a registration less than `NOT_NOW` ago found them not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.show_if_declined(&table, start, end, now) {
@@ -143,7 +143,7 @@ impl Candidates {
         self.shown.show(table.decline(range.start, range.end, now, pause), now);
     }
 
-    /// Makes whole pages wait until they become executable. False if too many ranges wait.
+    /// Makes whole pages wait until they become executable. Returns false if too many ranges wait.
     pub fn wait(&self, pages: &Range<u64>, now: u64) -> bool {
         self.change(|table| table.wait(pages.start, pages.end, now))
     }
@@ -221,8 +221,8 @@ impl Table {
         range
     }
 
-    /// The waiting range that overlaps or touches these pages, extended to include them. A code cache is filled from one end to
-    /// the other.
+    /// Returns the waiting range that overlaps or touches these pages, extended to include them. A code cache is usually
+    /// filled from one end to the other.
     fn waits_at(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
         let wait = self.waiting.iter_mut().find(|wait| start <= wait.end && wait.start <= end)?;
         (wait.start, wait.end) = (wait.start.min(start), wait.end.max(end));
@@ -268,7 +268,7 @@ impl Shown {
         found.map(|&range| self.show(range, now)).is_some()
     }
 
-    /// To be called by one thread at a time.
+    /// Must be called by one thread at a time.
     fn show(&self, range: Declined, now: u64) {
         let used = self.used.load(Ordering::Relaxed);
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;

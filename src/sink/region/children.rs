@@ -1,8 +1,8 @@
 //! Files of forked children that have not called the library.
 //!
-//! If the parent has a region of two views, the child gets such a file at the fork, so that its code has names from the start.
-//! Most children execute another program at once, and the parent's writer removes their files. The files of children that have
-//! run for a while stay, because a profile may need them.
+//! If the parent has a region of two views, each child gets a separate file at the fork. So the child's code has names from
+//! the start. Most children execute another program at once, and the parent's writer removes their files. The files of
+//! children that have run for a while stay, because a profile may need them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,18 +25,18 @@ use crate::sys::sync::outside::Mutex;
 /// removed too.
 const SETTLED: u64 = 100_000_000;
 
-/// See the module's description. Times are those of the monotonic clock, 0 for none.
+/// The files of forked children. Times are those of the monotonic clock, or 0.
 #[derive(Debug, Default)]
 pub struct Children {
     last_fork: AtomicU64,
-    /// When to look at the files next.
+    /// The time of the next look at the files.
     due: AtomicU64,
     /// The files that stay, and whether the child of each file has ended.
     settled: Mutex<Vec<(OsString, bool)>>,
 }
 
 impl Children {
-    /// Called after a fork. Whether the caller has to tell the writer.
+    /// Called after a fork. Returns whether the caller must notify the writer.
     pub fn add(&self) -> bool {
         let now = monotonic_ns();
         self.last_fork.store(now, Ordering::SeqCst);
@@ -49,8 +49,8 @@ impl Children {
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// Removes the files of children that run another program by now, if a look is due. Passes each settled file of a child that
-    /// has ended to `keep`, because a profile may need the file.
+    /// If a look is due, removes the files of children that now run another program. Passes the settled file of each ended
+    /// child to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;
@@ -89,7 +89,8 @@ impl Children {
     }
 }
 
-/// Whether a child still runs this program: the child has mapped the file from the fork, or its own file after it has taken over.
+/// Whether a child still runs this program. Such a child maps the file from the fork, or a file of its own after it has taken
+/// over.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),

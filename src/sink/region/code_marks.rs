@@ -11,8 +11,8 @@ const PIECE: u64 = 16;
 /// The number of epochs that fit into a mark.
 pub const EPOCH_MOST: u32 = 1 << 24;
 
-/// For each piece of a region the epoch since which the code there is dead; 0 for none. For each byte whether live code begins
-/// or ends with it.
+/// Two sets of marks for a region. `memory` has, for each piece of 16 bytes, the epoch since which the code there is dead, or
+/// 0. `ends` has a bit for each byte where live code begins or ends.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
@@ -41,7 +41,8 @@ impl Marks {
     }
 
     fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (&AtomicU32, u32, u32)> {
-        // SAFETY: the memory is as long, zeroed, aligned to pages, and lives as long as this; any value is a valid atomic.
+        // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any value is a
+        // valid atomic.
         let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<AtomicU32>(), self.count) };
         let (first, last) = (offset / PIECE, (offset + len).div_ceil(PIECE));
         let pieces = all.get(first as usize..last as usize).unwrap_or_default();
@@ -51,7 +52,7 @@ impl Marks {
         })
     }
 
-    /// The last epoch in which code in a range has died, if that is after `first`.
+    /// The last epoch in which code in a range has died, if that epoch is after `first`.
     #[inline]
     pub fn after(&self, offset: u64, len: u64, first: u32) -> Option<u32> {
         if self.newest.load(Ordering::Relaxed) <= first {
@@ -64,7 +65,7 @@ impl Marks {
         self.pieces(offset, len).filter_map(dead).max().filter(|&last| last > first)
     }
 
-    /// Clears the marks for use by another region, and gives the memory back. A thread that still reads finds no marks.
+    /// Clears the marks for use by another region, and gives the memory back. A thread that still reads the marks finds none.
     pub fn clear(&self) {
         self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
@@ -77,11 +78,12 @@ impl Marks {
     }
 
     fn all_words(&self) -> &[AtomicU64] {
-        // SAFETY: as above.
+        // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any value is a
+        // valid atomic.
         unsafe { std::slice::from_raw_parts(self.ends.start().as_ptr().cast(), words_for(self.count)) }
     }
 
-    /// The words with the bits of a range, and which bits these are.
+    /// The words that contain the bits of a range, each with a mask of these bits.
     fn words(&self, offset: u64, len: u64) -> impl Iterator<Item = (&AtomicU64, u64)> {
         let (first, last) = (offset / 64, (offset + len).div_ceil(64));
         let words = self.all_words().get(first as usize..last as usize).unwrap_or_default();
@@ -91,8 +93,9 @@ impl Marks {
         })
     }
 
-    /// Code begins to live in a range. Whether other code has its beginning or end there. (A change that another thread makes in
-    /// the same word at that moment may be lost. Then the writer sees that code is overwritten, a little later.)
+    /// Records that code begins to live in a range. Returns whether other live code begins or ends there. (A change that
+    /// another thread makes in the same word at the same moment may be lost. Then the writer notices a little later that code
+    /// is overwritten.)
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -112,7 +115,7 @@ impl Marks {
         self.words(offset, len).any(|(word, bits)| word.load(Ordering::Relaxed) & bits != 0)
     }
 
-    /// Code in a range has ended. Whether any code there was live.
+    /// Records that code in a range has ended. Returns whether any code there was live.
     #[inline]
     pub fn end(&self, offset: u64, len: u64) -> bool {
         let mut did = false;
@@ -146,7 +149,7 @@ fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }
 
-/// Epoch, and which part of the piece is dead.
+/// The epoch of a mark, and the begin and end of the dead part of the piece.
 fn read(mark: u32) -> (u32, u32, u32) {
     (mark >> 8, mark >> 4 & 15, if mark == 0 { 0 } else { (mark & 15) + 1 })
 }
@@ -170,15 +173,15 @@ mod tests {
         // There are no marks after the end.
         marks.set(990, 100, 3);
         assert_eq!(marks.after(2000, 10, 1), None);
-        // A late mark of an older epoch hides none of a newer one.
+        // A late mark of an older epoch does not hide the marks of a newer one.
         marks.set(0, 10, 1);
         assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();
         assert_eq!(marks.after(0, 1000, 0), None);
-        // Another region has them then, which begins to count again.
+        // Another region uses the marks from now on, and counts epochs from the start.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
-        // A late mark of the one before does not hide those.
+        // A late mark of the earlier region does not hide the marks of the new one.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
     }
@@ -186,11 +189,11 @@ mod tests {
     #[test]
     fn live_code_has_two_ends() {
         let marks = Marks::new(1000).unwrap();
-        // Packed code touches nothing else.
+        // Code that lies next to other code touches no other code.
         assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
             .map(|(at, len)| marks.begin(at, len))
             .contains(&true));
-        // Over both ends, the first one, the last one; a byte is enough.
+        // Code lies over both ends of older code, over its first byte, and over its last byte. One byte is enough.
         assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
         assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.any(0, 1) && !marks.begin(0, 1) && marks.any(0, 1));
         assert!(!marks.begin(10, 0) && !marks.any(10, 1));

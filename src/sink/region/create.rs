@@ -1,4 +1,4 @@
-//! Regions that the library makes: plain memory, or the mapping of a new file.
+//! Makes new regions: plain memory, or the mapping of a new file.
 
 use std::fs::File;
 use std::io;
@@ -22,41 +22,41 @@ use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
 use crate::sys::{debug, reserve};
 
-/// What a region of code memory is to be like; see `jitsym_region_options` in the C header. Sizes are in bytes.
+/// The wanted properties of a region of code memory; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// How large it is at first, rounded up to whole pages; at most 1 GiB.
+    /// The first size of the region, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// How large it can become by [`Session::grow_region`](crate::Session::grow_region); address space for that is set aside.
-    /// 0: `size`.
+    /// The largest size that [`Session::grow_region`](crate::Session::grow_region) can give the region. Address space of this
+    /// size is reserved. 0: `size`.
     pub max_size: u64,
-    /// A power of two, at most 512 MiB, of which the address where code runs is a multiple. 0: that of a page.
+    /// The address where code runs is a multiple of this power of two, at most 512 MiB. 0: the page size.
     pub alignment: u64,
-    /// An address from which all of it can be reached by a displacement of 32 bits with sign, as x86-64 calls and jumps have it. 0:
-    /// anywhere.
+    /// From this address all code of the region is within reach of a signed 32-bit displacement, as x86-64 calls and jumps
+    /// have it. 0: the region may lie anywhere.
     pub near: u64,
-    /// One private view, writable at first; the runtime changes its protection itself.
+    /// One private view, writable at first. The runtime changes its protection itself.
     pub one_view: bool,
-    /// Aligned to 2 MiB, in huge pages where the file system has them.
+    /// The region is aligned to 2 MiB and in huge pages, where the file system has huge pages.
     pub huge: bool,
 }
 
-/// A region of code memory that [`Session::create_region`](crate::Session::create_region) has made. It is memory as a system call
-/// gives it: nothing ends with this struct, which may be copied, but with
-/// [`Session::release_region`](crate::Session::release_region) or the process.
+/// A region of code memory that [`Session::create_region`](crate::Session::create_region) has made. The struct may be copied,
+/// and dropping it ends nothing: the memory ends with [`Session::release_region`](crate::Session::release_region) or the
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
     /// Where code runs: readable and executable. This is the address to register code with.
     pub exec: u64,
     /// Where code is written: the same memory, readable and writable, zero at first. With
-    /// [`one_view`](RegionOptions::one_view) the same address as `exec`.
+    /// [`one_view`](RegionOptions::one_view) this is the same address as `exec`.
     pub write: u64,
-    /// Its size in bytes: whole pages.
+    /// The size in bytes: whole pages.
     pub size: u64,
 }
 
 const HUGE_PAGE: u64 = 2 << 20;
-/// The largest region, and what it can be aligned to: distances between code and tables are 32-bit numbers.
+/// The largest size of a region: distances between code and tables are 32-bit numbers.
 pub const SIZE_MAX: u64 = 1 << 30;
 
 const ALIGNMENT_MAX: u64 = 512 << 20;
@@ -64,7 +64,7 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region. If there can be no file it is plain memory, and code in it goes to the other sinks.
+    /// Makes a region. If it can have no file, the region is plain memory, and code in it goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -87,7 +87,7 @@ impl Regions {
         let room = place(RegionFile::tables_room(max_len), max_len, alignment, wanted.near)?;
         let made = self.with_file(status, wanted, &room, len).or_else(|| without_file(wanted, &room, len));
         let Some(parts) = made else {
-            // SAFETY: it was just set aside, and nobody has it.
+            // SAFETY: the address space was just set aside, and nobody else knows of it.
             unsafe { room.unmap() };
             return Err(Error::NoMemory);
         };
@@ -99,7 +99,7 @@ impl Regions {
         }
         let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
         if let Err(error) = self.publish(status, parts) {
-            // SAFETY: as above.
+            // SAFETY: the region was not published, so nobody else knows of it.
             unsafe { room.unmap() };
             if named {
                 let _ = std::fs::remove_file(path);
@@ -107,13 +107,13 @@ impl Regions {
             return Err(error);
         }
         if wanted.one_view {
-            // SAFETY: there is no other view.
+            // SAFETY: the region has no second view, so nobody uses this address space.
             unsafe { code_memory::unmap(room.write, max_len) };
         }
         Ok(CodeRegion { exec: start, write, size: len })
     }
 
-    /// A region with a file that profilers find; `None` if that cannot be, which is noted.
+    /// Makes a region with a file that profilers find. If that fails, records the reason and returns `None`.
     fn with_file(&self, status: &Status, wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> {
         let made = match status.sinks().has(Sinks::REGION) {
             true => self.new_file(status, false).and_then(|new| {
@@ -127,7 +127,7 @@ impl Regions {
     }
 }
 
-/// Puts a region's file in its place.
+/// Maps the file of a region in the address space that was set aside.
 fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<Parts> {
     let place = &room.place;
     let filled = new.put_in_place(place.clone(), len, |naming, text| {
@@ -136,7 +136,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
             place.check_private_exec(text, READ_WRITE)?;
             provide_if_possible(text, place.text(), len)?;
             place.map_tables(Sharing::Private, text)?;
-            // SAFETY: the room was set aside for this, and nobody has it.
+            // SAFETY: the room was set aside for this mapping, and nobody else knows of it.
             unsafe { code_memory::map_over(place.start, len, READ_WRITE, Sharing::Private, text, place.text())? };
             return Ok((ONE_VIEW, file));
         }
@@ -145,7 +145,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
         Ok((Backing::TwoViews { write: room.write }, file))
     });
     filled.inspect_err(|_| {
-        // SAFETY: nobody has it.
+        // SAFETY: nobody else knows of this address space.
         let _ = unsafe { code_memory::reserve_over(place.base, place.tables.end - place.base) };
     })
 }
@@ -161,24 +161,24 @@ fn map_two_views(file: &File, room: &Room, len: u64) -> io::Result<()> {
         ));
     }
     place.map_tables(Sharing::Shared, file)?;
-    // SAFETY: both ranges were set aside for this, and nobody has them.
+    // SAFETY: both ranges were set aside for these mappings, and nobody else knows of them.
     unsafe {
         code_memory::map_over(*write, len, READ_WRITE, Sharing::Shared, file, text)?;
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }
 }
 
-/// The same memory without a file that profilers could open.
+/// Makes a region of the same kind, but without a file that profilers could open.
 fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> {
     let place = &room.place;
     let (kind, held) = if wanted.one_view {
-        // SAFETY: the room was set aside for this, and nobody has it.
+        // SAFETY: the room was set aside for this memory, and nobody else knows of it.
         unsafe { code_memory::move_over(code_memory::anonymous(len).ok()?, place.start, len).ok()? };
         (ONE_VIEW, None)
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(place.text() + place.max_len).ok()?;
-        // A sandbox may forbid that; what is touched is memory as any other then.
+        // A sandbox may forbid the call. Then the kernel provides the memory when it is touched.
         let provided = code_memory::provide(&file, place.text(), len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, room, len).ok()?;

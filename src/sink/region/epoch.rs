@@ -1,13 +1,14 @@
-//! Epochs: the file of a region gets another name, and perf sees the new name. So perf does not take new code for dead code.
+//! Epochs: for new code in the place of dead code, the file of a region gets another name, and perf sees the new name. So
+//! perf does not take new code for dead code.
 //!
-//! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code does take
-//! the place of dead code, the writer copies the earlier contents of the file to the names of the epochs in which the dead code
-//! ran. The file itself then describes only the later epochs. This step is called a split.
+//! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
+//! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
+//! which the dead code ran. The file itself then describes only the later epochs. This step is called a split.
 //!
-//! perf takes a name when memory is mapped, or when its protection changes. With two views, and where memory is writable and
-//! executable at once, the thread that registers code renames the file and makes perf take the name. Where the host changes the
-//! protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long before it registers the
-//! code, so there the name changes when code dies.
+//! perf takes a name when memory is mapped, or when its protection changes. With two views, the thread that registers code
+//! renames the file and makes perf take the name. The same is true for memory that is writable and executable at once. Where
+//! the host changes the protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long
+//! before it registers the code, so there the name changes when code dies.
 
 use std::sync::atomic::Ordering;
 
@@ -34,7 +35,7 @@ const NAMES_MOST: usize = 4096;
 /// How many numbers a new name may skip because files of a dead process have names with these numbers.
 const LEFT_MOST: u32 = 256;
 
-/// In nanoseconds. For code that is registered this soon after an epoch began, perf may still have taken the former name.
+/// In nanoseconds. Shortly after an epoch begins, perf may still have taken the earlier name for new code.
 const SETTLE_TIME: u64 = 20_000_000;
 
 /// The least time between two turns (see `turn`), in nanoseconds, because each turn costs a copy of the file's contents. perf
@@ -130,17 +131,18 @@ impl Region {
 
     /// Whether the name of the file may be one with which the object begins at the code.
     ///
-    /// perf 7 (its libdw) keeps one table of found objects for a process, by where they begin. If a path begins with
+    /// perf 7 (its libdw) keeps one table of the objects of a process, by their beginnings. If a path begins with
     /// `/tmp/jitted-`, perf takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
-    /// `__report_module`). With other paths, perf takes the beginning of the file. So two kinds of names in turn give each epoch
-    /// another beginning than the epoch before, though nothing moves.
+    /// `__report_module`). With other paths, perf takes the beginning of the file. The library alternates between two kinds
+    /// of names. So each epoch begins at another address than the epoch before, though nothing moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
-    /// Whether the next epoch is to begin at another place, in memory whose protection the host changes. There a mapping may
-    /// show only a part of the memory, and its beginning says nothing. So the place stays until code replaces dead code.
+    /// Whether the next epoch should begin at another address, in memory whose protection the host changes. There a mapping
+    /// may show only a part of the memory, so its beginning proves nothing. The beginning therefore stays until code replaces
+    /// dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
@@ -167,8 +169,8 @@ impl Region {
         executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
-    /// Begins an epoch after `last`, at another place if possible, and splits the file from its present contents. Returns the
-    /// time of the split.
+    /// Begins an epoch after `last`, at another address if possible, and splits the file from its present contents. Returns
+    /// the time of the split.
     fn turn(&self, status: &Status, now: u64, last: u32, settle_time: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
         is_named
@@ -176,11 +178,12 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`, at another place if `turns` is set and that is possible. False if no epoch could begin.
+    /// Begins an epoch after `last`. With `turns`, the epoch begins at another address if possible. Returns false if no epoch
+    /// could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
-            // Another thread was faster.
+            // Another thread has begun the epoch.
             return true;
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };

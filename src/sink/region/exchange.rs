@@ -1,5 +1,5 @@
-//! Memory and a file change places: a private mapping of a file with the same bytes comes where memory was, and plain memory where
-//! such a mapping was.
+//! Exchanges memory and a file: a private mapping of a file replaces memory with the same bytes, and plain memory replaces
+//! such a mapping.
 
 use std::fs::File;
 use std::io;
@@ -11,38 +11,42 @@ use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
 use crate::sys::{file, process_memory};
 
-/// Bytes that are copied at a time: more than the reserve gives, which is not for this.
+/// How many bytes are copied at a time. The reserve has less than this, and is meant for other purposes.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Puts a file in the place of a piece of memory, with the same bytes and protection. After an error it is as it was.
+/// Replaces a piece of memory by a mapping of the file, with the same bytes and protection. After an error the memory is
+/// plain, and has its former bytes and protection.
 ///
-/// `WouldBlock` if the process was forked meanwhile. Then the child may execute the file, which has to stay as it is.
+/// Returns `WouldBlock` if the process was forked meanwhile. Then the child may execute the file, so nobody may change the
+/// file.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
     let pages = copy_to_file(piece, file, offset)?;
-    // From here until the pages are the process's own, a child would see in them what the file has later.
+    // From here until the process has its own copies of the pages, a forked child would see later changes of the file in
+    // them.
     let parting = Parting::begin().ok_or_else(forked)?;
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
     code_memory::advise_random(addr, len);
     let mut exchanged = part_from_file(&pages);
     if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
-        // The header page will lie there.
+        // The file gets its header page here.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
     if !parting.is_undisturbed() {
         exchanged = exchanged.and(Err(forked()));
     }
     drop(parting);
-    // Such memory is taken for what is not used again, and swapped out first.
+    // Without this call the kernel would expect no further use of the memory, and swap the memory out first.
     code_memory::advise_normal(addr, len);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
 }
 
-/// Has the file system provide room for private memory too. In memory (tmpfs) it takes another page for each touched one, and
-/// the kernel raises SIGBUS if there is none. On a disk, and where it cannot provide any, it takes none for that.
+/// Makes the file system provide room for private memory too. A file system in memory (tmpfs) needs another page for each page
+/// that is touched, and the kernel raises SIGBUS if it has no page left. A file system on a disk needs none, and nothing is
+/// done if the file system cannot provide room.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if file::is_on_disk(file) {
         return Ok(());
@@ -57,17 +61,17 @@ fn forked() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, "the process was forked meanwhile")
 }
 
-/// Puts plain memory in the place of what has been swapped.
+/// Puts plain memory in the place of pieces that have been exchanged.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // What cannot be taken back is memory with the right bytes all the same.
+        // A piece stays mapped if that fails. The memory has the right bytes all the same.
         let _ = make_plain(piece);
     }
 }
 
-/// Hands out the pages of a mapping that are not all zero.
+/// Passes each page of a mapping that is not all zero to `each`.
 pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
-    // Unlike other ways this reads memory that may not be read now.
+    // This file also shows memory whose protection forbids reading.
     let memory = File::open("/proc/thread-self/mem")?;
     let mut block = Vec::new();
     block.try_reserve_exact(BLOCK)?;
@@ -90,7 +94,7 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
     Ok(())
 }
 
-/// Returns which pages are not all zero, and with which byte they begin.
+/// Copies a mapping to the file. Returns the address and the first byte of each page that is not all zero.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
     for_pages(piece, |addr, bytes| {
@@ -101,17 +105,17 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u6
     Ok(pages)
 }
 
-/// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise it would execute the bytes that are
-/// written to the file later. Those are the bytes as registered, which the host may have patched since, and in a forked child its
-/// parent's.
+/// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise the process would execute the
+/// bytes that are written to the file later. Later bytes are the code as registered, which the host may have patched since.
+/// In a forked child they are the code of its parent.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
-    // Unlike other ways this writes to memory that may only be executed now.
+    // A write to this file also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
-/// Makes the text of the file zero again, so that pages which the host gives up (`MADV_DONTNEED`) read zero. A file system in
-/// memory has to keep their room.
+/// Makes the text of the file zero again. Then pages that the host gives up (`MADV_DONTNEED`) read zero. A file system in
+/// memory must keep the room of these pages.
 fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());
@@ -119,7 +123,7 @@ fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>)
     pages.try_for_each(|offset| write_zeros(file, offset))
 }
 
-/// Makes a page of a private mapping zero, and the process's own.
+/// Gives the process its own copy of a page of a private mapping, filled with zeros.
 pub(super) fn own_zeros(addr: u64) -> io::Result<()> {
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
     write_zeros(&memory, addr)
@@ -134,7 +138,8 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
 pub(super) fn make_plain(piece: &Mapping) -> io::Result<()> {
     let len = piece.end - piece.start;
     let fresh = code_memory::anonymous(len)?;
-    // SAFETY: the new memory is as long and nobody else has it; what it replaces has the same bytes.
+    // SAFETY: the new memory has the same length, nobody else uses it, and it has the same bytes as the memory that it
+    // replaces.
     unsafe {
         let moved = for_pages(piece, |addr, bytes| {
             let to = (fresh + (addr - piece.start)) as *mut u8;

@@ -1,31 +1,31 @@
-//! Names of the files of regions, of their epochs, and of the files that forked children get.
+//! Makes and parses the names of region files, of their epochs, and of the files of forked children.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::format::file_names::{parse, FileKind};
 
-/// What the file of a process with this pid and number is called in an epoch, 0 for the first one.
+/// The name of a file in an epoch, for the process with this pid and the region with this number. The first epoch is 0.
 pub fn file_name((pid, number): (u32, u32), epoch: u32, begins_at_code: bool) -> OsString {
     FileKind::Region { number, begins_at_code, epoch, parent: 0 }.name(pid).into()
 }
 
-/// Whether the loaded segment of a file of this name begins at the code, and not with the file.
+/// Whether the loaded segment of a file with this name begins at the code. Otherwise it begins at the start of the file.
 pub fn begins_at_code(name: &OsStr) -> bool {
     matches!(parse(name), Some((_, FileKind::Region { begins_at_code: true, .. })))
 }
 
-/// Whether files in a directory may begin at their code for perf 7.
+/// Whether the loaded segments of files in a directory may begin at the code, which depends on perf 7.
 pub fn can_begin_at_code(dir: &Path) -> bool {
     dir == Path::new("/tmp")
 }
 
-/// What a child's file is called, which it has until its first call.
+/// The name of a forked child's file until the first call of the child.
 pub fn name_for_child(child: u32, (parent, number): (u32, u32), begins_at_code: bool) -> OsString {
     FileKind::Region { number, begins_at_code, epoch: 0, parent }.name(child).into()
 }
 
-/// The child whose file has this name.
+/// The pid of the child whose file has this name.
 pub fn child_of(name: &OsStr, parent: u32) -> Option<u32> {
     match parse(name)? {
         (child, FileKind::Region { parent: of, .. }) if of == parent => Some(child),

@@ -27,7 +27,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 
 impl Regions {
-    /// Called in the parent after a fork. Whether the caller has to tell the writer.
+    /// Called in the parent after a fork. Returns whether the caller must notify the writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
@@ -192,7 +192,7 @@ fn whole(region: &Region) -> Mapping {
 
 fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
     let (len, offset) = (region.len(), region.text());
-    // SAFETY: nobody else runs in this process yet, or they run code whose bytes are the same.
+    // SAFETY: nobody else runs in this process yet, or other threads run code in this memory whose bytes stay the same.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
         let _ = region.place.map_tables(Sharing::Shared, file);
@@ -215,7 +215,7 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
-        // The time 0 lies before every registration.
+        // The time 0 lies before every registration, so the pages have all code of the parent.
         pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
     let place = Placement { max_len: old.len(), ..old.place.clone() };
@@ -223,9 +223,9 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
-/// The region without a file: the other sinks write its code.
+/// Makes the region one without a file: the other sinks write its code.
 fn plain(old: &Region) -> Parts {
-    // Profilers look for names in the parent's file as long as the memory is a mapping of it.
+    // Profilers look for names in the parent's file as long as the memory is a mapping of that file.
     let is_whole = || {
         old.mapped().is_ok_and(|pieces| pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>() == old.len())
     };

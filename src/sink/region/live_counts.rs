@@ -1,4 +1,4 @@
-//! Counts of the live code in each part of a region. Where no code lives, the host may have unmapped the memory.
+//! Counts the live code in each part of a region. Where no code lives, the host may have unmapped the memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -34,15 +34,15 @@ impl Tally {
         self.parts.get(first..end.min(self.parts.len())).unwrap_or_default()
     }
 
-    /// Counts new code. False if it is in doubt whether the memory is still mapped.
+    /// Counts new code. Returns false if the memory may no longer be mapped.
     #[inline]
     pub fn add(&self, offset: u64, size: u64) -> bool {
         let both = self.parts(offset, size).iter().fold(0, |all, part| all | part.fetch_add(1, Ordering::Relaxed));
         both & IN_DOUBT == 0
     }
 
-    /// Code has ended. With the last code of a part, all parts without code are in doubt, because a host that gives memory back
-    /// also gives back memory that it has never used.
+    /// Called when code has ended. With the last code of a part, all parts without code are in doubt: a host that gives
+    /// memory back also gives back memory that it has never used.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
@@ -52,20 +52,20 @@ impl Tally {
         }
     }
 
-    /// The host may have unmapped the range.
+    /// Records that the host may have unmapped the range.
     pub fn doubt(&self, offset: u64, size: u64) {
         for part in self.parts(offset, size) {
             part.fetch_or(IN_DOUBT, Ordering::Relaxed);
         }
     }
 
-    /// Clears the doubt, because the caller checks the memory now. Whether there was a doubt.
+    /// Clears the doubt, because the caller checks the memory now. Returns whether there was a doubt.
     pub fn settle(&self, offset: u64, size: u64) -> bool {
         let both = |all, part: &AtomicU32| all | part.fetch_and(!IN_DOUBT, Ordering::Relaxed);
         self.parts(offset, size).iter().fold(0, both) & IN_DOUBT != 0
     }
 
-    /// All code has ended.
+    /// Records that all code has ended.
     pub fn clear(&self) {
         for part in &self.parts {
             part.store(NONE | IN_DOUBT, Ordering::Relaxed);
@@ -82,10 +82,10 @@ mod tests {
         let tally = Tally::new(3 * PART).unwrap();
         assert!(tally.add(0, 64) && tally.add(PART - 1, 2));
         assert!(!tally.settle(0, 3 * PART));
-        // Other code lives where the code began, and none where the code ended.
+        // Other code lives at the beginning of the ended code, and none at its end.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
-        // A check of one part says nothing of other parts, even if they never had code.
+        // A check of one part says nothing about other parts, even if they never had code.
         assert!(tally.settle(PART, 1) && tally.add(PART, 1));
         assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
         tally.subtract(0, 64);

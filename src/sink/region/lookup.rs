@@ -8,7 +8,7 @@ use super::state::Region;
 /// The most regions at a time. The writer has the file of each region open, and a process may usually have 1024 open files.
 pub const MOST: usize = 768;
 
-/// See the module's description. Regions are never freed: a call that races with the end of a region finds valid memory.
+/// All regions, and their index. Regions are never freed: a call that races with the end of a region finds valid memory.
 #[derive(Debug, Default)]
 pub struct Places {
     /// Allocated with the first region.
@@ -28,7 +28,7 @@ struct Memory {
     index: [Entry; MOST],
 }
 
-/// Regions may overlap, where the host has unmapped parts of one.
+/// An entry of the index. Regions may overlap where the host has unmapped a part of one region.
 #[derive(Debug)]
 struct Entry {
     start: AtomicU64,
@@ -40,7 +40,7 @@ struct Entry {
 
 impl Memory {
     fn new() -> Option<Box<Memory>> {
-        // SAFETY: zero bytes are null pointers and the number zero, which are what each field begins with.
+        // SAFETY: zero bytes are null pointers and the number zero, which are the first values of all fields.
         unsafe {
             let layout = std::alloc::Layout::new::<Memory>();
             let memory = std::alloc::alloc_zeroed(layout).cast::<Memory>();
@@ -68,7 +68,7 @@ impl Places {
         let entries = &memory.index[..count];
         let behind = entries.partition_point(|entry| entry.start.load(Ordering::Relaxed) <= addr);
         let near = entries[..behind].iter().rev().take_while(|entry| entry.reach.load(Ordering::Relaxed) > addr);
-        // SAFETY: as above.
+        // SAFETY: regions that are published here are never freed.
         let mut near = near.filter_map(|entry| unsafe { entry.region.load(Ordering::Acquire).as_ref() });
         let found = near.find(|region| is_right(region));
         fence(Ordering::Acquire);
@@ -86,13 +86,13 @@ impl Places {
 
     fn memory(&self) -> Option<&Memory> {
         if self.memory.get().is_none() {
-            // Another thread may be faster.
+            // Another thread may set the memory first.
             let _ = self.memory.set(Memory::new()?);
         }
         self.memory.get().map(Box::as_ref)
     }
 
-    /// Adds a region. False if the list is full. Only one thread at a time may call `add` or `remove`.
+    /// Adds a region. Returns false if the list is full. Only one thread at a time may call `add` or `remove`.
     pub fn add(&self, region: &'static Region) -> bool {
         let Some(memory) = self.memory() else { return false };
         let Some(place) = memory.places.iter().position(|place| place.load(Ordering::Relaxed).is_null()) else {
@@ -116,7 +116,7 @@ impl Places {
         true
     }
 
-    /// Removes a region. False if the region is not in the list.
+    /// Removes a region. Returns false if the region is not in the list.
     pub fn remove(&self, region: &'static Region) -> bool {
         let Some(memory) = self.memory.get() else { return false };
         let is_it = |place: &&AtomicPtr<Region>| std::ptr::eq(place.load(Ordering::Relaxed), region);

@@ -37,8 +37,8 @@ const REACH: u64 = 4 << 20;
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Adopts a mapping that contains a single function, as a part of a mapping group. `None` if the memory is of another kind,
-    /// or there is no room.
+    /// Adopts a mapping that contains a single function, as a part of a mapping group. Returns `None` if the memory is of
+    /// another kind, or there is no room.
     pub(super) fn join(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
         let page = page_size() as u64;
         let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
@@ -62,7 +62,7 @@ impl Regions {
         joined.or_else(|| self.open_mapping_group(status, &it))
     }
 
-    /// A new mapping group around a mapping.
+    /// Makes a new mapping group around a mapping.
     fn open_mapping_group(&self, status: &Status, it: &Mapping) -> Option<&'static Region> {
         let maps = self.all_mapped(status).ok()?;
         if self.overlap(it.start, it.end) || self.is_full(status) {
@@ -111,7 +111,7 @@ impl Regions {
             let (start, max_len) = (base + page, end - (base + page));
             let len = RegionFile::tables_room(max_len);
             let at = maps::gap(&maps, end, end + (1 << 30), len, page, end)?;
-            // Another thread may map something there meanwhile.
+            // Another thread may have mapped something there meanwhile.
             if reserve_both((base, page), (at, len)) {
                 let (header_len, tables, has_object_above) = (page, at..at + len, false);
                 return Some(Placement { start, max_len, base, header_len, tables, has_object_above });
@@ -121,8 +121,8 @@ impl Regions {
         None
     }
 
-    /// Called before code is registered in the place of other code of a mapping group. The memory that is mapped there now leaves
-    /// the group.
+    /// Called before code is registered in the place of other code of a mapping group. The memory that is now mapped there
+    /// leaves the group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -142,7 +142,7 @@ impl Regions {
 }
 
 impl Region {
-    /// Makes a mapping join this group: a mapping of the group's file replaces the memory. `None` if that fails.
+    /// Makes a mapping join this group: a mapping of the group's file replaces the memory. Returns `None` if that fails.
     fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
         let file = self.naming().file().ok()?;
         if let Err(error) = exchange(it, &file, self.place.base) {
@@ -223,7 +223,7 @@ mod tests {
             // There is free space below for header pages, and above for tables.
             let (free, len, above) = (8 << 20, 64 * page_size() as u64, 512 << 20);
             let start = code_memory::reserve(free + len + above).unwrap() + free;
-            // SAFETY: it was just set aside, and nobody has it.
+            // SAFETY: the range was just set aside, and nobody else knows of it.
             unsafe {
                 code_memory::unmap(start - free, free);
                 code_memory::unmap(start + len, above);
@@ -231,7 +231,7 @@ mod tests {
             Host { status, regions, dir, start, _alone: alone }
         }
 
-        /// Where a mapping of two pages is: no two are neighbours.
+        /// The address of a mapping of two pages. No two mappings are neighbours.
         fn addr(&self, number: u64) -> u64 {
             self.start + (3 * number + 1) * page_size() as u64
         }
@@ -258,7 +258,7 @@ mod tests {
             let (addr, len) = (self.addr(number), 2 * page_size() as u64);
             self.regions.after_range(&self.status, addr, len);
             self.regions.before_unmapping(&self.status, addr, len);
-            // SAFETY: nobody uses it.
+            // SAFETY: nobody uses the range.
             unsafe { code_memory::reserve_over(addr, len).unwrap() };
         }
 
@@ -291,9 +291,9 @@ mod tests {
             assert_eq!(bytes(host.addr(number)), [number as u8; SIZE as usize]);
         }
         assert_eq!((host.status.counters.regions.get(), host.regions.all().count()), (1, 1));
-        // Memory between the mappings is not the mapping group's.
+        // Memory between the mappings does not belong to the mapping group.
         assert!(host.regions.find(host.addr(0) - 10, 20).is_none());
-        // It ends with the last of them.
+        // The group ends with the last of its mappings.
         (0..20).for_each(|number| host.unmap(number));
         assert!(first.gone() != NEVER && host.regions.find(host.addr(3), SIZE).is_none());
     }
@@ -325,7 +325,7 @@ mod tests {
         assert!(first.gone() == NEVER && third.gone() != NEVER);
     }
 
-    /// It does not know what the host does with the memory meanwhile.
+    /// The bridge does not know what the host does with the memory meanwhile.
     #[test]
     fn the_bridge_exchanges_nothing() {
         let host = Host::new("mapping-group-bridge");

@@ -1,5 +1,5 @@
-//! The names and the descriptors of a region's file. The threads of the host, which map the file, use one descriptor. The writer
-//! has its own descriptor table and uses another descriptor.
+//! The names and descriptors of a region's file. The host's threads, which map the file, use one descriptor. The writer has a
+//! separate descriptor table, and uses another descriptor.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::sys::host_fds;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// See the module's description.
+/// The names of a region's file, and its descriptors in both tables.
 #[derive(Debug)]
 pub struct Naming {
     pub path: PathBuf,
@@ -69,7 +69,7 @@ pub struct Archive {
 }
 
 impl Naming {
-    /// For a file that the calling thread has opened.
+    /// Makes the naming of a file that the calling thread has opened.
     pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, of: (u32, u32)) -> Naming {
         let mut naming = Naming { path, is_named: true, of, ..Naming::nameless(Some(file)) };
         if DescriptorTable::current().is_host() {
@@ -78,7 +78,7 @@ impl Naming {
         naming
     }
 
-    /// For a file without a name, or for a region without a file.
+    /// Makes the naming of a file without a name, or of a region without a file.
     pub fn nameless(file: Option<Arc<Held>>) -> Naming {
         let mut naming = Naming {
             path: PathBuf::new(),
@@ -199,13 +199,14 @@ impl Naming {
         Ok(())
     }
 
-    /// The directory of the file, as a descriptor for the calling thread. Opened again if the host has closed the descriptor.
+    /// The directory of the file, as a descriptor for the calling thread. If the host has closed its descriptor, this call
+    /// opens the directory again.
     pub fn dir(&mut self) -> io::Result<Arc<Dir>> {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
         }
         if !DescriptorTable::current().is_host() {
-            // The writer needs the directory only once an epoch, so its descriptor is not kept.
+            // The writer needs the directory only once for each epoch, so the writer does not keep this descriptor.
             return Ok(Arc::new(Dir::of(&self.path)?));
         }
         if let Some(dir) = self.host.dir.as_ref().filter(|dir| dir.is_open()) {
@@ -215,7 +216,8 @@ impl Naming {
         Ok(self.host.dir.insert(dir).clone())
     }
 
-    /// The file, as a descriptor for the calling thread. Opened again if the host has closed the descriptor.
+    /// The file, as a descriptor for the calling thread. If the host has closed its descriptor, this call opens the file
+    /// again.
     pub fn file(&mut self) -> io::Result<Arc<Held>> {
         if let Some(file) = self.here().file.as_ref().filter(|file| file.checked().is_ok()) {
             return Ok(file.clone());
@@ -255,7 +257,8 @@ impl Naming {
         self.writer.file.take()
     }
 
-    /// The region ends: only the path stays. A thread that has the host's descriptor table closes the host's descriptors.
+    /// Called when the region ends: only the path stays. A thread that uses the host's descriptor table closes the host's
+    /// descriptors.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));

@@ -1,4 +1,4 @@
-//! A new file for a region, under an unused name.
+//! Creates a file for a region, under an unused name.
 
 use std::io;
 use std::path::Path;
@@ -17,14 +17,15 @@ use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
 use crate::sys::rights;
 
-/// See the module's description.
+/// A new file that no region has yet.
 pub(super) struct New {
     pub naming: Naming,
     file: Arc<Held>,
 }
 
 impl New {
-    /// Makes it the file of a region: `put` puts it in the place of the memory. Its name goes if that fails.
+    /// Makes the file that of a region: `put` maps it in the place of the memory. If that fails, the name of the file is
+    /// removed.
     pub fn put_in_place(
         self,
         place: Placement,
@@ -39,7 +40,7 @@ impl New {
 }
 
 impl Regions {
-    /// Makes a file. `at_code`: one whose loaded segment begins at the code.
+    /// Creates a file. With `at_code`, the loaded segment of the file begins at the code.
     pub(super) fn new_file(&self, status: &Status, at_code: bool) -> Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         if rights::are_more() {
@@ -49,7 +50,7 @@ impl Regions {
             let settings = self.settings();
             (settings.dir.clone(), settings.mode)
         };
-        // Nobody who needs the settings waits for the disk.
+        // The lock of the settings is not held here, so nobody waits for the disk.
         let dir = self.open_dir(&dir_path).map_err(|error| describe("open", &dir_path, &error))?;
         let mut attempt = 0;
         loop {
@@ -73,7 +74,8 @@ impl Regions {
         }
     }
 
-    /// The directory, which regions share as long as it is the same one: a host has few descriptors.
+    /// Opens the directory. Regions share the open directory while the path leads to the same one, to save descriptors of the
+    /// host.
     fn open_dir(&self, path: &Path) -> io::Result<Arc<Dir>> {
         let now = Dir::open(path)?;
         let last = self.settings().last_dir.clone();

@@ -1,4 +1,4 @@
-//! Earlier files of regions. They are kept, up to a limit, for profiles that have samples of their code. In the end they are
+//! Keeps earlier files of regions, up to a limit, for profiles that have samples of their code. In the end the files are
 //! removed if the options ask for that.
 
 use std::collections::VecDeque;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
 
-/// How many old files are kept, and how many bytes they may have together.
+/// How many old files are kept. `OLD_BYTES` is how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
-/// With more than this, names and tables are more important than the bytes of code that lives on.
+/// If old files have more bytes than this, a new one gets names and tables, but not the bytes of code that lives on.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// From three quarters of that room on, the fuller it is the more slowly it is used: all of it is to last for this number of
-/// nanoseconds.
+/// How long old files are to last, in nanoseconds, when they take all the room. Once they take three quarters of it, new
+/// files are delayed, and the more so the fuller it is.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -42,7 +42,7 @@ pub struct Files {
     recent: Recent,
 }
 
-/// How much of the room older epochs have taken of late: what was taken is forgotten as fast as the full room lasts.
+/// How much of the room older epochs have taken recently. The number decreases at the rate of the full room in `KEPT_FOR`.
 #[derive(Debug, Default)]
 struct Recent {
     bytes: u64,
@@ -50,7 +50,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// Takes note of a file. Returns how long it takes to use as much if the room is to last.
+    /// Records a file. Returns how long the next file has to wait so that the room lasts.
     fn add(&mut self, bytes: u64, now: u64) -> u64 {
         let passed = now.saturating_sub(std::mem::replace(&mut self.at, now)).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
         self.bytes = self.bytes.saturating_sub((OLD_BYTES as f64 * passed) as u64) + bytes;
@@ -75,8 +75,8 @@ impl Files {
         self.old_bytes < OLD_BYTES_FEW
     }
 
-    /// How long the next epoch of a region has to wait, in nanoseconds, after an epoch whose file has this number of bytes, if no
-    /// other region begins epochs.
+    /// Returns how long the next epoch of a region has to wait, in nanoseconds. The file of the epoch before has this number
+    /// of bytes. The result holds if no other region begins epochs.
     pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
         self.recent.add(bytes, now)
     }
@@ -86,7 +86,7 @@ impl Files {
     }
 }
 
-/// How long it takes to use a part of the room, if it is to last for [`KEPT_FOR`] when it is full.
+/// How long a file that takes `part` of the room has to delay the next one, so that a full room lasts for [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -107,7 +107,7 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let mut recent = Recent::default();
         let mut now = 7;
-        // A file after the other as soon as it may come: in the end the room is used in that time.
+        // Each file comes as soon as it may. In the end the whole room is used once in `KEPT_FOR`.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += recent.add(1 << 20, now);

@@ -1,5 +1,5 @@
-//! Which pages of a region the host has unmapped or replaced by another mapping. The threads that register code read them without
-//! a lock.
+//! Records which pages of a region the host has unmapped or replaced by another mapping. The threads that register code read
+//! these records without a lock.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +22,8 @@ pub struct Pages {
     times: Option<Times>,
 }
 
-/// For each page, the time from which and until which the page belongs to the region. Code that was registered there in that time
-/// is in the region's file.
+/// For each page, when it began and ceased to belong to the region. Code that was registered in the page in that time is in
+/// the region's file.
 #[derive(Debug)]
 struct Times {
     /// 0: no mapping there has joined yet.
@@ -32,12 +32,12 @@ struct Times {
 }
 
 impl Pages {
-    /// For a region with a maximum length of `len` bytes and no lost pages.
+    /// Makes the record of a region with a maximum length of `len` bytes and no lost pages.
     pub fn new(start: u64, len: u64) -> Pages {
         Pages { start, len, lost: OnceLock::new(), times: None }
     }
 
-    /// For a mapping group. Pages belong to the group once they join.
+    /// Makes the record of a mapping group. Pages belong to the group once they join.
     pub fn of_group(start: u64, len: u64) -> Result<Pages> {
         let count = len.div_ceil(PAGE) as usize;
         let words = |count, first| words(count, first).ok_or(Error::NoMemory);
@@ -79,7 +79,8 @@ impl Pages {
         start >= end || self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Marks a range as lost, except for the parts `left`, which are in order. False if there is no memory for the bits.
+    /// Marks a range as lost, except for the parts `left`, which must be in order. Returns false if there is no memory for
+    /// the bits.
     pub fn lose(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>, now: u64) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {
@@ -103,12 +104,12 @@ impl Pages {
 
     #[cold]
     fn make(&self) -> Option<&[AtomicU64]> {
-        // Another thread may be faster.
+        // Another thread may set the bits first.
         let _ = self.lost.set(words(self.len.div_ceil(64 * PAGE) as usize, 0)?);
         self.lost.get().map(Box::as_ref)
     }
 
-    /// In a mapping group: the pages that belong to the group stop belonging to it now.
+    /// In a mapping group: records that the group's pages in a range no longer belong to the group.
     fn end(&self, start: u64, end: u64, now: u64) {
         let Some(Times { since, until }) = &self.times else { return };
         for page in self.numbers(start, end) {
@@ -124,7 +125,7 @@ impl Pages {
         }
     }
 
-    /// A mapping joins a mapping group: the mapping's pages are no longer lost.
+    /// Records that a mapping joins a mapping group. The pages of the mapping are no longer lost.
     pub fn join(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         for (word, mask) in self.words(start, end) {
@@ -134,7 +135,7 @@ impl Pages {
         }
     }
 
-    /// From now on no mapping can join in this range.
+    /// From now on no mapping can join the group in this range.
     pub fn use_up(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         self.end(start, end, now);
@@ -146,7 +147,7 @@ impl Pages {
         self.times.as_ref().is_some_and(|times| times.since[self.numbers(start, end)].iter().all(is_unused))
     }
 
-    /// Whether a range belonged to the region at a time. Without a mapping group, the time is ignored.
+    /// Whether a range belonged to the region at `time`. Outside of mapping groups, the time is ignored.
     pub fn had(&self, start: u64, end: u64, time: u64) -> bool {
         let Some(times) = &self.times else { return !self.any_lost(start, end) };
         self.numbers(start, end).all(|page| {
@@ -156,7 +157,7 @@ impl Pages {
     }
 }
 
-/// An array of `count` numbers, each with the value `first`. `None` without memory.
+/// Makes an array of `count` numbers, each with the value `first`. Returns `None` if there is no memory.
 fn words(count: usize, first: u64) -> Option<Box<[AtomicU64]>> {
     let mut words = Vec::new();
     words.try_reserve_exact(count).ok()?;

@@ -8,7 +8,7 @@ use super::file::Layout;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 
-/// Does not change during the life of the region.
+/// The addresses of a region. They do not change during the life of the region.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// Where the executable memory begins, and its maximum length.
@@ -18,9 +18,9 @@ pub struct Placement {
     pub base: u64,
     /// How much address space is reserved at `base` for the header page; 0 if the header page is not mapped.
     pub header_len: u64,
-    /// Where its tables are mapped.
+    /// Where the tables are mapped.
     pub tables: Range<u64>,
-    /// The object of the memory above may begin, for libdw, in the last page of this region.
+    /// libdw may take the last page of this region for the beginning of the object above.
     pub has_object_above: bool,
 }
 
@@ -43,13 +43,14 @@ impl Placement {
         }
     }
 
-    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mapping of the file
-    /// that the code is in, and counts from where the lowest one begins (linux tools/perf/util/unwind-libunwind-local.c,
-    /// `read_unwind_spec_eh_frame`). The ranges are the caller's.
+    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mapping of
+    /// the file that contains the code. perf counts from the beginning of the lowest mapping of this file (linux
+    /// tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges must belong to the caller.
     pub fn map_tables(&self, sharing: Sharing, file: &File) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).try_for_each(|range| {
-            // SAFETY: the caller's; it shows the same part of the same file, or nothing yet, and nobody reads there.
+            // SAFETY: the range is the caller's. Nobody reads there, and the range shows nothing yet or the same part of the
+            // file.
             unsafe {
                 code_memory::map_over(
                     range.start,
@@ -72,7 +73,7 @@ impl Placement {
         });
     }
 
-    /// The header page, or its address space, and the tables. Where they lie below the code they are one.
+    /// The header page, or its address space, and the tables. If the tables lie below the code, all this is one range.
     fn beside_code(&self, header_len: u64) -> impl Iterator<Item = Range<u64>> {
         let both = match self.tables.start < self.start {
             true => [self.base..self.tables.end, 0..0],
@@ -84,23 +85,24 @@ impl Placement {
     /// Unmaps everything from the header page to the tables. The tables must lie after the code.
     ///
     /// # Safety
-    /// Nobody may use the memory any more.
+    /// Nobody may use the memory any longer.
     pub unsafe fn unmap_all(&self) {
         // SAFETY: the caller's promise.
         unsafe { code_memory::unmap(self.base, self.tables.end - self.base) };
     }
 
-    /// Whether memory of this file that has been written to may be executed: not on a file system mounted `noexec`, and not where a
-    /// security policy forbids it (SELinux `execmod`). A host whose own `mprotect` failed for that would not survive it.
+    /// Checks that memory of this file may be executed after it was written to. A file system mounted `noexec` and some
+    /// security policies (SELinux `execmod`) forbid that. A host whose own `mprotect` failed for this reason would not
+    /// survive.
     ///
-    /// The test page lies where the tables are mapped next. perf sees new mappings, but not their removal, and takes the lowest
-    /// mapping of a file for the file's beginning. So the test page must not lie elsewhere.
+    /// The test page lies where the tables are mapped later, and must not lie elsewhere. perf sees a new mapping, but not its
+    /// removal, and takes the lowest mapping of a file for the beginning of the file.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {
             file.set_len(offset + page)?;
         }
-        // SAFETY: the page is for the tables, which nobody reads in this process.
+        // SAFETY: the page is meant for the tables, which nobody reads in this process.
         unsafe {
             code_memory::map_over(at, page, READ_WRITE, Sharing::Private, file, offset)?;
             code_memory::advise_random(at, page);

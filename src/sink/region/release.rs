@@ -1,4 +1,4 @@
-//! Regions after their creation: growth, pages that are given back, and the end.
+//! Regions after their creation: how they grow, give pages back, and end.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,8 @@ impl Regions {
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
         let (text, more) = (region.text(), new - old);
         let grown = code_memory::provide(&file, text + old, more).and_then(|()| {
-            // SAFETY: both ranges were set aside for this, and nobody uses what is new of them. perf wants one mapping of all code.
+            // SAFETY: both ranges were set aside for the region, and nobody uses the new part of them. One call maps all
+            // code, because perf needs a single mapping of all code.
             unsafe {
                 code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, text + old)?;
                 code_memory::map_over(start, new, READ_EXEC, Sharing::Shared, &file, text)
@@ -45,7 +46,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Gives whole pages back; they read zero afterwards.
+    /// Gives whole pages back. The pages read zero afterwards.
     pub fn discard(&self, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -65,14 +66,14 @@ impl Regions {
         }
         // SAFETY: the caller gives these pages up. The file has zeros there.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
-        // Except for the header page.
+        // The header page gets zeros of the process's own: the file has other bytes there.
         let shows_header = addr == region.place.base && naming.has_file();
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)
     }
 
-    /// Has the file system provide room again for pages that were given back, so that touching them raises no signal.
+    /// Makes the file system provide room again for pages that were given back. Then an access to these pages raises no signal.
     pub fn provide(&self, addr: u64, size: u64) -> Result<()> {
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
@@ -81,18 +82,18 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
-        // A region in the place of a lost part of another one comes before that.
+        // A region that replaces a lost part of another region comes before that other region.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
-    /// Ends a region: a created one is unmapped, an adopted one becomes plain memory again, with the same bytes. Code in it should
-    /// have been written before.
+    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes. The
+    /// writer should have written the code in the region before.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
         let had_file = region.naming().has_file();
-        // Where the host has mapped something else since, that is not ours to unmap.
+        // Memory that the host has mapped here since is the host's, and stays.
         let mapped = match region.kind {
             Backing::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
             _ => Vec::new(),
@@ -101,10 +102,11 @@ impl Regions {
             region.make_plain()?;
         }
         if !self.end(status, region) {
-            // The host had unmapped it, and the writer was faster.
+            // The host had unmapped the region, and the writer has already ended it.
             return Ok(());
         }
-        // SAFETY: the caller gives the memory up, or it holds our tables, which nobody reads there.
+        // SAFETY: the caller gives up the memory of the region. The rest holds the library's tables, which nobody reads
+        // there.
         unsafe {
             match region.kind {
                 Backing::Private { adopted: true, .. } => region.place.unmap_tables(),
@@ -122,10 +124,10 @@ impl Regions {
         Ok(())
     }
 
-    /// The host has unmapped a region, and all code of it has been seen: ends it.
+    /// Ends a region that the host has unmapped. The writer has seen all code of the region.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
         if self.end(status, region) {
-            // SAFETY: these are the tables, which nobody reads there, and address space, of which the host does not know.
+            // SAFETY: these are the tables, which nobody reads there, and address space that the host does not know of.
             unsafe {
                 match region.kind {
                     Backing::Private { adopted: false, .. } => unmap_around(region),
@@ -135,7 +137,7 @@ impl Regions {
         }
     }
 
-    /// Takes a region out of the list and completes its file. False if another thread has ended it.
+    /// Takes a region out of the list and completes its file. Returns false if another thread has ended the region.
     fn end(&self, status: &Status, region: &'static Region) -> bool {
         if !self.forget(region) {
             return false;
@@ -158,19 +160,19 @@ impl Regions {
             status.counters.regions_ended.add(1);
             self.keep_last(region);
         }
-        // The region stays for ever, but need not take much.
+        // The struct stays for ever, but keeps little memory and no descriptor.
         region.naming().end();
         region.set_inode(0);
         true
     }
 
-    /// For the writer: closes what it has open of regions that have ended.
+    /// For the writer: closes its descriptors of regions that have ended.
     pub fn close_ended(&self) {
         let left = std::mem::take(&mut self.settings().to_close);
         drop(left);
     }
 
-    /// Takes note of the file of a region that ends. In time there may be many.
+    /// Records the file of a region that ends as an old file. Otherwise such files would accumulate.
     fn keep_last(&self, region: &Region) {
         for (number, Past { path, identity, .. }) in last_of(region).into_iter().enumerate() {
             let bytes = if number > 0 { 0 } else { std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512) };
@@ -178,7 +180,8 @@ impl Regions {
         }
     }
 
-    /// The process exits: the files of private memory get the bytes of its code. False if that takes longer than this.
+    /// At the exit of the process: gives the files of private memory the bytes of the code. Returns false if that takes
+    /// longer than `timeout`.
     pub fn write_last(&self, timeout: Duration) -> bool {
         let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
         let has_any = !regions.is_empty();
@@ -190,7 +193,7 @@ impl Regions {
         !has_any || own_fds::run_for(timeout, write).is_some()
     }
 
-    /// Removes all files that regions have and have had. Code in the present ones goes to the other sinks after this.
+    /// Removes all files that regions have or had. From then on, code in the present regions goes to the other sinks.
     pub fn remove_files(&self, status: &Status) {
         std::mem::take(&mut self.settings().files).remove();
         for region in self.all() {
@@ -203,10 +206,10 @@ impl Regions {
     }
 }
 
-/// Unmaps what lies around the code of a created region with one view.
+/// Unmaps the memory around the code of a created region with one view.
 ///
 /// # Safety
-/// Nobody has it any more.
+/// Nobody may use this memory any longer.
 unsafe fn unmap_around(region: &Region) {
     // SAFETY: the caller's promise.
     unsafe {

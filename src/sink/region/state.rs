@@ -174,7 +174,7 @@ impl Region {
         Some(self.inode.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
     }
 
-    /// Sets the file's inode number: of a forked child's own file, or 0 when the region has no file any more.
+    /// Sets the file's inode number: of a forked child's own file, or 0 when the region no longer has a file.
     pub(super) fn set_inode(&self, inode: u64) {
         self.inode.store(inode, Ordering::Relaxed);
     }
@@ -205,8 +205,8 @@ impl Region {
         lock(&self.naming)
     }
 
-    /// The file, opened for the calling thread. It may have to be reopened: the writer has another descriptor table than the
-    /// threads that make and end regions, and a host may have closed all descriptors in its own table.
+    /// The file, opened for the calling thread. It may have to be reopened for two reasons. The writer has another descriptor
+    /// table than the threads that make and end regions. And a host may have closed all descriptors in its own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
@@ -228,7 +228,7 @@ impl Region {
         result.inspect_err(|_| _ = dir.remove(&name))
     }
 
-    /// A new build-id for the final contents of the file. `None` if the file has a large hole.
+    /// A new build-id for the final contents of the file. Returns `None` if the file has a large hole.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         let Placement { start, max_len, base, tables, .. } = &self.place;
         // perf keeps a copy of each file that has a build-id, holes included, unless perf can make a hard link to the file.

@@ -1,4 +1,4 @@
-//! Code that begins and ends in regions. The threads that register code call these functions.
+//! Tracks where code begins and ends in regions. The threads that register code call these functions.
 
 use std::sync::atomic::Ordering;
 
@@ -13,8 +13,9 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Called before code is registered. Ensures that profilers take samples of the code neither for dead code nor for no code.
-    /// Every registration calls this, so it must be cheap. It takes no lock. Returns flags of the code's event.
+    /// Called before code is registered. Without this call, profilers could name samples of the code after dead code, or not
+    /// at all. Every registration calls this function, so it must be cheap and takes no lock. Returns flags for the code's
+    /// event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -91,7 +92,7 @@ impl Regions {
         }
     }
 
-    /// Takes back `after_code`: the code is still live.
+    /// Reverts `after_code`: the code is still live.
     pub fn code_stays(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.add(addr - region.start(), size);
@@ -99,7 +100,7 @@ impl Regions {
         }
     }
 
-    /// All sessions have ended, so all code has ended.
+    /// Called when all sessions have ended, so all code has ended.
     pub fn no_code_at_all(&self) {
         self.all().for_each(|region| {
             region.tally.clear();
@@ -125,13 +126,13 @@ impl Regions {
 }
 
 impl Region {
-    /// Called before the registration of code that has been added to `tally`. Returns flags of the code's event.
+    /// Called before code is registered that has been added to `tally`. Returns flags for the code's event.
     fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
         let replaces = self.marks.begin(addr - self.start(), size);
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host's `mprotect` came earlier, so perf already has the former name of the file.
+                // The host's `mprotect` came earlier, so perf already has the earlier name of the file.
                 status.counters.region_late.add(1);
             }
         }

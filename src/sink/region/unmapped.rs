@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings. Checks all private regions against the list at once, because the list does not contain the
-    /// regions that are made later.
+    /// Reads the list of all mappings, and checks all private regions against this list at once. A later check would take
+    /// regions that are made meanwhile for unmapped, because the list does not contain them.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -37,8 +37,8 @@ impl Regions {
         Ok(maps)
     }
 
-    /// Whether any part of a region is still a mapping of its file. Marks the other parts as lost. Without any such part, the
-    /// region is gone.
+    /// Whether any part of a region is still a mapping of its file. The other parts are marked as lost. If no part is left,
+    /// the region is gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // A region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
@@ -52,8 +52,8 @@ impl Regions {
         }
     }
 
-    /// Marks a range as lost, except for the parts `left`, which are in order. If the whole region is lost, the region is gone.
-    /// False if there is no memory for the bits.
+    /// Marks a range as lost, except for the parts `left`, which must be in order. If the whole region is lost, the region is
+    /// gone. Returns false if there is no memory for the bits.
     pub(super) fn lose(
         &self,
         status: &Status,
@@ -79,7 +79,7 @@ impl Regions {
         self.some_gone.store(true, Ordering::Release);
     }
 
-    /// Called before the host unmaps memory whose code has ended. So no later registration has to check this memory.
+    /// Called before the host unmaps memory whose code has ended. Then later registrations need not check this memory.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {

@@ -1,10 +1,10 @@
-//! Calls that tell the unwinder of code themselves and need not wait for the writer.
+//! Calls that report code to the unwinder themselves, and need not wait for the writer.
 //!
 //! This is possible with an unwinder that takes tables one by one, if the sink was opened before the first record.
 //!
-//! A call first writes its record. Then it tells the unwinder, unless the ids say that the code has ended or moved meanwhile. So
-//! the writer has nothing to add when it reads the record later. The writer still removes ended code, including code whose end no
-//! call has reported (for example, with a region).
+//! A call first writes its record. Then the call reports the code to the unwinder, unless the ids show that the code has
+//! ended or moved meanwhile. So the writer has nothing to add when it reads the record later. The writer still removes ended
+//! code, including code whose end no call has reported (for example, with a region).
 
 use super::tables::is_room;
 use super::told::{told, Told};
@@ -14,18 +14,19 @@ use crate::format::cfi::absolute::{self, Frame};
 use crate::registry::ids::Ids;
 use crate::sys::thread;
 
-/// The most pieces that are removed under one lock: LLVM libunwind takes long to forget code, and other threads wait meanwhile.
+/// At most this many pieces are removed under one lock, because LLVM libunwind takes long to forget code while other threads
+/// wait.
 const AT_A_TIME: usize = 64;
 
-/// Called when the sink has been opened, and before the calls know that it runs. Returns whether calls tell the unwinder from now
-/// on.
+/// Called when the sink has been opened, before the calls learn that it runs. Returns whether calls report code to the
+/// unwinder from now on.
 pub fn begin() -> bool {
     let Some(mut told) = told() else { return false };
     told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
     told.by_callers
 }
 
-/// Called when the sink ends: the unwinder forgets all code. A call that began before adds no code afterwards.
+/// Called when the sink ends: the unwinder forgets all code. A call that has begun before adds no code afterwards.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);
@@ -38,8 +39,8 @@ fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }
 
-/// The entries of an `.eh_frame` that is encoded for a place directly after the code. Fails if there is no memory to tell the
-/// unwinder of them.
+/// The entries of an `.eh_frame` that is encoded for a place directly after the code. Fails if there is no memory for the
+/// registration of these entries.
 pub fn frames(eh_frame: &[u8], place: (u64, u64)) -> Result<Vec<Frame>> {
     if !is_room() {
         return Err(Error::NoMemory);
@@ -63,13 +64,13 @@ impl Moving {
         Ok(Moving { ids, id, place, frames })
     }
 
-    /// The code has moved.
+    /// Reports the code at its new place.
     pub fn end(self) -> Result<()> {
         put(self.ids, self.id, self.place, self.frames)
     }
 }
 
-/// Tells the unwinder of code at this place with these entries, if the code still lives there.
+/// Reports code at this place with these entries to the unwinder, if the code still lives there.
 pub fn put(ids: &Ids, id: Id, place: (u64, u64), frames: Vec<Frame>) -> Result<()> {
     let put = change(|told| {
         let is_due = told.by_callers && ids.place_of(id) == Some(place);
@@ -78,12 +79,12 @@ pub fn put(ids: &Ids, id: Id, place: (u64, u64), frames: Vec<Frame>) -> Result<(
     put.ok_or(Error::NoMemory)
 }
 
-/// Code has ended.
+/// Removes code that has ended.
 pub fn remove(id: Id) -> Result<()> {
     change(|told| told.tables.iter_mut().for_each(|tables| tables.remove(id.0)))
 }
 
-/// All code in a range has ended.
+/// Removes all code in a range, which has ended.
 pub fn remove_in(addr: u64, end: u64) -> Result<()> {
     while !change(|told| told.tables.iter_mut().all(|tables| tables.remove_in(addr, end, AT_A_TIME)))? {}
     Ok(())

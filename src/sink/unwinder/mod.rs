@@ -1,7 +1,7 @@
 //! The unwinder of the process: C++ exceptions, `backtrace` and the end of a thread find the callers of code.
 //!
-//! The unwinder must know a table before the code runs, and must know no table of code that has ended. So calls wait for the
-//! writer while this sink runs, or tell the unwinder themselves (`by_callers`).
+//! The unwinder must know a table before the code runs, and must know no table of code that has ended. So while this sink
+//! runs, calls wait for the writer or report code to the unwinder themselves (`by_callers`).
 
 pub mod by_callers;
 mod tables;
@@ -21,7 +21,7 @@ use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, NewCode, Sink};
 use crate::sys::timed_lock::Locked;
 use crate::sys::unwinder;
 
-/// See the module's description.
+/// Describes the sink for the unwinder.
 pub static KIND: Kind = Kind {
     bit: Sinks::UNWINDER,
     word: "unwinder",
@@ -32,8 +32,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 
-/// In a forked child, when its sinks are open. If the child does not run this sink, the unwinder forgets all code. If it does,
-/// the unwinder forgets only code that the child does not take over.
+/// Called in a forked child when its sinks are open. If the child does not run this sink, the unwinder forgets all code.
+/// Otherwise the unwinder forgets only code that the child does not take over.
 pub fn end_inherited(lives: impl Fn(u64) -> bool) {
     let Some(mut told) = TOLD.try_lock() else { return };
     if told.is_let_go && !told.tables.is_empty() && told.can_change() {
@@ -62,7 +62,7 @@ impl Sink for Unwinder {
             return Err("another thread has had the unwinder's lock since before the fork".into());
         }
         if !std::mem::take(&mut told.is_let_go) {
-            // In a child that takes nothing over, these are still the parent's tables.
+            // In a child that takes no code over, these are still the parent's tables.
             told.tables.clear();
         }
         if told.tables.is_empty() {
@@ -99,7 +99,7 @@ impl Sink for Unwinder {
         told().into_iter().for_each(|mut told| told.tables.iter_mut().for_each(|tables| tables.remove(id)));
     }
 
-    /// The unwinder still finds the table for the old place, until the code's new place is reported.
+    /// Does nothing: the unwinder keeps the table for the old place until the code's new place is reported.
     fn leaves(&mut self, _: u64) {}
 
     fn close(&mut self, how: Close) -> io::Result<()> {

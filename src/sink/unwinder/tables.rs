@@ -1,11 +1,11 @@
-//! Which code is in which table.
+//! Tracks which code is in which table of the unwinder.
 //!
-//! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort each table at its first search. An
-//! old unwinder gets few large tables, and small ones for the newest code. nongnu libunwind is treated in the same way, with
-//! copies of the entries.
+//! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort each table at its first search.
+//! So an old unwinder gets few large tables, and small ones for the newest code. nongnu libunwind is treated in the same way,
+//! with copies of the entries.
 //!
-//! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code has
-//! ended, whichever table they are in.
+//! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code
+//! has ended, even if the code gets into another table.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::sys::{libunwind, reserve};
 
 /// Tables are merged up to this many pieces of code.
 const PIECES_MAX: usize = 8192;
-/// At most this many tables exist, and two more for every `PIECES_MAX` pieces.
+/// The unwinder has at most this many tables, and two more for every `PIECES_MAX` pieces.
 const TABLES: usize = 16;
 /// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries, which
 /// has a separate table.
@@ -24,10 +24,10 @@ const GAP: u64 = 64 << 10;
 /// glibc tidies up its heap.
 const NOTES: usize = 48 << 10;
 
-/// One registration's code.
+/// The code of one registration.
 #[derive(Debug)]
 struct Piece {
-    /// 0 when it has ended.
+    /// 0 if the code has ended.
     id: u64,
     addr: u64,
     size: u64,
@@ -48,22 +48,22 @@ struct Known {
 struct Table {
     /// This field precedes `pieces` so that it is dropped first: it refers to the pieces.
     known: Known,
-    /// In the order of addresses. At least one.
+    /// In the order of addresses. There is at least one piece.
     pieces: Vec<Piece>,
     dead: usize,
 }
 
-/// See the module's description.
+/// All tables of one unwinder.
 #[derive(Debug)]
 pub struct Tables {
     dialect: Dialect,
     /// By the address of the first piece.
     tables: BTreeMap<u64, Table>,
-    /// The address of live code, by its id.
+    /// The address of each live code, by its id.
     places: BTreeMap<u64, u64>,
-    /// The end and the id of live code, by its address. No two pieces overlap.
+    /// The end and the id of each live code, by its address. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// After a merge has failed: the next attempt is made only with more tables than this.
+    /// After a failed merge: the next attempt is made only with more tables than this.
     apart: usize,
 }
 
@@ -77,13 +77,13 @@ impl Table {
     }
 }
 
-/// Whether there is memory for an unwinder to register a table. The unwinder itself does not check its allocations, and cannot
-/// use this library's reserve.
+/// Whether an unwinder has memory to register a table. The unwinder does not check its allocations, and cannot use this
+/// library's reserve.
 pub fn is_room() -> bool {
     reserve::is_there(NOTES) && !reserve::is_short()
 }
 
-/// Registers pieces as one table with an unwinder that has a list. `None` without memory.
+/// Registers pieces as one table, with an unwinder that has a list of tables. Returns `None` if there is no memory.
 fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone) -> Option<Known> {
     let frames = pieces.flat_map(|piece| &piece.frames);
     let mut known = Known::default();
@@ -96,13 +96,13 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
         return Some(known);
     }
     known.registered.try_reserve_exact(1).ok()?;
-    // SAFETY: a table is dropped before its pieces, and these are freed with the last one that has them.
+    // SAFETY: a table is dropped before its pieces, and the pieces are freed with the last table that has them.
     known.registered.push(unsafe { Registered::all(frames.map(|frame| &*frame.bytes)) }?);
     Some(known)
 }
 
 /// Makes an unwinder with a list search a table that it already knows, and that is the only table with this code. The first
-/// search of a table sorts it. So the sort takes place now, and not when the host throws.
+/// search of a table sorts it. So the table is sorted now, and not when the host throws an exception.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
         // Tables of this dialect are already sorted.
@@ -129,7 +129,7 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
         frames.try_reserve(1).ok()?;
         registered.try_reserve(1).ok()?;
         let addr_at = frame.addr_at();
-        // SAFETY: as in `listed`.
+        // SAFETY: a table is dropped before its pieces, as in `listed`.
         registered.push(unsafe { Registered::part(&mut frame.bytes, addr_at, (from, last + 1 - from)) }?);
         frames.push(frame);
         if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
@@ -153,31 +153,32 @@ impl Tables {
         Tables { dialect, tables, places, live, apart: 0 }
     }
 
-    /// Whether threads of the host may change these tables. For an unwinder with a list, small tables are merged into large ones
-    /// from time to time, and no call should wait for that.
+    /// Whether threads of the host may change these tables. For an unwinder with a list, small tables are sometimes merged
+    /// into large ones, and no call should wait for a merge.
     pub fn are_for_callers(&self) -> bool {
         matches!(self.dialect, Dialect::Tree | Dialect::Each)
     }
 
-    /// Adds code with its entries (`eh_frame`), which are encoded for a section that directly follows the code. They may be
-    /// empty. An entry of the same id or code at the same place is removed. Without memory the code has no table.
+    /// Adds code with its entries (`eh_frame`), which may be empty. The entries are encoded for a section that directly
+    /// follows the code. Removes an entry of the same id, and other code at the same place. If there is no memory, the code
+    /// has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
         let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
     }
 
-    /// As `add`, with entries that are already relocated to this place. `None` without memory.
+    /// Adds code like `add`, with entries that are already relocated to this place. Returns `None` if there is no memory.
     pub fn put(&mut self, id: u64, place: (u64, u64), frames: Vec<Frame>) -> Option<()> {
         self.remove(id);
         self.insert(id, place, frames)
     }
 
-    /// Code has moved to this place.
+    /// Records that code has moved to this place.
     pub fn moved(&mut self, id: u64, place: (u64, u64)) {
         let frames = self.frames_at(id, place.0).unwrap_or_default();
         let _ = self.put(id, place, frames);
     }
 
-    /// Copies of the entries of code, relocated to another address. `None` without memory.
+    /// Copies the entries of code, relocated to another address. Returns `None` if there is no memory.
     pub fn frames_at(&self, id: u64, to: u64) -> Option<Vec<Frame>> {
         let mut frames = Vec::new();
         if let Some((piece, table)) = self.find(id) {
@@ -195,7 +196,7 @@ impl Tables {
         Some(frames)
     }
 
-    /// Code has ended.
+    /// Removes code that has ended.
     pub fn remove(&mut self, id: u64) {
         let start = self.find(id).map(|(_, table)| table.start());
         let Some(addr) = self.places.remove(&id) else { return };
@@ -221,7 +222,7 @@ impl Tables {
         }
     }
 
-    /// All code in a range has ended. Removes at most `most` pieces, the highest first. Returns whether these were all.
+    /// Removes all code in a range, but at most `most` pieces, the highest first. Returns false if pieces may be left.
     pub fn remove_in(&mut self, addr: u64, end: u64, most: usize) -> bool {
         for _ in 0..most {
             let last = self.live.range(..end).next_back();
@@ -231,18 +232,18 @@ impl Tables {
         false
     }
 
-    /// Removes code that does not live.
+    /// Removes code that does not live, according to `lives`.
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
         let ended: Vec<u64> = self.places.keys().copied().filter(|&id| !lives(id)).collect();
         ended.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// Whether code with this id is known at this place.
+    /// Whether the tables have code with this id at this place.
     pub fn has(&self, id: u64, (addr, size): (u64, u64)) -> bool {
         self.live.get(&addr) == Some(&(addr + size, id))
     }
 
-    /// How many tables the unwinder searches.
+    /// The number of tables that the unwinder searches.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.tables.len()
@@ -286,7 +287,7 @@ impl Tables {
             }
             Dialect::Each => {
                 for frame in &piece.frames {
-                    // SAFETY: as in `listed`.
+                    // SAFETY: a table is dropped before its pieces, as in `listed`.
                     known.registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
                 }
             }
@@ -303,17 +304,17 @@ impl Tables {
         Some(())
     }
 
-    /// Splits a table in two, without code that has ended: one table for pieces below `from`, and one for pieces from `to` on.
-    /// `None` without memory.
+    /// Splits a table in two, without ended code: one table for pieces below `from`, and one for pieces from `to` on. Returns
+    /// `None` if there is no memory.
     fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
         let table = self.tables.get_mut(&start)?;
         let live = table.pieces.iter().filter(|piece| piece.id != 0);
         let below = live.clone().filter(|piece| piece.addr < from);
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
-        // The upper table is registered first. For an address libgcc asks only the table that begins last before it. The lower
-        // table may begin after the old one, and once it is registered libgcc does not ask the old table, not even for the upper
-        // code.
+        // The upper table is registered first. For an address, libgcc asks only the last table that begins before the
+        // address. The lower table may begin after the old one. Once the lower table is registered, libgcc no longer asks the
+        // old table, not even for the upper code.
         let high = if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() };
         let low = if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() };
         let mut pieces = [Vec::new(), Vec::new()];
@@ -334,7 +335,7 @@ impl Tables {
         Some(())
     }
 
-    /// Merges the two smallest neighbours. `None` if no two can be merged, or without memory.
+    /// Merges the two smallest neighbours. Returns `None` if no two tables can be merged, or there is no memory.
     fn merge(&mut self) -> Option<()> {
         let sum = |(low, high): &(&Table, &Table)| low.pieces.len() + high.pieces.len();
         let pairs = self.tables.values().zip(self.tables.values().skip(1));
@@ -345,7 +346,7 @@ impl Tables {
         pieces.try_reserve_exact(live.clone().count()).ok()?;
         let known = listed(self.dialect, live)?;
         let starts = [low.start(), high.start()];
-        // As in `part`.
+        // The unwinder knows the new table. It forgets the old ones before the entries of ended code are freed.
         for table in starts.map(|start| self.tables.remove(&start)).into_iter().flatten() {
             drop(table.known);
             pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));

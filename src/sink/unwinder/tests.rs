@@ -1,4 +1,4 @@
-//! What the unwinder of this process finds, compared with the code that was added and ended at random.
+//! Compares what the unwinder of this process finds with code that was added and ended at random.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn entries_have_addresses() {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
     assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
-    // A part of the section has no FDE, and neither has the whole section for code of another size.
+    // A section may lack an FDE for a part of the code. The whole section has no FDE for code of another size.
     let whole = eh_frame(48, 99);
     for len in 0..whole.len() - 4 {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");
@@ -71,7 +71,7 @@ struct Target {
 }
 
 impl Target {
-    /// `addr` is near the section, because some encodings have 32 bits.
+    /// Makes a target. `addr` is near the section, because some encodings have only 32 bits.
     fn new(random: &mut Random, addr: u64) -> Target {
         let format = [DW_EH_PE_absptr, DW_EH_PE_udata8, DW_EH_PE_sdata8, DW_EH_PE_uleb128, DW_EH_PE_sleb128];
         let format =
@@ -81,7 +81,7 @@ impl Target {
         Target { encoding: format | base | indirect, addr }
     }
 
-    /// The value to give to gimli, which writes the section as if it were at address 0.
+    /// The address to pass to gimli, which writes the section as if it were at address 0.
     fn written(&self, section: u64) -> Address {
         let base = if self.encoding.application() == DW_EH_PE_pcrel { section } else { 0 };
         Address::Constant(self.addr.wrapping_sub(base))
@@ -147,7 +147,7 @@ fn handlers_at_random() {
         let size = code.end - code.start;
         let tables = cfi::encode(Arch::X86_64, &unwind, code.start, size).unwrap().unwrap();
         assert!(tables.bytes.len() <= cfi::size_bound(Arch::X86_64, &unwind).unwrap());
-        // The code may have moved before the unwinder is told of it.
+        // The code may have moved before it is reported to the unwinder.
         let moved = [0, 1 << 44][random.below(2) as usize];
         let eh_frame = &tables.bytes[..tables.eh_frame_size()];
         let mut frames = absolute::frames(eh_frame, (code.start + moved, size)).unwrap();
@@ -193,7 +193,7 @@ fn code_at_random(dialect: Dialect, begin: u64) {
     let mut next_id = 0;
     for round in 0..300 {
         for _ in 0..random.below(100) {
-            // Downwards, upwards, and anywhere.
+            // The addresses are downwards, upwards, or random.
             let addr = begin
                 + match random.below(3) {
                     0 => (1 << 30) - 200 * next_id,
@@ -254,8 +254,8 @@ fn code_in_few_tables_at_random() {
     }
 }
 
-/// A call has no effect if it tells of code that has ended or moved meanwhile, or if the sink has ended. This test also registers
-/// single tables with libgcc's list.
+/// A call has no effect if it reports code that has ended or moved meanwhile, or if the sink has ended. This test also
+/// registers single tables with libgcc's list.
 #[test]
 fn calls_tell_of_code_where_it_lives() {
     const SIZE: u64 = 100;
@@ -295,7 +295,7 @@ fn calls_tell_of_code_where_it_lives() {
     moving.end().unwrap();
     put(first, AT);
     assert!(!found(AT) && !found(AT + 2000));
-    // More code than is removed at a time. Code outside the range stays.
+    // The range has more code than is removed at a time. Code outside of the range stays.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
     all.iter().for_each(|&at| _ = register(&mut id_pool, at));
     by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();
@@ -304,7 +304,7 @@ fn calls_tell_of_code_where_it_lives() {
     by_callers::end();
     register(&mut id_pool, AT);
     assert!(!all.iter().any(|&at| found(at)));
-    // Code of the last session.
+    // This code belongs to the last session.
     let late = id_pool.take(ids, AT, SIZE, false).unwrap();
     ids.retire(late);
     begin();

@@ -1,4 +1,4 @@
-//! What the unwinders of the process have been told, and the lock that protects this.
+//! The code that the unwinders of the process know, and the lock that protects this record.
 
 use std::time::{Duration, Instant};
 
@@ -9,34 +9,35 @@ use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::unwinder::{self, Dialect};
 
-/// What the unwinders of the process have been told. In a forked child they know the same, even if the child does not take over
-/// its parent's code.
+/// The code that the unwinders of the process know. In a forked child they know the same code, even if the child does not
+/// take over its parent's code.
 pub(super) struct Told {
     /// The tables of each unwinder.
     pub tables: Vec<Tables>,
-    /// In a forked child: the parent's sink is closed, and the child's sink has not taken the tables over yet.
+    /// In a forked child: whether the parent's sink is closed, and the child's sink has not taken the tables over yet.
     pub is_let_go: bool,
-    /// Calls add code that begins to live, and the writer does not.
+    /// Whether calls, and not the writer, add code that begins to live.
     pub by_callers: bool,
 }
 
 pub(super) static TOLD: TimedLock<Told> =
     TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// How long the sink first waits for threads that are telling an unwinder something. Such a thread waits neither for a disk nor
-/// for the writer.
+/// How long the sink first waits for threads that are registering code with an unwinder. Such a thread waits neither for a
+/// disk nor for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long the sink waits for the lock of an unwinder, which may never be released. Calls wait longer for the sink.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes the lock, once `Unwinder::open` has taken it in this process. `None` if other threads keep it longer than a call waits.
+/// Takes the lock, once `Unwinder::open` has taken it in this process. Returns `None` if other threads keep the lock longer
+/// than a call waits.
 pub(super) fn told() -> Option<Locked<'static, Told>> {
     TOLD.lock_in_time()
 }
 
-/// As `told`, for the first use in a process. It only tries the lock. In a child that was forked while another thread changed the
-/// lock, nobody completes the change.
+/// Takes the lock for the first time in a process, with a single attempt. In a child that was forked while another thread
+/// changed the lock, nobody completes the change.
 pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -49,7 +50,7 @@ pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
 
 impl Told {
     /// Whether the unwinder can be changed. In a child that was forked while another thread of the parent had the unwinder's
-    /// lock, it can never be changed again. Then it keeps what it knows.
+    /// lock, this is never possible again. Then the unwinder keeps the code that it knows.
     pub fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
         let can_change = !has_lock || own_fds::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();

@@ -1,4 +1,4 @@
-//! The files for valgrind, and the pages in whose place they are mapped for a moment.
+//! Creates the files for valgrind, and maps them for a moment in the place of the pages with the code.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,14 +24,14 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Directories for the files, the preferred one last. The other one is used if nothing may be executed from files in the
-    /// preferred one.
+    /// Directories for the files, the preferred one last. If nothing may be executed from files in the preferred one, the
+    /// other one is used.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,
     /// The files that were created, by their numbers.
     made: Vec<Option<Identity>>,
-    /// The last mapping that was found to be ordinary memory, which may hold code.
+    /// The last mapping that was found to be ordinary memory. Such memory may hold code.
     known: Range<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Files {
         (self.dir, self.mode) = (None, config.file_mode);
     }
 
-    /// Creates the file of a group, and makes valgrind read it. `code`: the address ranges of the functions.
+    /// Creates the file of a group, and makes valgrind read it. `code` has the address ranges of the functions.
     pub fn show(
         &mut self,
         due: &Due,
@@ -58,7 +58,7 @@ impl Files {
             let shown = self.show_here(due, executable, code.clone(), data);
             let is_noexec = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
             if !shown.as_ref().is_err_and(is_noexec) || self.dirs.len() < 2 {
-                // A file that valgrind has not read is useless.
+                // A file that valgrind has not read has no use.
                 return shown.inspect_err(|_| self.remove_one(due.number));
             }
             self.remove();
@@ -90,9 +90,9 @@ impl Files {
         let (pages, text_at) = (&due.pages, executable.text_at);
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
-            // The code bytes are for users who disassemble the code that a profiler has counted, so other tools get none. Code
-            // that cannot be read is left out. helgrind would take the read for an access by another thread than the host's,
-            // without a lock.
+            // The code bytes are for users who disassemble the code that a profiler has counted, so other tools get none.
+            // Code that cannot be read is left out. helgrind would report the read as an access without a lock, by another
+            // thread than the host's.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
@@ -109,22 +109,22 @@ impl Files {
             done.1 = valgrind::unreported(|| {
                 let file = file::open_same(&path, identity)?;
                 let origin = Origin { file: &file, text_at, data };
-                // SAFETY: the sink runs under valgrind alone, and the page is from there.
+                // SAFETY: the sink runs only under valgrind, and the page `data` is from `data_page`.
                 done.0.in_pieces(pages, |pieces| unsafe { exchange(pieces, Some(&origin)) })
             });
         });
         done.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Runs `body` with pages, divided into pieces of one mapping each. Refuses memory that has another use: files of the
-    /// program, heap, or stack.
+    /// Runs `body` with pages, divided into pieces that lie in one mapping each. Refuses memory that has another use: files
+    /// of the program, heap, or stack.
     pub fn in_pieces(
         &mut self,
         pages: &Range<u64>,
         mut body: impl FnMut(&[Range<u64>]) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_known = self.known.start <= pages.start && pages.end <= self.known.end;
-        // These errors mean that a piece is not (or no longer) one mapping.
+        // These errors mean that a piece is not one mapping, or no longer.
         let are_several = |result: &io::Result<()>| {
             let code = result.as_ref().err().and_then(io::Error::raw_os_error);
             matches!(code, Some(libc::EINVAL | libc::EFAULT))
@@ -160,7 +160,7 @@ impl Files {
             }
             return result;
         }
-        // One mapping of the kernel may be several for valgrind.
+        // A mapping of the kernel may be several mappings for valgrind.
         let page = page_size();
         let mut each = Vec::new();
         each.try_reserve((pages.end - pages.start) as usize / page)?;

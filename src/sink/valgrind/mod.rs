@@ -1,7 +1,8 @@
 //! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
 //!
-//! valgrind's tools read names when code first runs, so calls wait for the writer while this sink runs. The sink runs under
-//! valgrind only: elsewhere, other threads that run the code at that moment would find no memory there (`sys/valgrind_mapping`).
+//! valgrind's tools read names when code first runs. So calls wait for the writer while this sink runs. The sink runs only
+//! under valgrind. Elsewhere, other threads that run the code at that moment would find no memory there
+//! (`sys/valgrind_mapping`).
 
 mod files;
 mod page_groups;
@@ -29,7 +30,7 @@ use crate::sys::maps;
 use crate::sys::valgrind;
 use crate::sys::valgrind_mapping::{self, exchange};
 
-/// See the module's description.
+/// Describes the sink for valgrind.
 pub static KIND: Kind = Kind {
     bit: Sinks::VALGRIND,
     word: "valgrind",
@@ -40,17 +41,17 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// The end of code is reported to valgrind after this time, or when other code comes to its page: much code may end at once. If
-/// the page then has no code, the end is reported at once, because the host may unmap the page.
+/// Much code may end at once. So the end of code is reported to valgrind after this time, or when other code comes to its
+/// page. If the page then has no code, the end is reported at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// Since when valgrind has had a name of code that has ended.
+    /// Since when valgrind has had a name of ended code.
     stale_since: Option<Instant>,
-    /// The next attempt to tell valgrind of code, if an attempt has failed.
+    /// The next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,
 }
 
@@ -62,22 +63,22 @@ impl Valgrind {
 
     fn add(&mut self, id: u64, (addr, size): (u64, u64), name: &[u8], info: Option<Info<'_>>) {
         let old = self.end(id);
-        // Code that moves keeps its info.
+        // Code that moves keeps its former info.
         let info = info.unwrap_or_else(|| old.as_ref().map_or(Info::NOTHING, Function::info));
-        // Without memory the code has no name.
+        // If there is no memory, the code has no name.
         if let Some(function) = Function::new(id, size, name, info) {
             self.groups.add(addr, function);
         }
     }
 
-    /// Code has ended, or has left its place.
+    /// Removes code that has ended, or has left its place.
     fn end(&mut self, id: u64) -> Option<Function> {
         let (addr, function) = self.groups.remove(id)?;
         valgrind::discard_translations(addr, function.size);
         Some(function)
     }
 
-    /// Tells valgrind of all changes. `now`: a caller waits for this.
+    /// Reports all changes to valgrind. With `now`, a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) {
         if now || self.again.as_ref().is_some_and(Retry::is_due) {
             self.groups.try_again();
@@ -124,12 +125,12 @@ impl Valgrind {
         }
     }
 
-    /// Tells valgrind what code a group of pages has, which replaces what it knew of these pages. `fresh`: addresses of functions
-    /// that the group's file did not have before. Returns what the file says now, if there is code.
+    /// Reports the code of a group of pages to valgrind. It replaces what valgrind knew about these pages. `fresh` has the
+    /// addresses of functions that the group's file did not have before. Returns the contents of the file, if there is code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
-            // SAFETY: the sink runs under valgrind alone.
+            // SAFETY: the sink runs only under valgrind.
             let done = self.files.in_pieces(pages, |pieces| unsafe { exchange(pieces, None) });
             // If the host has unmapped the pages, valgrind has already forgotten them.
             let is_refused = done.is_err() && is_mapped(pages.start, pages.end - pages.start);
@@ -165,7 +166,7 @@ impl Valgrind {
     }
 }
 
-/// Whether the whole range is mapped. True if this cannot be found out.
+/// Whether the whole range is mapped. Returns true if this cannot be determined.
 fn is_mapped(addr: u64, size: u64) -> bool {
     let end = addr + size;
     maps::within(addr, end).map_or(true, |maps| maps.iter().map(|map| map.len_within(addr, end)).sum::<u64>() == size)

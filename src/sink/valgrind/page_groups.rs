@@ -1,12 +1,13 @@
-//! Which code lives, and in which groups of pages it is reported to valgrind.
+//! Tracks which code lives, and in which groups of pages it is reported to valgrind.
 //!
-//! A group has one file. A page belongs to at most one group. Code that crosses a page boundary brings both pages into one group,
-//! so that a function is in one file.
+//! A group has one file. A page belongs to at most one group. Code that crosses a page boundary brings both pages into one
+//! group, so that a function is in one file.
 //!
-//! Whenever code comes to one of its pages, valgrind reads the whole group again. So the size of a group has a limit. A function
-//! that would make a group too large is in two files, each with the part that lies in its pages.
+//! Whenever code comes to a page of a group, valgrind reads the whole group again. So the size of a group has a limit. A
+//! function that would make a group too large is in two files. Each of these files has the part of the function that lies in
+//! its pages.
 //!
-//! A group has no page without code: the host may unmap such a page at any time, and valgrind then forgets the whole file.
+//! A group has no page without code. The host may unmap such a page at any time, and valgrind then forgets the whole file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,13 +26,13 @@ const NEIGHBOURS_MAX: usize = 32;
 pub struct Function {
     id: u64,
     pub size: u64,
-    /// Its name and info.
+    /// The name and the info of the function.
     text: Box<[u8]>,
     name_len: usize,
 }
 
 impl Function {
-    /// `None` without memory.
+    /// Returns `None` if there is no memory.
     pub fn new(id: u64, size: u64, name: &[u8], info: Info<'_>) -> Option<Function> {
         let info = info.bytes();
         let mut text = Vec::new();
@@ -63,7 +64,7 @@ struct Group {
     content: Option<Content>,
 }
 
-/// Pages that have to be reported to valgrind, and the number of the file for them.
+/// Pages that have to be reported to valgrind, and the number of their file.
 pub struct Due {
     pub pages: Range<u64>,
     pub number: u32,
@@ -71,14 +72,14 @@ pub struct Due {
     pub content: Option<Content>,
 }
 
-/// See the module's description.
+/// All functions, and the groups of pages that they lie in.
 pub struct Groups {
     page_size: u64,
-    /// By address. No two overlap.
+    /// The functions by address. No two overlap.
     functions: BTreeMap<u64, Function>,
-    /// The address of each function, by the slot of its id. 0 for none.
+    /// The address of each function, by the slot of its id. 0 if the slot has no function.
     places: Vec<u64>,
-    /// By the address of the first page.
+    /// The groups by the address of their first page.
     groups: BTreeMap<u64, Group>,
     /// Addresses of new functions that were not reported to valgrind yet. Some of them may have ended since.
     fresh: Vec<u64>,
@@ -88,8 +89,8 @@ pub struct Groups {
     emptied: BTreeSet<u64>,
     /// Groups that could not be reported to valgrind, which may still know their previous content.
     failed: BTreeSet<u64>,
-    /// Numbers of files whose groups no longer exist: `left` are those that valgrind may still know, `free` those that can be
-    /// used again.
+    /// Numbers of files whose groups no longer exist. valgrind may still know the files in `left`. The numbers in `free` can
+    /// be used again.
     left: Vec<u32>,
     free: Vec<u32>,
     next_number: u32,
@@ -117,12 +118,12 @@ impl Groups {
         }
     }
 
-    /// Forgets all code. File numbers that were used are not used again.
+    /// Forgets all code. File numbers that were used are never used again.
     pub fn begin(&mut self) {
         *self = Groups { next_number: self.next_number, ..Groups::new(self.page_size) };
     }
 
-    /// Code begins to live. The caller has removed an earlier place of this id. Without memory the code is ignored.
+    /// Adds code. The caller has removed an earlier place of this id. If there is no memory, the code is ignored.
     pub fn add(&mut self, addr: u64, function: Function) {
         let Some(end) = addr.checked_add(function.size) else { return };
         let slot = slot_of(function.id);
@@ -141,7 +142,7 @@ impl Groups {
         self.fresh.push(addr);
     }
 
-    /// The address of live code with a byte in this range.
+    /// The address of live code that overlaps this range.
     fn overlapped(&self, addr: u64, end: u64) -> Option<u64> {
         // Most new code lies above all other code.
         self.functions.last_key_value().filter(|(at, last)| *at + last.size > addr)?;
@@ -149,7 +150,7 @@ impl Groups {
         (at + function.size > addr).then_some(*at)
     }
 
-    /// Code has ended. Returns its address and the function.
+    /// Removes code that has ended. Returns its address and the function.
     pub fn remove(&mut self, id: u64) -> Option<(u64, Function)> {
         let addr = *self.places.get(slot_of(id)).filter(|&&addr| addr != 0)?;
         let is_it = self.functions.get(&addr).is_some_and(|function| function.id == id);
@@ -177,7 +178,7 @@ impl Groups {
         self.within(&(page..page + self.page_size)).next().is_some()
     }
 
-    /// For pages that are in no group: removes code that is no longer there, as `is_there` says. If any was removed, the
+    /// For pages that are in no group: removes code that is no longer there, according to `is_there`. If any was removed, the
     /// remaining code of these pages becomes fresh. Returns whether any was removed.
     pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
         if is_there(pages.start, pages.end - pages.start) {
@@ -209,15 +210,15 @@ impl Groups {
         !self.failed.is_empty()
     }
 
-    /// These pages could not be reported to valgrind. They become a group all the same, which is reported again later. The group
-    /// has a new number, because valgrind may still know some of the pages by the old one.
+    /// Records that these pages could not be reported to valgrind. They become a group all the same, which is reported again
+    /// later. The group gets a new number, because valgrind may still know some of the pages by the old number.
     pub fn fail(&mut self, pages: &Range<u64>) {
         self.next_number += 1;
         self.groups.insert(pages.start, Group { end: pages.end, number: self.next_number, content: None });
         self.failed.insert(pages.start);
     }
 
-    /// All failed groups are due again. Their code may have ended since.
+    /// Makes all failed groups due again. Their code may have ended since.
     pub fn try_again(&mut self) {
         self.emptied.extend(&self.failed);
     }
@@ -240,7 +241,7 @@ impl Groups {
         before.into_iter().chain(self.functions.range(pages.clone())).map(|(&addr, function)| (addr, function))
     }
 
-    /// The functions at the given addresses that lie in these pages, at least in part. `addrs`: sorted addresses.
+    /// The functions at the given addresses that lie in these pages, at least in part. `addrs` must be sorted.
     pub fn these_within<'a>(
         &'a self,
         addrs: &'a [u64],
@@ -259,8 +260,8 @@ impl Groups {
         self.within(pages).nth(most).is_none()
     }
 
-    /// Takes what has to be reported to valgrind: groups with new code, groups with a page without code, and `with_stale` also
-    /// groups with code that has ended. Also returns the addresses of the new code, in order.
+    /// Takes the groups that have to be reported to valgrind: groups with new code, and groups with a page without code. With
+    /// `with_stale`, also groups with code that has ended. Also returns the addresses of the new code, in order.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut gone = Vec::new();
@@ -337,8 +338,8 @@ impl Groups {
         })
     }
 
-    /// Called when `take_due`'s groups were reported to valgrind. `is_all`: all of them, so that the numbers of removed groups
-    /// can be used again. valgrind must not know two files by one name.
+    /// Called when groups from `take_due` were reported to valgrind. `is_all` means all of these groups. Only then can the
+    /// numbers of removed groups be used again, because valgrind must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -346,7 +347,7 @@ impl Groups {
         self.left.clear();
     }
 
-    /// A group was reported to valgrind, with this content.
+    /// Records that a group was reported to valgrind, with this content.
     pub fn told(&mut self, pages: &Range<u64>, content: Content) {
         self.failed.remove(&pages.start);
         if let Some(group) = self.groups.get_mut(&pages.start) {
@@ -434,7 +435,7 @@ impl Groups {
         [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(is_fresh)
     }
 
-    /// These pages are no longer a group, and valgrind knows nothing of them.
+    /// Forgets the group of these pages, because valgrind knows nothing about them any longer.
     pub fn forget(&mut self, pages: &Range<u64>) {
         self.failed.remove(&pages.start);
         self.groups.remove(&pages.start);

@@ -1,6 +1,6 @@
-//! Code begins and ends at random, and the tests check what valgrind knows.
+//! Tests with code that begins and ends at random, and a model of what valgrind knows.
 //!
-//! Whatever is mapped over pages replaces what valgrind knew of them.
+//! Whatever is mapped over pages replaces what valgrind knew about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,8 +20,8 @@ const BEGIN: u64 = 0x7000_0000;
 struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
-    /// Does what `Valgrind::bring_up_to_date` does. `fails` says of each group whether valgrind refuses it. `refused`: ids in
-    /// refused groups that were not reported since.
+    /// Does the same as `Valgrind::bring_up_to_date`. `fails` tells for each group whether valgrind refuses it. `refused` has
+    /// the ids in refused groups that were not reported since.
     fn tell(
         &mut self,
         groups: &mut Groups,
@@ -69,7 +69,7 @@ impl Known {
         groups.all_told(is_all);
     }
 
-    /// The host unmaps pages: valgrind forgets every file with one of these pages.
+    /// Unmaps pages as the host does: valgrind forgets every file with one of these pages.
     fn unmap(&mut self, pages: &Range<u64>) {
         self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
@@ -94,7 +94,7 @@ fn function(id: u64, size: u64) -> Function {
     Function::new(id, size, b"", Info::NOTHING).unwrap()
 }
 
-/// Adds and ends code at random, and checks what valgrind knows. `refusals`: valgrind refuses some groups at first.
+/// Adds and ends code at random, and checks what valgrind knows. With `refusals`, valgrind refuses some groups at first.
 fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: bool) {
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let mut refused = BTreeSet::new();
@@ -124,7 +124,7 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: b
         known.tell(&mut groups, with_stale, &mut refused, || refusals && random.below(10) == 0);
         assert!(!groups.has_urgent());
         if !refusals && random.below(3) == 0 {
-            // The host unmaps a page without code.
+            // Unmaps a page without code, as the host may do.
             let page = BEGIN + PAGE * random.below(PAGES);
             if !live.iter().any(|(&addr, &(end, _))| addr < page + PAGE && page < end) {
                 known.unmap(&(page..page + PAGE));
@@ -158,7 +158,7 @@ fn code_at_random() {
     }
 }
 
-/// There is so much code that groups have to be split.
+/// So much code that groups have to be split.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn much_code_at_random() {

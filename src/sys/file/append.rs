@@ -1,4 +1,4 @@
-//! Appending to files in few system calls, either everything or nothing.
+//! Appends to files in few system calls, either everything or nothing.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -8,7 +8,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 /// Appends all of `slices` in as few system calls as the kernel allows. Changes `slices`. Returns how many bytes were written,
 /// also on failure.
 pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Result<()>) {
-    // Linux IOV_MAX.
+    // The kernel's limit (Linux IOV_MAX).
     const MOST: usize = 1024;
     let mut written = 0;
     while !slices.is_empty() {
@@ -36,7 +36,7 @@ pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> 
     result.map(|()| written)
 }
 
-/// Allows writes at any offset: while `O_APPEND` is set, `pwrite` writes at the end of the file, whatever the offset.
+/// Allows writes at any offset. While `O_APPEND` is set, `pwrite` writes at the end of the file, whatever the offset.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, fcntl_getfl(file)?.difference(OFlags::APPEND))?)
 }

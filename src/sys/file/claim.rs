@@ -1,4 +1,4 @@
-//! Creation of files under names that an earlier process or another library may have used.
+//! Creates files under names that an earlier process or another library may have used.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,16 +11,17 @@ use super::{check_plain, is_locked, lock, look_at, refuse, Access, OURS, TAKEN};
 use crate::sys::dir::Dir;
 use crate::sys::other_writers;
 
-/// Creates a file. Fails if the name exists, also as a symbolic link.
+/// Creates a file. Fails if the name exists, even if only as a symbolic link.
 pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     dir.open_file(name, access | OFlags::CREATE | OFlags::EXCL, mode | OURS)
 }
 
 /// Creates a file. Replaces a file of that name that an earlier process with this pid has left.
 ///
-/// Fails without touching the existing file if it is a link, has a second name, or belongs to another user. Fails likewise if
-/// another library in this process uses it (`TAKEN`), or a living process with the same pid in another namespace. That process
-/// holds a lock on its file, which the kernel releases when the last descriptor or mapping of the open file is closed.
+/// Fails without touching the existing file if the file is a link, has a second name, or belongs to another user. Also fails
+/// if another library in this process uses the file (`TAKEN`), or a living process with the same pid in another namespace.
+/// That process holds a lock on its file, which the kernel releases when the last descriptor or mapping of the open file is
+/// closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -37,11 +38,12 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Whether `claim` failed only because a file that must stay has the name. Then another name may work.
+/// Whether `claim` failed only because the name belongs to a file that must stay. Then another name may work.
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
-        // Another user's file. With an error number, the kernel has refused to create a file in the directory.
+        // The name belongs to another user's file. If there is an error number, the kernel has refused to create a file in
+        // the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
@@ -61,14 +63,15 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // Held until the file is removed, because another copy of this library may be about to replace it too. If this user may not
-    // write to the file, it cannot be locked here; then only the locks of others are looked at.
+    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too.
+    // If this user may not write to the file, it cannot be locked here. Then only the locks of others are checked.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // A marked file that nobody in this process uses is a leftover: of an earlier process, or of the program that this process
-    // ran before it executed this one. An unmarked file is another library's if it was written since this process started.
+    // A marked file that nobody in this process uses is a leftover. It comes from an earlier process, or from the program
+    // that this process ran before it executed this one. An unmarked file belongs to another library if it was written since
+    // this process started.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

@@ -54,7 +54,7 @@ impl Held {
         }
     }
 
-    /// The file, for writing. Fails with `CLOSED` if the descriptor no longer refers to it.
+    /// The file, for writing. Fails with `CLOSED` if the descriptor no longer refers to this file.
     pub fn checked(&self) -> io::Result<&File> {
         match self.table == DescriptorTable::current() {
             true if !self.table.is_host() => Ok(&self.file),
@@ -62,7 +62,7 @@ impl Held {
         }
     }
 
-    /// The same as `checked`, with the length of the file.
+    /// The file and its length, for writing. Fails like `checked`.
     pub fn checked_len(&self) -> io::Result<(&File, u64)> {
         let is_held = self.table == DescriptorTable::current()
             && (!self.table.is_host()
@@ -75,7 +75,7 @@ impl Held {
     }
 }
 
-/// The file, without a check.
+/// Gives access to the file without a check.
 impl Deref for Held {
     type Target = File;
 
@@ -87,7 +87,7 @@ impl Deref for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: the file is dropped here only, and not used afterwards.
+            // SAFETY: the file is dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
@@ -101,8 +101,8 @@ fn holder_of(file: &File) -> &'static AtomicU32 {
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
-/// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has no
-/// effect, because no such signals are requested. It belongs to the open file, not to the descriptor.
+/// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has
+/// no effect, because no such signals are requested. The setting belongs to the open file, not to the descriptor.
 const MARK: libc::c_int = libc::SIGWINCH;
 
 fn mark(file: &File) -> bool {
@@ -115,6 +115,6 @@ fn is_marked(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), F_GETSIG) == MARK }
 }
 
-/// Linux include/uapi/asm-generic/fcntl.h. Some versions of the `libc` crate lack these constants.
+/// These numbers are from Linux include/uapi/asm-generic/fcntl.h. Some versions of the `libc` crate lack the constants.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;

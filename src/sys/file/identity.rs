@@ -12,8 +12,8 @@ use rustix::fs::fstat;
 pub struct Identity {
     pub device: u64,
     pub inode: u64,
-    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not record this. Needed because a new file
-    /// may get the inode number of a removed file at once.
+    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not record this. Needed because a new
+    /// file may immediately get the inode number of a removed file.
     pub born: u64,
 }
 
@@ -24,8 +24,8 @@ impl Identity {
         self.device == other.device && self.inode == other.inode && born_alike
     }
 
-    /// Whether both certainly identify the same file. Device and inode alone do not suffice: whoever forges an identity can guess
-    /// these two numbers.
+    /// Whether both certainly identify the same file. Device and inode alone do not suffice, because whoever forges an
+    /// identity can guess these two numbers.
     pub(super) fn is_surely(&self, other: &Identity) -> bool {
         self.born != 0 && self == other
     }

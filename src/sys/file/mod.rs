@@ -1,4 +1,5 @@
-//! Files that are safe in directories like `/tmp`: created anew or checked, and never opened through a symbolic link.
+//! Creates and opens files safely in directories like `/tmp`: files are new or checked, and never opened through a symbolic
+//! link.
 
 mod append;
 mod claim;
@@ -46,10 +47,11 @@ pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 /// The byte, far after the end of all files, that a process locks in each file that it writes to.
 const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 
-/// Locks a file that is to be written to, for as long as it is open or mapped. False if somebody else has a lock for writing.
+/// Locks a file that is to be written to, for as long as it is open or mapped. Returns false if somebody else has a lock for
+/// writing.
 ///
-/// flock(2) is not used, because anybody who may read a file could take that lock. For the same reason a lock for reading, which
-/// any reader can take, does not count: the result is true, although the file is then not locked here.
+/// flock(2) is not used, because anybody who may read a file could take that lock. Any reader can also take a lock for
+/// reading. So such a lock does not count: the result is true, although the file is then not locked here.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))

@@ -1,4 +1,4 @@
-//! The error that says why a file is refused.
+//! Makes the error that tells why a file is refused.
 
 use std::io;
 

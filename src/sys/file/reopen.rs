@@ -45,11 +45,11 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that this library wrote in a process that is now dead, to append to it. The file must be one of `known`. Returns
-/// the file and its identity.
+/// Opens a file that this library wrote in a process that is now dead, to append to it. The file must be one of `known`.
+/// Returns the file and its identity.
 ///
-/// The caller's identities are not trusted: the file must be a plain file with the library's mark, and one identity must match it
-/// for certain. `may_be_locked`: a lock on the file does not mean that its writer lives.
+/// The caller's identities are not trusted: the file must be a plain file with the library's mark, and one identity must
+/// match it for certain. If `may_be_locked` is set, a lock on the file does not mean that its writer lives.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

@@ -1,4 +1,4 @@
-//! Room in file systems: how much is free, and whether it pays to allocate room ahead of the writes.
+//! Room in file systems: how much is free, and whether allocating room before the writes makes them faster.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,13 +7,14 @@ use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 
 use crate::sys::open_at::c_string;
 
-/// Whether writes are faster when room was allocated ahead: on ext4, they were measured to take down to a third of the time. A
-/// file system in memory would clear the pages first, which costs as much as filling them.
+/// Whether writes are faster if room was allocated before. On ext4 such writes were measured to take down to a third of the
+/// time. A file system in memory would clear the pages first, which costs as much as filling them.
 pub fn gains_by_reserve(file: &File) -> bool {
     file_system(file) == Some(EXT4)
 }
 
-/// Whether the file's contents are on a disk, so that its pages in memory are only copies. False if the file system is not known.
+/// Whether the file's contents are on a disk, so that its pages in memory are only copies. False if the file system is
+/// unknown.
 pub fn is_on_disk(file: &File) -> bool {
     file_system(file).is_some_and(|found| [EXT4, XFS, BTRFS].contains(&found))
 }
@@ -28,7 +29,7 @@ fn file_system(file: &File) -> Option<u64> {
     Some(fstatfs(file).ok()?.f_type as u32 as u64)
 }
 
-/// How many bytes this user can still allocate in the file system of a directory. `None` if unknown or unlimited.
+/// How many bytes this user can still allocate in the file system of a directory. `None` if this is unknown or unlimited.
 pub fn free_space(dir: &Path) -> Option<u64> {
     let data = statvfs(&c_string(dir.as_os_str()).ok()?).ok()?;
     // A file system without a size limit reports 0 blocks.

@@ -27,7 +27,8 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// A lock for tests that change the whole process, and for tests that such a change would disturb. Starting a child is such a
-/// change: until the child executes its program, it has copies of all descriptors, and so keeps locks of files closed here.
+/// change. Until the child executes its program, it has copies of all descriptors, and so keeps locks of files that are
+/// closed here.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -137,7 +138,7 @@ fn vectored_writes_are_complete() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Runs in a separate process, because the limit is for the whole process, and other tests write files.
+/// This test runs in a separate process, because the limit applies to the whole process, and other tests write files.
 #[test]
 fn a_write_that_fails_half_way_leaves_nothing() {
     const LIMITED: &str = "JITSYM_TEST_LIMITED";
@@ -155,7 +156,7 @@ fn a_write_that_fails_half_way_leaves_nothing() {
     let file = create_new(&path, 0o600).unwrap();
     append_whole(&file, &mut [IoSlice::new(b"whole")]).unwrap();
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain system calls with valid pointers. SIGXFSZ is ignored, because it would end the process.
+    // SAFETY: these are plain system calls with valid pointers. SIGXFSZ is ignored, because it would end the process.
     let error = unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::getrlimit(libc::RLIMIT_FSIZE, &mut before);

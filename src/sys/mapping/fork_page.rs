@@ -1,4 +1,4 @@
-//! Pages by which a process finds out without a system call whether it is a forked child, and what it has inherited.
+//! Pages that tell a process without a system call whether it is a forked child, and what it has inherited.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -17,11 +17,11 @@ pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
 pub struct ForkPage {
     words: &'static Words,
     shared: &'static WithChildren,
-    /// The kernel clears the page in children, for every kind of fork.
+    /// Whether the kernel clears the page in children, for every kind of fork.
     pub kept_by_kernel: bool,
 }
 
-/// The content of the cleared page. All words after the first are what a child notes of itself.
+/// The content of the cleared page. In all words after the first, a child records facts about itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
@@ -38,7 +38,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// See `ForkPage::same_process`.
+    /// Whether this is still the process that made the page.
     #[inline(always)]
     pub fn same_process(&self) -> bool {
         self.same_process.load(Ordering::Relaxed) == 1
@@ -56,7 +56,7 @@ pub struct WithChildren {
 }
 
 impl ForkPage {
-    /// Maps the pages until the process ends, because calls may read them at any time.
+    /// Makes the pages. They stay mapped until the process ends, because calls may read them at any time.
     pub fn new() -> io::Result<ForkPage> {
         let (words, kept_by_kernel) = zero_in_child()?;
         let shared = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?;
@@ -82,7 +82,8 @@ impl ForkPage {
         self.words().same_process()
     }
 
-    /// Clears the page in a forked child, if the kernel does not. The other words are set before they are read.
+    /// Clears the page in a forked child, if the kernel does not. The other words are set before they are read, so they need
+    /// not be cleared.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words();
         for word in [same_process, taking, state] {

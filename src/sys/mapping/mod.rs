@@ -1,4 +1,4 @@
-//! Mappings: memory that the kernel provides, and gets back.
+//! Mappings: memory that the kernel provides and takes back.
 
 mod fork_page;
 mod region;
@@ -37,8 +37,8 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping, which is unmapped when this value is dropped.
 ///
-/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. Neither does rustix
-/// 1.1.6 help: over the C library it gives all advice but one with `posix_madvise`, and passes `MAP_FIXED` in place of
+/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. rustix 1.1.6 does
+/// not help either. Over the C library it gives all advice but one with `posix_madvise`, and passes `MAP_FIXED` in place of
 /// `MREMAP_FIXED` to mremap, which the kernel refuses.
 #[derive(Debug)]
 pub struct OwnedMapping {
@@ -46,13 +46,13 @@ pub struct OwnedMapping {
     len: usize,
 }
 
-// SAFETY: it is plain memory, and its user decides which thread may access which part.
+// SAFETY: this is plain memory, and its user decides which thread may access which part.
 unsafe impl Send for OwnedMapping {}
-// SAFETY: as above.
+// SAFETY: this is plain memory, and its user decides which thread may access which part.
 unsafe impl Sync for OwnedMapping {}
 
 impl OwnedMapping {
-    /// An empty mapping, with a dangling address that is aligned for `T`.
+    /// Makes an empty mapping, with a dangling address that is aligned for `T`.
     fn none<T>() -> OwnedMapping {
         OwnedMapping { start: NonNull::<T>::dangling().cast(), len: 0 }
     }
@@ -65,8 +65,9 @@ impl OwnedMapping {
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
-    /// As `new`, for memory that is not locked, even in a process that locks all it maps (mlockall(2), `MCL_FUTURE`). The kernel
-    /// would provide every page of locked memory at once, or refuse it for `RLIMIT_MEMLOCK`.
+    /// Maps memory like `new`, but the memory is not locked, even in a process that locks all it maps (mlockall(2),
+    /// `MCL_FUTURE`). The kernel would provide every page of locked memory at once, or refuse the memory for
+    /// `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
         mapping.unlock();
@@ -77,29 +78,29 @@ impl OwnedMapping {
         }
     }
 
-    /// The address of its first byte.
+    /// The address of the mapping's first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Keeps the mapping until the process ends. Returns the address of its first byte.
+    /// Keeps the mapping until the process ends. Returns the address of the mapping's first byte.
     pub fn leak(self) -> NonNull<u8> {
         std::mem::ManuallyDrop::new(self).start
     }
 
-    /// Gives advice on a range (madvise(2)). Whether the kernel accepts it.
+    /// Gives advice about a range (madvise(2)). Returns whether the kernel accepts the advice.
     pub fn advise(&self, range: Range<usize>, advice: i32) -> bool {
         // SAFETY: the range lies in the mapping, and its user wants the effect of the advice.
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
-    /// Gives advice that is more than a hint. Whether the kernel follows it.
+    /// Gives advice that is more than a hint. Returns whether the kernel follows the advice.
     fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// Whether even advice that does not exist is accepted. No kernel does this, but qemu 7.2 running a program of another
-    /// architecture accepts any advice, and does nothing.
+    /// Whether even advice that does not exist is accepted. No kernel does this. But qemu 7.2, when it runs a program of
+    /// another architecture, accepts any advice and does nothing.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);
@@ -132,7 +133,7 @@ impl OwnedMapping {
     }
 
     fn unmap(&self) {
-        // SAFETY: this value owns the mapping, and nobody uses it any more.
+        // SAFETY: this value owns the mapping, and nobody uses it any longer.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory for records, of which parts can be made accessible, moved and replaced.
+//! Memory for records. Parts of it can be made accessible, moved and replaced.
 
 use std::fs::File;
 use std::io;
@@ -11,11 +11,11 @@ use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
-/// Zeroed memory for records. Only the parts that were opened may be accessed. Forked children do not inherit it.
+/// Zeroed memory for records. Only the parts that were opened may be accessed. Forked children do not inherit the memory.
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// A forked child has inherited the memory, or will, because the kernel has not followed `MADV_DONTFORK`.
+    /// Whether a forked child has inherited the memory, or will, because the kernel has not followed `MADV_DONTFORK`.
     is_inherited: AtomicBool,
 }
 
@@ -43,13 +43,13 @@ impl Region {
 
     /// Unmaps the memory in a forked child, which must not use it.
     pub fn leave_in_child(&self) {
-        // Only once: this child's own children will not have the memory.
+        // This happens only once, because this child's own children will not have the memory.
         if self.is_inherited.swap(false, Ordering::Relaxed) {
             self.mapping.unmap();
         }
     }
 
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.mapping.start
     }
@@ -60,16 +60,16 @@ impl Region {
         done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })
     }
 
-    /// Has the kernel provide the pages of an open range now, if the kernel can.
+    /// Makes the kernel provide the pages of an open range now, if the kernel can.
     pub fn populate(&self, range: Range<usize>) {
         self.mapping.advise(range, libc::MADV_POPULATE_WRITE);
     }
 
-    /// Has the kernel provide the pages of an open range of a file. An error if there is no room for them: on a full file system,
-    /// accessing a page would raise SIGBUS.
+    /// Makes the kernel provide the pages of an open range of a file. Fails if there is no room for them. On a full file
+    /// system, an access to a missing page would raise SIGBUS.
     ///
-    /// This uses no descriptor, because the calling thread may have another descriptor table than the thread that has opened the
-    /// file.
+    /// This uses no descriptor, because the calling thread may have another descriptor table than the thread that has opened
+    /// the file.
     pub fn provide(&self, range: Range<usize>) -> io::Result<()> {
         match self.mapping.heeds(range.clone(), libc::MADV_POPULATE_WRITE) {
             true => Ok(()),
@@ -77,8 +77,8 @@ impl Region {
         }
     }
 
-    /// As `provide`, for kernels before 5.14. The kernel writes to each page, and returns an error where an access would raise a
-    /// signal.
+    /// Does the same as `provide`, for kernels before 5.14. The kernel writes to each page, and returns an error where an
+    /// access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
         // An emulator may report larger pages than those of the file system.
         const SMALLEST_PAGE: usize = 4096;
@@ -86,7 +86,7 @@ impl Region {
         for offset in range.clone().step_by(SMALLEST_PAGE) {
             let at = self.mapping.at(&(offset..range.end)) as u64;
             let mut byte = [0];
-            // Writes the byte that is there. Nobody else writes to the page yet.
+            // This writes the byte that is already there. Nobody else writes to the page yet.
             let known = process_memory::read(std::process::id(), at, &mut byte) == 1;
             if !known || memory.write_at(&byte, at)? != 1 {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -102,7 +102,7 @@ impl Region {
         match part.and_then(|part| self.replace(&range, part.at(&(0..range.len()))).map(|()| part)) {
             // The pages have moved, so `part` must not unmap them at their old address.
             Ok(part) => _ = part.leak(),
-            // As in `OwnedMapping::unlocked`: mremap may be refused.
+            // mremap may be refused, as in `OwnedMapping::unlocked`.
             Err(_) => {
                 let (at, flags) = (self.mapping.at(&range), flags | libc::MAP_FIXED);
                 // SAFETY: the range lies in the region, and by contract nobody uses it.
@@ -119,7 +119,7 @@ impl Region {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), range.len()) };
-        // By a system call, which returns an error instead of a signal if somebody has truncated the file.
+        // A system call reads the bytes, because it returns an error instead of a signal if somebody has truncated the file.
         if process_memory::read(std::process::id(), self.mapping.at(&range) as u64, bytes) < range.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -143,7 +143,7 @@ impl Region {
     /// Replaces the memory of this region by that of another region of the same length, in which only the first `head` bytes are
     /// open. Meanwhile others may only read these bytes.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
-        // In two steps, because the open part and the rest are two mappings for the kernel.
+        // This takes two steps, because the open part and the rest are two mappings for the kernel.
         let (head, rest) = (0..head, head..self.mapping.len);
         self.replace(&rest, other.mapping.at(&rest))?;
         // The pages are moved, so `other` must not unmap them at their old address.
@@ -162,7 +162,7 @@ impl Region {
 
     /// Frees the pages of a range that nobody uses, in the file too. The range reads as zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
-        // `MADV_REMOVE` is for pages of a file, and fails for private ones, for which `MADV_DONTNEED` is.
+        // `MADV_REMOVE` is for pages of a file, and fails for private pages. `MADV_DONTNEED` is for private pages.
         if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {
             self.mapping.advise(range, libc::MADV_DONTNEED);
         }

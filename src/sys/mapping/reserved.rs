@@ -1,8 +1,8 @@
-//! Address space that is set aside, so that nothing else is mapped there.
+//! Reserves address space, so that nothing else is mapped there.
 
 use super::{checked, page_size, OwnedMapping, PRIVATE};
 
-/// See the module's description. The address space stays set aside until the process ends.
+/// Address space that stays set aside until the process ends.
 #[derive(Debug)]
 pub struct Reserved {
     start: u64,
@@ -17,7 +17,7 @@ impl Reserved {
             // SAFETY: a mapping that replaces no other one changes no existing memory.
             let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
             let found = OwnedMapping { start: checked(found).ok()?, len };
-            // A kernel before 4.17 does not know the flag, takes the address for a hint, and may map elsewhere.
+            // A kernel before 4.17 does not know the flag. It takes the address for a hint, and may map elsewhere.
             (found.start.as_ptr() as usize == at).then_some(found)
         };
         // Maps one page first, unlocks it, and extends it in place, so that the memory is not locked (see
@@ -33,7 +33,7 @@ impl Reserved {
         Some(Reserved { start })
     }
 
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub fn start(&self) -> u64 {
         self.start
     }

@@ -1,7 +1,7 @@
 //! A growing array of plain values in separate pages.
 //!
-//! Its pages return to the kernel when it is dropped, where an allocator would keep them. So a process that has stored many
-//! records and dropped them is as small as before.
+//! When the array is dropped, its pages return to the kernel, whereas an allocator would keep them. So a process that has
+//! stored many records and dropped them is as small as before.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,12 +14,12 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// The least address space for an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// Beyond `LARGE` bytes the kernel provides pages before their first use, `AT_ONCE` bytes at a time: a fault for each page costs
-/// a sixth more. Calls of the host that change its mappings have to wait meanwhile, so `AT_ONCE` is not larger.
+/// Beyond `LARGE` bytes the kernel provides pages before their first use, `AT_ONCE` bytes at a time. A fault for each page
+/// would cost a sixth more. Meanwhile, calls of the host that change its mappings have to wait, so `AT_ONCE` is not larger.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
-/// See the module's description.
+/// A growing array in a separate mapping.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
@@ -82,7 +82,7 @@ impl<T: Copy> Table<T> {
         self.len = self.len.min(len);
     }
 
-    /// Adds a value. Does nothing without memory: see `try_reserve`.
+    /// Adds a value. Does nothing if there is no memory for it: see `try_reserve`.
     pub fn push(&mut self, value: T) {
         self.extend_from_slice(&[value]);
     }
@@ -108,7 +108,7 @@ impl<T: Copy> Deref for Table<T> {
 
 impl<T: Copy> DerefMut for Table<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above.
+        // SAFETY: `len` values have been written there. If `len` is 0, the pointer may be dangling, but is aligned.
         unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }

@@ -1,4 +1,5 @@
-//! A file that forked children can read: through a mapping, which they inherit, because they have no descriptor of the file.
+//! A mapping of a file, through which forked children can read the file. They inherit the mapping, but no descriptor of the
+//! file.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +13,8 @@ const LEAST: u64 = 16 << 20;
 /// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
 const STEP: u64 = 4;
 
-/// See the module's description. It is read by system calls only, so that a file that is truncated meanwhile raises no signal.
+/// A mapping of a file for forked children. Only system calls read it, so that a file that is truncated meanwhile raises no
+/// signal.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
@@ -33,7 +35,7 @@ impl View {
         len <= self.0.len as u64
     }
 
-    /// Reads a part of the file. An error if the file does not have all of it.
+    /// Reads a part of the file. Fails if the file does not have the whole part.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         let is_inside = end.is_some_and(|end| self.covers(end));

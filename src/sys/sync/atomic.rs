@@ -1,5 +1,5 @@
-//! Atomics for builds that look for races. One access can be made weaker, by which a test shows that it would notice (see
-//! `sync`).
+//! Atomics for builds that look for races. A test can make one access weaker, to show that the test would notice the missing
+//! order (see `sync`).
 
 use std::fmt;
 use std::panic::Location;
@@ -11,8 +11,8 @@ use loom::sync::atomic as inner;
 #[cfg(not(jitsym_loom))]
 use std::sync::atomic as inner;
 
-/// The place in the source whose accesses and fences give no order: the line, 0 for no place, and the end of the file's path.
-/// Both are read by relaxed loads, which give no order either.
+/// The place in the source whose accesses and fences give no order: the line, and the end of the file's path. Line 0 means no
+/// place. Both values are read by relaxed loads, which give no order either.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 
@@ -34,7 +34,7 @@ fn is_weak(at: &Location<'_>) -> bool {
     if WEAK_LINE.load(Ordering::Relaxed) != at.line() {
         return false;
     }
-    // SAFETY: what is stored there is never freed.
+    // SAFETY: values that are stored there are never freed.
     unsafe { WEAK_FILE.load(Ordering::Relaxed).as_ref() }.is_some_and(|file| at.file().ends_with(file.as_str()))
 }
 
@@ -47,7 +47,7 @@ fn as_asked(order: Ordering) -> Ordering {
     }
 }
 
-/// As `std::sync::atomic::fence`.
+/// Replaces `std::sync::atomic::fence`.
 #[track_caller]
 pub fn fence(order: Ordering) {
     if !is_weak(Location::caller()) {
@@ -57,7 +57,7 @@ pub fn fence(order: Ordering) {
 
 macro_rules! atomics {
     ($($name:ident $(<$T:ident>)?: $value:ty;)*) => {$(
-        /// As the one in `std::sync::atomic`.
+        /// Replaces the type of this name in `std::sync::atomic`.
         #[repr(transparent)]
         pub struct $name $(<$T>)? (inner::$name $(<$T>)?);
 
@@ -163,7 +163,7 @@ arithmetic! {
     AtomicUsize: usize;
 }
 
-/// Gives the plain atomic, whose address the kernel needs for a futex.
+/// Gives access to the plain atomic, whose address the kernel needs for a futex.
 impl std::ops::Deref for AtomicU32 {
     type Target = inner::AtomicU32;
 

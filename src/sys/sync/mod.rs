@@ -1,12 +1,12 @@
-//! Atomics, locks and channels for the whole library, so that tools which look for races get kinds that they understand.
+//! Atomics, locks and channels for the whole library, in kinds that tools for finding races understand.
 //!
 //! * By default they are those of the standard library and of crossbeam.
-//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's locks
-//!   are futexes, and partly in code that no tool has instrumented.
-//! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every value
-//!   that it may return.
+//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's
+//!   locks are futexes, and partly in code that no tool has instrumented.
+//! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every
+//!   value that it may return.
 //!
-//! In the last two builds, one access can be made to give no order (`weaken`), to see that the tools notice.
+//! In the last two builds, a test can take the order from one access (`weaken`), to see that the tools notice.
 
 #[cfg(any(jitsym_locks, jitsym_loom))]
 pub mod atomic;
@@ -26,19 +26,19 @@ pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard, Witness
 #[cfg(jitsym_locks)]
 pub use posix::{Condvar, Mutex, MutexGuard};
 
-/// Locks that loom does not control: they exist once, and are not made anew for each run of a model.
+/// Locks that loom does not control. They exist once, and are not created again for each run of a model.
 #[cfg(not(jitsym_loom))]
 pub use self as outside;
 #[cfg(jitsym_loom)]
 pub use std::sync as outside;
 
-/// Takes a lock, also if a thread has panicked that had it.
+/// Takes a lock, even if a thread has panicked that had it.
 pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stands for pieces of memory that are not atomic. In loom builds, loom is told of their reads and writes; here this does
-/// nothing.
+/// Stands for pieces of memory that are not atomic. In loom builds, loom is told of their reads and writes. In this build,
+/// the functions do nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

@@ -10,11 +10,11 @@ use super::atomic::{AtomicU32, Ordering};
 pub use loom::sync::{Mutex, MutexGuard};
 pub use loom::thread::yield_now;
 
-/// As `std::sync::Condvar`.
+/// Replaces `std::sync::Condvar`.
 #[derive(Debug, Default)]
 pub struct Condvar(loom::sync::Condvar);
 
-/// As `std::sync::WaitTimeoutResult`.
+/// Replaces `std::sync::WaitTimeoutResult`.
 #[derive(Clone, Copy, Debug)]
 pub struct InTime;
 
@@ -90,7 +90,7 @@ impl std::ops::Sub for Instant {
     }
 }
 
-/// As a futex wait: returns when the word differs from `expected`. In a model no time passes.
+/// Waits like a futex: returns when the word differs from `expected`. In a model no time passes.
 pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
     while word.load(Ordering::Relaxed) == expected {
         yield_now();
@@ -100,8 +100,9 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 /// Does nothing, because a waiting thread keeps reading the word.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A channel in place of crossbeam's, which is not made for loom. It is behind one lock, which gives more order between threads
-/// that send and receive than crossbeam's channel does. So models do not find errors that only this additional order prevents.
+/// A channel that replaces crossbeam's, which is not made for loom. It is protected by a single lock, which gives more order
+/// between sending and receiving threads than crossbeam's channel does. So models do not find errors that only this
+/// additional order prevents.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;

@@ -1,6 +1,6 @@
-//! The interface of the standard library's locks, on POSIX locks. For builds that look for races (see `sync`).
+//! POSIX locks with the interface of the standard library's locks, for builds that look for races (see `sync`).
 //!
-//! These locks are never poisoned, because no code of the library is to panic while it holds a lock.
+//! These locks are never poisoned, because no code of the library may panic while it holds a lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::{Duration, SystemTime};
 
-/// As `std::sync::Mutex`.
+/// Replaces `std::sync::Mutex`.
 #[derive(Debug)]
 pub struct Mutex<T> {
     lock: UnsafeCell<libc::pthread_mutex_t>,
@@ -17,10 +17,10 @@ pub struct Mutex<T> {
 
 // SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Send for Mutex<T> {}
-// SAFETY: as above.
+// SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
-/// As `std::sync::MutexGuard`.
+/// Replaces `std::sync::MutexGuard`.
 pub struct MutexGuard<'m, T>(&'m Mutex<T>);
 
 impl<T> Mutex<T> {
@@ -29,13 +29,13 @@ impl<T> Mutex<T> {
     }
 
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        // SAFETY: the lock was initialised, and does not move while it is held: the guard borrows it.
+        // SAFETY: the lock was initialised, and does not move while it is held, because the guard borrows it.
         unsafe { libc::pthread_mutex_lock(self.lock.get()) };
         Ok(MutexGuard(self))
     }
 
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        // SAFETY: as above.
+        // SAFETY: the lock was initialised, and does not move while it is held, because the guard borrows it.
         match unsafe { libc::pthread_mutex_trylock(self.lock.get()) } {
             0 => Ok(MutexGuard(self)),
             _ => Err(TryLockError::WouldBlock),
@@ -71,16 +71,16 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// As `std::sync::Condvar`.
+/// Replaces `std::sync::Condvar`.
 #[derive(Debug)]
 pub struct Condvar(UnsafeCell<libc::pthread_cond_t>);
 
 // SAFETY: POSIX makes condition variables to be shared between threads.
 unsafe impl Send for Condvar {}
-// SAFETY: as above.
+// SAFETY: POSIX makes condition variables to be shared between threads.
 unsafe impl Sync for Condvar {}
 
-/// As `std::sync::WaitTimeoutResult`.
+/// Replaces `std::sync::WaitTimeoutResult`.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitTimeoutResult(bool);
 
@@ -96,7 +96,7 @@ impl Condvar {
     }
 
     pub fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> LockResult<MutexGuard<'m, T>> {
-        // SAFETY: both were initialised, and this thread has the lock.
+        // SAFETY: the condition variable and the lock were initialised, and this thread has the lock.
         unsafe { libc::pthread_cond_wait(self.0.get(), guard.0.lock.get()) };
         Ok(guard)
     }
@@ -112,7 +112,7 @@ impl Condvar {
             tv_sec: end.as_secs() as libc::time_t,
             tv_nsec: end.subsec_nanos().into(),
         });
-        // SAFETY: as in `wait`; the time is valid.
+        // SAFETY: the condition variable and the lock were initialised, this thread has the lock, and the time is valid.
         let result = unsafe { libc::pthread_cond_timedwait(self.0.get(), guard.0.lock.get(), ptr::from_ref(&end)) };
         Ok((guard, WaitTimeoutResult(result == libc::ETIMEDOUT)))
     }
@@ -135,7 +135,7 @@ impl Condvar {
     }
 
     pub fn notify_all(&self) {
-        // SAFETY: it was initialised.
+        // SAFETY: the condition variable was initialised.
         unsafe { libc::pthread_cond_broadcast(self.0.get()) };
     }
 }

@@ -1,25 +1,27 @@
 //! `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 instead of 24 ns).
 //!
-//! The writer compares the counter with the clock once a round and publishes a straight line: time as a function of the counter.
-//! A registering thread reads the counter and looks up the time on the line. Such a stamp differs from the clock by less than a
-//! microsecond (by tens of nanoseconds, unless the kernel has just begun to slew the clock). Stamps never go back: if a thread
-//! takes a stamp and then publishes something, no thread that has seen this takes an earlier stamp. That rests on six things.
+//! The writer compares the counter with the clock once a round and publishes a straight line: time as a function of the
+//! counter. A registering thread reads the counter and looks up the time on the line. Such a stamp differs from the clock by
+//! less than a microsecond (by tens of nanoseconds, unless the kernel has just begun to slew the clock). Stamps never go
+//! back: if a thread takes a stamp and then publishes data, no thread that has seen the data takes an earlier stamp. This
+//! rests on six facts.
 //!
 //! * The counter is read after everything that precedes it in the program, see `clock::arch_ticks`.
 //! * A new line begins where the old line is, or higher. A line that is ahead of the clock runs slower until they meet.
-//! * A line begins no lower than the clock, so its stamps are no earlier than those that threads took from the clock before. If
-//!   threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the line has
+//! * A line begins no lower than the clock, so its stamps are no earlier than those that threads took from the clock before.
+//!   If threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the line has
 //!   reached. While the clock is held, each stamp is a nanosecond later than the one before.
-//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer than
-//!   the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the clock is
-//!   not held. If the counter restarts, its values could be on the old line again hours later. So there is no line while the
-//!   writer sleeps.
-//! * A stamp counts only if its line is still the published one afterwards. So a thread that was interrupted meanwhile does not
-//!   return a time from an old line.
+//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer
+//!   than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the
+//!   clock is not held. If the counter restarts, its values could be on the old line again hours later. So there is no line
+//!   while the writer sleeps.
+//! * A stamp counts only if its line is still the published one afterwards. So a thread that was interrupted meanwhile does
+//!   not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million, and a new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take meanwhile are ahead of the new line by 2 ns at
-//!   most. Taking a stamp and passing it on takes several times that. If the writer is interrupted between its last reading of
-//!   the counter and the very next store, the 2 ns grow: by 1 ns for each millisecond or so, while the clock is not slewed.
+//!   most. Taking a stamp and passing it on takes several times as long. If the writer is interrupted between its last
+//!   reading of the counter and the next store, the 2 ns grow by about 1 ns for each millisecond, while the clock is not
+//!   slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,28 +30,28 @@ use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
 use crate::sys::sync::outside::Mutex;
 
-/// How far a line reaches. Beyond its end, if the writer has drawn no new line, threads ask the clock.
+/// The length of a line. After its end, if the writer has published no new line, threads ask the clock.
 const REACH_NS: u64 = 100_000_000;
 /// A line is drawn through samples that are at least this far apart. A short span makes a short line.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
-/// How much the rates of two spans may differ for the first line, in parts in a million: the slewing of NTP, 500, and the error
-/// of a reading. If they differ by more, the counter or the clock has jumped.
+/// For the first line, the rates of two spans may differ by this number of parts in a million. It covers the slewing of NTP,
+/// 500, and the error of a reading. If the rates differ by more, the counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows to between one and two times this. That is long against the error of a reading, and short enough to follow the
-/// slewing of NTP.
+/// The span grows to between one and two times this length. Such a span is long compared with the error of a reading, and
+/// short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
-/// A longer span is not used: slewing long ago says nothing about the present rate.
+/// A longer span is not used, because slewing long ago says nothing about the present rate.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
-/// If a line misses the clock by more than this, the line and the samples that it was drawn from are dropped.
+/// If a line misses the clock by more than this, the line is dropped, and so are the samples that it was drawn from.
 const TOLERANCE_NS: u64 = 2_000;
-/// A line that is ahead of the clock meets it after this time, unless the line is replaced before.
+/// A line that is ahead of the clock meets the clock after this time, unless a new line replaces it before.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// A stamp of a held clock is later than the clock by less than this, and the clock is held until it is this much above the line.
+/// A stamp of a held clock is later than the clock by less than this. The clock is held until it is this much above the line.
 /// Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
 const HELD_NS: u64 = 1_000_000;
 /// The most ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
-/// A reading of the clock that takes longer was interrupted: about 200 ns.
+/// A reading of the clock that takes longer than this was interrupted. The limit is about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
 /// A sample is the best of this many readings.
 const READINGS: usize = 4;
@@ -62,7 +64,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// `None` if each reading was interrupted.
+    /// Returns `None` if each reading was interrupted.
     fn take() -> Option<Sample> {
         let reading = || {
             // The counter comes first, so that a line through the sample is not below the clock.
@@ -82,7 +84,7 @@ struct Line {
     ns: u64,
     /// Nanoseconds for 2^32 ticks. The counter runs at more than 1 GHz.
     slope: u32,
-    /// Length in ticks. 0 if there is no line: then threads ask the clock, which is held at `ns`.
+    /// Length in ticks. 0 if there is no line. Then threads ask the clock, which is held at `ns`.
     reach: u32,
 }
 
@@ -99,14 +101,14 @@ impl Line {
         self.ns + ((ticks * u64::from(self.slope)) >> 32)
     }
 
-    /// The time at this value of the counter; `None` before the line's beginning and after its end.
+    /// The time at this value of the counter. `None` before the line's beginning and after its end.
     #[inline]
     fn at(&self, tsc: u64) -> Option<u64> {
         let ticks = tsc.wrapping_sub(self.tsc);
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// The height that the line has reached: no thread has taken a later stamp from the line. `ns`: what the clock shows.
+    /// The height that the line has reached: no thread has taken a later stamp from the line. `ns` is the time of the clock.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -161,7 +163,7 @@ fn rate(from: Sample, to: Sample) -> u64 {
     (to.ns.wrapping_sub(from.ns) << 32) / to.tsc.wrapping_sub(from.tsc).max(1)
 }
 
-/// What the writer knows: the line, and two older samples, of which one is always far enough back to draw the next line from it.
+/// The writer's knowledge: the line, and two older samples. One of these is always old enough to draw the next line from it.
 #[derive(Clone, Copy, Debug)]
 struct Calibration {
     line: Line,
@@ -170,18 +172,18 @@ struct Calibration {
 }
 
 impl Calibration {
-    /// Nothing is known yet but a sample and the time below which no stamp may be.
+    /// Begins a calibration with a sample, and the time below which no stamp may be.
     fn start(sample: Sample, floor: u64) -> Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Drops everything but the height of the line: its height when the new calibration is published, because threads follow it
-    /// until then.
+    /// Drops everything except the height of the line. This is the height when the new calibration is published, because
+    /// threads follow the line until then.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
 
-    /// The calibration one sample later.
+    /// The calibration after one more sample.
     fn next(self, sample: Sample) -> Calibration {
         let restart = || self.restart(sample);
         let is_good = |time: u64| time.abs_diff(sample.ns) <= TOLERANCE_NS;
@@ -252,7 +254,7 @@ impl PublishedLine {
     }
 }
 
-/// What threads read: one cache line.
+/// The data that threads read, in one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Published {
@@ -277,29 +279,29 @@ impl Published {
         }
     }
 
-    /// To be called by one thread at a time.
+    /// Must be called by one thread at a time.
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        // This overwrites the line before the last. A thread that still reads that line, and finds new values in it, finds a new
-        // count too.
+        // This overwrites the line before the last. A thread may still be reading that line, and find new values in it. Such
+        // a thread also finds a new count.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
     }
 }
 
-/// Whether the counter is fit to tell the time on this machine.
+/// Whether this machine's counter is fit to tell the time.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Not found out yet. Finding out takes some 40 µs, for which `jitsym_init` should not wait.
+    /// Not determined yet. The test takes some 40 µs, for which `jitsym_init` should not wait.
     #[default]
     Unknown,
     Fit(Calibration),
-    /// The counter never was fit, or the kernel has given it up.
+    /// The counter was never fit, or the kernel has given it up.
     Unfit,
 }
 
-/// The calibrated counter. Until the first line is published, its time is that of the clock.
+/// The calibrated counter. Until the first line is published, its time is the time of the clock.
 #[derive(Debug, Default)]
 pub struct Calibrated {
     published: Published,
@@ -307,26 +309,26 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from the clock itself until `rebase` was called for some time,
-    /// and again when `rebase` was not called for some time.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from the clock itself at first, until `rebase` has been
+    /// called for some time, and again after a time without calls of `rebase`.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)
     }
 
-    /// As `now`, but the counter may be read up to a microsecond or so before earlier instructions have completed. This saves 8
-    /// ns.
+    /// Like `now`, but the counter may be read up to about a microsecond before earlier instructions have completed. This
+    /// saves 8 ns.
     #[inline(always)]
     pub fn now_or_just_before(&self) -> u64 {
         self.published.now(unordered_ticks)
     }
 
-    /// To be called every 1 to 50 ms by one thread at a time, as long as threads want to know the time.
+    /// Must be called every 1 to 50 ms, by one thread at a time, as long as threads want to know the time.
     pub fn rebase(&self) {
         self.change(Calibration::next);
     }
 
-    /// To be called when `rebase` will not be called for long: from then on threads ask the clock.
+    /// Must be called when `rebase` will not be called for long. From then on threads ask the clock.
     pub fn rest(&self) {
         self.change(|old, sample| old.restart(sample));
     }
@@ -347,7 +349,7 @@ impl Calibrated {
             let new = change(old, sample);
             let held = self.published.last_held.load(Ordering::Relaxed);
             if new.line.exists() && (1..HELD_NS).contains(&held.saturating_sub(new.line.ns)) {
-                // The new line would begin below stamps that were taken already.
+                // The new line would begin below stamps that were already taken.
                 return;
             }
             if new.line != old.line {
@@ -373,7 +375,7 @@ fn is_invariant() -> bool {
     use std::arch::x86_64::__cpuid;
     const HIGHEST: u32 = 0x8000_0000;
     const POWER_MANAGEMENT: u32 = 0x8000_0007;
-    // SAFETY: every x86-64 processor has the instruction, and the second leaf is asked for only if there is one.
+    // SAFETY: every x86-64 processor has the instruction, and the second leaf is read only if it exists.
     #[allow(unused_unsafe, reason = "newer compilers find it safe")]
     unsafe {
         __cpuid(HIGHEST).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & 1 << 8 != 0

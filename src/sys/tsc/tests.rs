@@ -37,7 +37,7 @@ impl Fake {
         self.time += ticks * u128::from(self.rate);
     }
 
-    /// The machine is suspended: the counter continues, and the clock does not.
+    /// Suspends the machine: the counter continues, and the clock does not.
     fn suspend(&mut self, ns: u64) {
         self.tsc = self.tsc.wrapping_add(((u128::from(ns) << 32) / u128::from(self.rate)) as u64);
     }
@@ -145,7 +145,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let mut fake = Fake::new(1 << 40, 0);
     let mut calibration = fake.start();
     fake.run(&mut calibration, 10 * MS, 100);
-    // As after an error of 1.5 µs.
+    // The line has this error after a reading with an error of 1.5 µs.
     calibration.line.ns += 1_500;
     let before = calibration.line;
     let sample = fake.sample();
@@ -164,7 +164,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let waiting = waiting.next(fake.sample());
     fake.pass(20 * MS);
     assert!(waiting.next(fake.sample()).line.exists());
-    // A line that is behind the clock steps forward at once, and is never left below the clock.
+    // A line that lags behind the clock steps forward at once, and is never left below the clock.
     fake.run(&mut calibration, 10 * MS, 1);
     calibration.line.ns -= 1_500;
     let sample = fake.sample();
@@ -205,7 +205,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         let worst = fake.run(&mut calibration, 5 * MS, 10);
         assert!(calibration.line.exists() && worst < 200, "{worst}");
     }
-    // The same while there is no line yet.
+    // The same happens while there is no line yet.
     let mut fake = Fake::new(1 << 40, 0);
     let calibration = fake.start();
     fake.pass(2_000 * MS);
@@ -223,7 +223,7 @@ fn a_counter_that_was_set_back_is_found_out() {
     assert!(!calibration.line.exists());
     let worst = fake.run(&mut calibration, 10 * MS, 100);
     assert!(calibration.line.exists() && worst < 200, "{worst}");
-    // The same while there is no line yet.
+    // The same happens while there is no line yet.
     let mut calibration = fake.start();
     fake.pass(30 * MS);
     fake.tsc = 1_000;
@@ -236,7 +236,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // Right after a round, and later, until the line is nearly at its end.
+        // The machine is suspended right after a round, and later, until the line is nearly at its end.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -252,7 +252,8 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // For less time than a line reaches. A thread may have used the line meanwhile, so the clock is held.
+    // The machine is suspended for less time than a line reaches. A thread may have used the line meanwhile, so the clock is
+    // held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
@@ -317,8 +318,8 @@ fn there_is_no_line_while_the_writer_sleeps() {
     assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
 }
 
-/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or if
-/// the kernel gives it up.
+/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or
+/// if the kernel gives the counter up.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
     let calibrated = Calibrated::default();
     let done = AtomicBool::new(false);
@@ -412,7 +413,7 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     assert_eq!(published.now(arch_ticks), 1 << 60);
     published.set(Line::none(1 << 61));
     assert_eq!(published.now(arch_ticks), 1 << 61);
-    // A writer is interrupted while it writes the next line: nobody waits for it, and that line is not used.
+    // A writer is interrupted while it writes the next line. Nobody waits for the writer, and that line is not used.
     published.lines[0].store(Line::none(1 << 62));
     assert_eq!(published.now(arch_ticks), (1 << 61) + 1);
 }
@@ -423,7 +424,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // All of these are the same line, written from different points of it.
+    // Each of these is the same line, written from a different point of it.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
@@ -442,7 +443,7 @@ fn a_line_is_never_read_in_parts() {
             let before = arch_ticks() - start;
             let time = published.now(arch_ticks) - (1 << 60);
             let after = arch_ticks() - start;
-            // Stops long before the line ends.
+            // The loop stops long before the line ends.
             if after > 1 << 30 {
                 stop.store(true, Ordering::Relaxed);
                 break;

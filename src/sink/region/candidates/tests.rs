@@ -29,7 +29,7 @@ fn whoever_is_not_shown_any_more_is_remembered() {
     let is_shown = |number: u64| table.shows_declined(number * 10, number * 10 + 10, || all);
     assert_eq!((0..all).filter(|&number| is_shown(number)).count(), SHOWN);
     assert!(!is_shown(0) && table.has_declined(0, 10, all) && is_shown(0));
-    // Ranges whose time is over are dropped first.
+    // Expired ranges are dropped first.
     let declined = || lock(&table.table).declined.len();
     table.decline(&(5000..5010), 20_000, 10_000);
     assert!(table.shows_declined(5000, 5010, || 20_000) && declined() == 1);
@@ -43,7 +43,7 @@ fn whoever_is_not_shown_any_more_is_remembered() {
 fn looks_become_rare() {
     let table = Candidates::default();
     assert!(!table.any_waits() && !table.any_is_due(NEVER - 1));
-    // One after the other they are one piece, and elsewhere another one.
+    // Adjacent ranges become one piece. A distant range is another piece.
     assert!(table.wait(&(4096..8192), 100) && table.wait(&(8192..12288), 100));
     let has_put_off = |start: u64, now| table.has_put_off((start, start + 1), &(start..start + 4096), now);
     assert!(has_put_off(4096, 101) && has_put_off(12288, 101) && !has_put_off(20480, NOT_NOW + 101));

@@ -1,4 +1,4 @@
-//! What is known of a piece of code, in the sections of the file: symbol, unwind tables, lines and inlined functions.
+//! Adds code to the sections of a region's file: symbol, unwind tables, lines and inlined functions.
 
 use super::part::{Part, Parts};
 use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
@@ -11,7 +11,7 @@ use crate::format::jitdump::raw::RawRecord;
 use crate::sink::retry::Retry;
 
 impl RegionFile {
-    /// Takes note of code. It replaces what is known of code that it overlaps.
+    /// Adds code. The new code replaces all code that it overlaps.
     pub fn add(&mut self, code: &Code<'_>) {
         self.build_id = None;
         if self.try_to_add(code).is_none() {
@@ -52,7 +52,7 @@ impl RegionFile {
             symtab.patch(SYMBOL_SIZE as u64, &symbol_after_0(name, code.size));
         }
 
-        // Not `parts`: each registration in a region pays for this.
+        // `info.parts()` is not used, because it would make each registration in a region slower.
         let mut parts = info::Parts::default();
         for record in code.info.records() {
             match record.id {
@@ -104,7 +104,7 @@ impl RegionFile {
         self.rows.clear();
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
-            // The appended bytes stay, because readers may remember CIEs in them. But no reader is to find the FDEs.
+            // The appended bytes stay, because readers may remember CIEs in them. But readers must not find the FDEs.
             for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }

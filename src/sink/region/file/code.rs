@@ -1,21 +1,21 @@
-//! Bytes of code in private memory on their way to the file. Runtimes place one function next to the other, upwards or downwards:
-//! neighbours are written together.
+//! Collects bytes of code in private memory before they are written to the file. Runtimes place one function next to the
+//! other, upwards or downwards. So neighbours are written together.
 
 use std::io;
 use std::ops::Range;
 
 use super::disk::Disk;
 
-/// So many bytes wait at most.
+/// The largest number of bytes that wait.
 const WAITING_MAX: usize = 256 << 10;
-/// Neighbours are not further apart.
+/// The largest distance between neighbours.
 const GAP: u64 = 256;
 
 /// Code that is not written yet.
 #[derive(Debug, Default)]
 pub struct PendingCode {
     bytes: Vec<u8>,
-    /// Where in the text each piece begins, and how long it is, in the order in which they came.
+    /// Where in the text each piece begins, and its length, in the order of arrival.
     pieces: Vec<(u64, usize)>,
 }
 
@@ -24,7 +24,7 @@ impl PendingCode {
         self.pieces.is_empty()
     }
 
-    /// Takes note of a piece. False if there is no room for it.
+    /// Adds a piece. Returns false if there is no room for it.
     pub fn push(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let has_room = self.bytes.len() + bytes.len() <= WAITING_MAX
             && self.bytes.try_reserve(bytes.len()).is_ok()
@@ -36,7 +36,7 @@ impl PendingCode {
         has_room
     }
 
-    /// Writes all pieces; `text` is where the file has the beginning of the text. After an error they wait on.
+    /// Writes all pieces. `text` is where the file has the beginning of the text. After an error all pieces continue to wait.
     pub fn write(&mut self, disk: &mut Disk, text: u64) -> io::Result<()> {
         let (mut pieces, mut bytes) = (&self.pieces[..], &self.bytes[..]);
         while !pieces.is_empty() {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_near() {
-        // Downwards with gaps, upwards, over one another; then others.
+        // Pieces that come downwards with gaps, then upwards, then over one another, and at last a distant piece.
         assert_eq!(neighbours(&[(1000, 10), (900, 93), (1010, 20), (905, 4), (5000, 1)]), (4, 900..1030));
         assert_eq!(neighbours(&[(5000, 1), (900, 93)]), (1, 5000..5001));
         assert_eq!(neighbours(&[(100, 100), (200 + GAP, 1), (201 + 2 * GAP, 1), (202 + 3 * GAP + 1, 1)]).0, 3);

@@ -1,4 +1,4 @@
-//! Writing to places of a file, whole or not at all for those who read it by its header.
+//! Writes to places of a file. Readers who follow the header of the file see all of a write or nothing.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::sys::file::Held;
 
-/// How much is copied at once.
+/// How many bytes are copied at a time.
 const COPY: usize = 128 << 10;
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ pub struct Disk {
     pub(super) file: Arc<Held>,
     /// Bytes that were written since the last query.
     pub written: u64,
-    /// Told of each write before it happens, which fails if this does.
+    /// Called before each write. If the hook fails, the write fails.
     #[cfg(test)]
     pub before_write: Option<Hook>,
 }
@@ -41,7 +41,7 @@ impl Disk {
         })
     }
 
-    /// Fails if somebody has closed the file. To be asked once before some writes.
+    /// Fails if somebody has closed the file. Callers check once before several writes.
     pub fn check(&self) -> io::Result<()> {
         self.file.checked().map(drop)
     }
@@ -60,7 +60,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes pieces that lie near each other as one: the file keeps what is between them. Of pieces that overlap, the last counts.
+    /// Writes pieces that lie near each other as one. The file keeps the bytes between them. If pieces overlap, the last one
+    /// counts.
     pub fn write_pieces<'a>(
         &mut self,
         range: Range<u64>,
@@ -69,7 +70,7 @@ impl Disk {
         let mut block = Vec::new();
         block.try_reserve_exact((range.end - range.start) as usize)?;
         block.resize((range.end - range.start) as usize, 0);
-        // A piece that fills the range leaves nothing between.
+        // A piece that fills the range leaves no bytes between pieces, so nothing need be read.
         let mut first = pieces.next();
         if first.is_none_or(|(_, bytes)| bytes.len() < block.len()) {
             self.file.read_exact_at(&mut block, range.start)?;
@@ -82,7 +83,7 @@ impl Disk {
         self.write(range.start, &block)
     }
 
-    /// Copies what is in a part of another file, or of this one if `from` is `None`.
+    /// Copies a part of another file, or of this file if `from` is `None`.
     pub fn copy(&mut self, from: Option<&Disk>, from_at: u64, to_at: u64, len: u64) -> io::Result<()> {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(len.min(COPY as u64) as usize)?;

@@ -1,4 +1,4 @@
-//! A final copy of a region's file, with its contents before its code was replaced.
+//! Makes the final copy of a region's file, with its contents before its code was replaced.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,15 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::sys::code_memory;
 use crate::sys::file::Held;
 
-/// Code that is not further apart is copied together.
+/// Pieces of code with at most this distance are copied together.
 const GAP: u64 = 4096;
 
 impl RegionFile {
-    /// Writes what this file says, or is about to say, to an empty one, as if [`RegionFile::finish`] had been called; this one
-    /// stays as it is. Bytes of code that have not been written are left out. Code and unwind tables lie at the same places. `has_bytes`: whether the bytes that the file has for the code
-    /// at an offset in the text are still those of the code.
+    /// Writes the contents of this file to an empty file, as if [`RegionFile::finish`] had been called. This file stays
+    /// unchanged. The copy also has what this file does not have yet, except for unwritten bytes of code. Code and unwind
+    /// tables lie at the same places.
+    ///
+    /// `has_bytes` tells whether the bytes that the file has for the code at an offset in the text still belong to that code.
     pub fn snapshot(
         &self,
         to: File,
@@ -61,7 +63,7 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Copies the bytes of code that the header page lies over to another place; returns that.
+    /// Copies the bytes of code that the header page lies over to `place`, and returns the range there.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = self.below_header().end;
         let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };
@@ -74,7 +76,7 @@ impl RegionFile {
         Ok(place..place + len)
     }
 
-    /// Gives everything back when the file has no name any more. Its mappings show zeros from then on.
+    /// Gives the room of the whole file back, when the file no longer has a name. Its mappings show zeros from then on.
     pub fn give_all_back(&self) {
         let len = self.disk.check().and_then(|()| self.disk.file().metadata()).map_or(0, |data| data.len());
         if len > 0 {
@@ -82,7 +84,7 @@ impl RegionFile {
         }
     }
 
-    /// Gives back the room of the text that has no code, when the text is no longer mapped.
+    /// Gives the room between pieces of code back, when the text is no longer mapped.
     pub fn give_text_back(&self) {
         let mut begin = self.text().start.max(HEADER_SIZE as u64);
         let punch = |begin: u64, end: u64| {
@@ -103,7 +105,7 @@ impl RegionFile {
         }
     }
 
-    /// The parts of the file in which code is known that has its bytes there.
+    /// Calls `each` with the parts of the file that have the bytes of known code.
     fn code_ranges(
         &self,
         has_bytes: impl Fn(u64) -> bool,

@@ -1,4 +1,4 @@
-//! The file of a code region: an ELF file that grows while the code in it runs, and that anybody may open at any moment.
+//! The file of a code region: an ELF file that grows while the code in it runs, and that anybody may open at any time.
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
@@ -8,13 +8,15 @@
 //!          room for private memory to grow, and the bytes of the code in it, see `write_code`
 //!          .symtab, .strtab, .debug_*   appended to; see `part`
 //! ```
-//! A private mapping shows the file where the process has not written. So nobody writes to the text of such a file. The bytes of
-//! the code lie elsewhere in the file, and only a [`RegionFile::snapshot`] has the bytes where readers look for them.
+//! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of
+//! such a file. The bytes of the code lie elsewhere in the file. Only a [`RegionFile::snapshot`] has them where readers look
+//! for them.
 //!
-//! The header page lies lowest in memory, or under the text, or is not mapped. The tables are in no segment. So the object reaches
-//! from the header page, or from the text, to the end of the text.
+//! The header page lies lowest in memory, or over the beginning of the text, or is not mapped. The tables are in no segment.
+//! So the object reaches from the header page, or from the text, to the end of the text.
 //!
-//! Nothing is written through a mapping, so a full disk causes an error and not a signal. The caller has SIGXFSZ blocked.
+//! The library writes to the file by system calls, not through a mapping. So a full disk causes an error and not a signal.
+//! The caller has SIGXFSZ blocked.
 
 mod add;
 mod code;
@@ -54,15 +56,16 @@ use table::SearchTable;
 const PAGE: u64 = 64 << 10;
 /// The least room for `.eh_frame`.
 const EH_FRAME_MIN: u64 = 64 << 10;
-/// And the most, which is enough for some million functions: so that tables and a region of `SIZE_MAX` lie within `UNWINDING_MAX`.
+/// The most room for `.eh_frame`, enough for some million functions. With it, tables and a region of `SIZE_MAX` lie within
+/// `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
 /// With more waiting bytes than this, the next code to be added first writes them.
 const AT_ONCE: usize = 8 << 20;
 /// With more waiting bytes than this, a file that cannot be written leaves new code out.
 const WAITING_MAX: usize = 64 << 20;
-/// After this time no reader uses a replaced header any more.
+/// After this time no reader uses a replaced header any longer.
 const READING: Duration = Duration::from_secs(5);
-/// Unwinders count in 32 bits with a sign.
+/// Unwinders use signed 32-bit distances.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
 /// This many bytes of the file after text and tables are zero, for private memory that the host makes longer.
 const GROWTH: u64 = 64 << 20;
@@ -73,31 +76,32 @@ pub struct Code<'a> {
     /// From the start of the text.
     pub offset: u64,
     pub size: u64,
-    /// Cleaned name without NUL.
+    /// The cleaned name without NUL.
     pub name: &'a [u8],
-    /// The records before its LOAD, or nothing: inlined functions, DEBUG_INFO, UNWINDING_INFO. Those of a frame load count for nothing.
+    /// The records before the LOAD of the code: inlined functions, DEBUG_INFO, UNWINDING_INFO. May be empty. The records of a
+    /// frame load are ignored.
     pub info: Info<'a>,
 }
 
-/// The code and data missing from the file.
+/// How much code and data is missing from the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Code without a name, and so without anything: outside of the region, or there was no memory for it.
+    /// Code that is not in the file at all: it lies outside of the region, or memory was short.
     pub names: u64,
-    /// Code without unwind tables: they are full, or too far away.
+    /// Code without unwind tables, because the tables are full or too far away.
     pub tables: u64,
     /// Code without source lines and inlined functions.
     pub lines: u64,
 }
 
-/// What the file says of a piece of code.
+/// The information that the file has about a piece of code.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     size: u32,
     lines: Option<Addresses>,
 }
 
-/// The file.
+/// The file of a region.
 #[derive(Debug)]
 pub struct RegionFile {
     disk: Disk,
@@ -110,21 +114,21 @@ pub struct RegionFile {
     table: SearchTable,
     /// The search table rows of the code that is being added.
     rows: Vec<search::Row>,
-    /// Of the lines of the code that was added last.
+    /// The head of the line program of the code that was added last.
     head: Head,
     parts: Parts,
     /// The symbol number of each piece of code, by the code's offset in the text. No two pieces overlap.
     known: Ordered,
-    /// All symbols of code. Those of code that has been replaced are among them.
+    /// The symbols of all code, including code that has been replaced.
     symbols: Vec<Known>,
-    /// What the header page says.
+    /// The contents of the header page.
     published: Image,
-    /// What the header page says is not what is known now, but what was before a `reset`.
+    /// Whether the header page still describes the contents before a `reset`.
     is_reset: bool,
     begin: u64,
     build_id: Option<[u8; 20]>,
     left_out: LeftOut,
-    /// When to try again, if the file could not be written.
+    /// When to write again after a failure.
     pub again: Option<Retry>,
 }
 
@@ -136,7 +140,7 @@ impl RegionFile {
         eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Makes of an empty file one of a region that has no code yet. Nobody else may write to it, except to the text.
+    /// Makes an empty file the file of a region without code. Nobody else may write to the file, except to the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables, layout.tables_len).ok_or(io::ErrorKind::InvalidInput)?;
         let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
@@ -153,7 +157,7 @@ impl RegionFile {
         let mut bytes = Some(layout.text);
         if layout.is_private {
             let (at, len) = (end + GROWTH, layout.text_room.next_multiple_of(PAGE));
-            // Files of that size may be forbidden (RLIMIT_FSIZE).
+            // The limit of the size of files (RLIMIT_FSIZE) may forbid this size.
             let is_long = disk.file().set_len(at + len + GROWTH).is_ok();
             bytes = is_long.then_some(at);
             end = if is_long { at + len } else { end };
@@ -182,8 +186,8 @@ impl RegionFile {
         Ok(file)
     }
 
-    /// Brings the file up to date. New code that does not lie highest gets into the search table when that is due, or `now`. After
-    /// an error the file has its former contents, and the next call tries again.
+    /// Brings the file up to date. New code below existing code enters the search table when a new table is due, or at once
+    /// with `now`. After an error the file has its former contents, and the next call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -202,7 +206,8 @@ impl RegionFile {
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
-            // Names and lines are written to another place, and the old ones stay until these are whole. Tables have one place.
+            // Names and lines are written to another place. The old ones stay until the new ones are complete. Tables have
+            // only one place.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
@@ -223,7 +228,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Whether something can be written at once.
+    /// Whether something can be written immediately.
     fn has_news(&self) -> bool {
         self.is_reset
             || !self.pending_code.is_empty()
@@ -232,7 +237,7 @@ impl RegionFile {
             || self.published != self.image()
     }
 
-    /// Whether `write` has something to do, now or when it is due.
+    /// Whether `write` has something to do, now or when a search table is due.
     pub fn has_work(&self) -> bool {
         self.has_news() || self.table.has_work()
     }
@@ -241,8 +246,8 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room is in the segment that is loaded. Where another object may begin in the last page, that page is
-    /// left out until there is code: libdw cannot read objects that overlap.
+    /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. Then this page
+    /// is left out until it has code, because libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));
@@ -259,7 +264,7 @@ impl RegionFile {
         }
     }
 
-    /// The contents of the file.
+    /// The contents that the header page should have.
     fn image(&self) -> Image {
         Image {
             begin: self.begin,
@@ -292,7 +297,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// The text is longer or shorter now, by `Layout::text_room` at most. Known by the file with the next `write`.
+    /// Changes the length of the text, to at most `Layout::text_room`. The next `write` puts this into the file.
     pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
         if len > self.layout.text_room {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -312,7 +317,7 @@ impl RegionFile {
         }
     }
 
-    /// Writes code in private memory, for the file's final copy, with the next [`RegionFile::write`].
+    /// Takes the bytes of code in private memory. The next [`RegionFile::write`] writes them, for the final copy of the file.
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
         end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
@@ -344,7 +349,7 @@ impl RegionFile {
         self.is_reset = true;
     }
 
-    /// Writes everything, for the last time: a file with a build-id never changes again.
+    /// Writes everything for the last time. A file with a build-id never changes again.
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.build_id = build_id;
         self.write(true)?;
@@ -353,7 +358,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// How many bytes were written since this was asked last.
+    /// The number of bytes that were written since the last call.
     pub fn take_written(&mut self) -> u64 {
         std::mem::take(&mut self.disk.written)
     }

@@ -1,6 +1,8 @@
-//! A section that is appended to, in a separate range of the file, which is as long as it takes for text that is full of such code.
-//! If it gets full all the same, the section moves to one of eight times the size at the end of the file (twice, if it is large), so
-//! that few bytes are copied.
+//! A section of a region's file, to which bytes are appended.
+//!
+//! Each section has a separate range of the file. The range has the length that the section needs if the rest of the text is
+//! similar to the code so far. A full section moves to a larger range at the end of the file: eight times the size, or twice
+//! if the section is large. So few bytes are copied.
 
 use std::io;
 use std::ops::Range;
@@ -10,30 +12,31 @@ use super::disk::Disk;
 use crate::sys::code_memory;
 use crate::sys::sort::sort;
 
-/// How long the smallest stretch is.
+/// The length of the smallest range.
 const ROOM_MIN: u64 = 16 << 10;
-/// How many times as long the next stretch is at least, up to this length. What is not written takes no room on the disk.
+/// How many times as long the next range is at least, up to a length of `LARGE`. Unwritten parts take no room on the disk.
 const GROWTH: u64 = 8;
 const LARGE: u64 = 64 << 20;
-/// How many times as long as now a section is expected to be at most. The file's length may be limited (RLIMIT_FSIZE).
+/// A section is expected to grow to at most this multiple of its length. The length of the file may be limited
+/// (RLIMIT_FSIZE).
 const FORESIGHT: u64 = 64;
-/// Patches that are not further apart are written together.
+/// Patches with at most this distance are written together.
 const BLOCK: u64 = 16 << 10;
-/// A buffer that is larger is given back when it is empty.
+/// An empty buffer that is larger than this is freed.
 const KEPT: usize = 1 << 20;
 
-/// The end of the file, and stretches that nobody uses any more.
+/// The end of the file, and ranges that nobody uses any longer.
 #[derive(Debug)]
 pub struct Space {
     pub end: u64,
     left: Vec<Stretch>,
-    /// How many bytes of code the sections are about, and how long the text is.
+    /// How many bytes of code the sections describe, and the length of the text.
     pub code: (u64, u64),
 }
 
 #[derive(Debug)]
 struct Stretch {
-    /// Since when the header says so.
+    /// Since when no header mentions the range.
     unused: Option<Instant>,
     range: Range<u64>,
 }
@@ -43,21 +46,21 @@ impl Space {
         Space { end, left: Vec::new(), code: (0, 0) }
     }
 
-    /// How long a section of this length will be when the text is full of such code, as far as that is foreseen.
+    /// The expected length of a section with now `len` bytes, when the text is full of similar code.
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Later functions often have longer names and lines. A few functions say little of the rest.
+        // Later functions often have longer names and lines. A few functions tell little about the rest.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 
-    /// No stretch waits to be given back.
+    /// Whether no range waits to be given back.
     #[cfg(test)]
     pub fn is_all_used(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// The header that has just been written says nothing of what was left before.
+    /// A header has just been written. This header no longer mentions the ranges that were left before.
     pub fn published(&mut self) {
         let now = Instant::now();
         for stretch in &mut self.left {
@@ -65,7 +68,7 @@ impl Space {
         }
     }
 
-    /// Gives back what has not been used for some time: somebody may have read the header before.
+    /// Gives back ranges that no header has mentioned for the time `after`: somebody may have read an earlier header.
     pub fn give_back(&mut self, disk: &Disk, after: std::time::Duration) {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
@@ -82,23 +85,23 @@ impl Space {
 pub struct Part {
     at: u64,
     room: u64,
-    /// Where it was before it was cleared.
+    /// The range of the section before it was cleared: offset and length.
     other: (u64, u64),
-    /// Whether it stays where it is.
+    /// Whether the section cannot move.
     fixed: bool,
-    /// Bytes in the file.
+    /// How many bytes are in the file.
     len: u64,
-    /// The bytes that follow those, not yet written.
+    /// The next bytes of the section, not yet written.
     pub pending: Vec<u8>,
-    /// Bytes in the file that have to change.
+    /// Changes of bytes that are in the file.
     patches: Vec<(u64, Patch)>,
 }
 
-/// Up to as many bytes as a symbol has.
+/// The length of a symbol is enough for every patch.
 type Patch = ([u8; 24], usize);
 
 impl Part {
-    /// One with this room, which is all it gets.
+    /// A section that cannot become longer than this range.
     pub fn fixed(range: Range<u64>) -> Part {
         Part { at: range.start, room: range.end - range.start, fixed: true, ..Part::growing() }
     }
@@ -107,17 +110,17 @@ impl Part {
         Part { at: 0, room: 0, other: (0, 0), fixed: false, len: 0, pending: Vec::new(), patches: Vec::new() }
     }
 
-    /// How long it is, or will be.
+    /// The length of the section, including unwritten bytes.
     pub fn end(&self) -> u64 {
         self.len + self.pending.len() as u64
     }
 
-    /// Where it is in the file, as far as it is there.
+    /// The written bytes of the section in the file.
     pub fn range(&self) -> Range<u64> {
         self.at..self.at + self.len
     }
 
-    /// How many bytes it may have.
+    /// The maximum length of the section.
     pub fn room(&self) -> u64 {
         if self.fixed {
             self.room
@@ -131,7 +134,7 @@ impl Part {
         !self.pending.is_empty() || !self.patches.is_empty()
     }
 
-    /// Changes up to 24 bytes that lie somewhere in it.
+    /// Changes up to 24 bytes at an offset in the section.
     pub fn patch(&mut self, at: u64, bytes: &[u8]) {
         let Some(pending_at) = at.checked_sub(self.len).and_then(|at| usize::try_from(at).ok()) else {
             let mut patch = [0; 24];
@@ -164,8 +167,8 @@ impl Part {
         Ok(())
     }
 
-    /// Code that dies together has its bytes near each other, for thousands of functions. So those are read, changed and written
-    /// as one. All patches are zeros, so that their order does not matter.
+    /// Writes the patches. Code that dies together has its bytes near each other, for thousands of functions. So nearby
+    /// patches are read, changed and written as one. All patches are zeros, so their order does not matter.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
         sort(&mut self.patches);
         while let Some(&(last, _)) = self.patches.last() {
@@ -195,7 +198,7 @@ impl Part {
         Ok(())
     }
 
-    /// Copies all of it to a place in another file; returns where it is there.
+    /// Copies the whole section to a place in another file, and returns its range there.
     pub fn copy_to(&self, from: &Disk, to: &mut Disk, at: u64) -> io::Result<Range<u64>> {
         to.copy(Some(from), self.at, at, self.len)?;
         if !self.pending.is_empty() {
@@ -207,7 +210,7 @@ impl Part {
         Ok(at..at + self.end())
     }
 
-    /// Leaves what it had before it was cleared: no header says anything of that.
+    /// Gives up the range that the section had before it was cleared. No header mentions this range.
     pub fn leave_other(&mut self, space: &mut Space) {
         let (at, room) = std::mem::take(&mut self.other);
         if room > 0 && space.left.try_reserve(1).is_ok() {
@@ -215,7 +218,8 @@ impl Part {
         }
     }
 
-    /// Forgets what is in it. `elsewhere`: what the file has of it stays there for now, unless it cannot.
+    /// Forgets the contents. With `elsewhere`, the next contents go to another range, so the file keeps the old ones for now.
+    /// A fixed section has only one range.
     pub fn clear(&mut self, elsewhere: bool) {
         if elsewhere && !self.fixed {
             (self.at, self.room, self.other) = (self.other.0, self.other.1, (self.at, self.room));
@@ -226,7 +230,7 @@ impl Part {
     }
 }
 
-/// All sections that are appended to.
+/// All sections to which bytes are appended.
 #[derive(Debug)]
 pub struct Parts {
     pub eh_frame: Part,

@@ -1,8 +1,8 @@
-//! The search table of a region's file, in one of two places.
+//! The search table of a region's file (`.eh_frame_hdr`). The file has two places for it, and one is in use.
 //!
-//! New rows that come last are appended to the table in use: readers do not look past its count. Other rows wait until the whole
-//! table is due, which is then written in order to the other place. After that the header points there. (Readers in the middle of
-//! the old table continue.)
+//! New rows that come last are appended to the table in use, because readers do not look past its count. Other rows wait
+//! until a new table is due. The new table is written in order to the other place, and then the header points there. Readers
+//! in the middle of the old table can continue.
 
 use std::io;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::disk::Disk;
 use crate::format::elf::search::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
 use crate::registry::ordered::Ordered;
 
-/// The least time between two tables, unless somebody asks for a flush.
+/// The least time between two new tables, unless somebody asks for a flush.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Making them takes at most this part of the writer's time.
+/// The writer spends at most a part of 1/`SHARE` of its time on new tables.
 const SHARE: u32 = 20;
-/// The FDE of a row that is to go.
+/// Marks a row as dead, in the place of its FDE.
 const DEAD: u32 = u32::MAX;
 
 /// The table.
@@ -25,17 +25,17 @@ pub struct SearchTable {
     slots: [Range<u64>; 2],
     eh_frame: u64,
     text: u64,
-    /// Which place it is in.
+    /// The index of the place in use.
     slot: usize,
-    /// In order.
+    /// The rows in order of their starts.
     rows: Vec<Row>,
-    /// How many of these are in the file.
+    /// How many of `rows` are in the file.
     written: usize,
-    /// How many of these the count says.
+    /// The count of rows in the file.
     counted: usize,
-    /// Those in the file are not the first ones of `rows`, or some of them are dead.
+    /// Whether the rows in the file are not the first ones of `rows`, or include dead ones.
     stale: bool,
-    /// Rows that are to be added: FDEs by the starts of their code.
+    /// Rows that wait: their FDEs by the starts of their code.
     fresh: Ordered,
     not_before: Instant,
 }
@@ -65,7 +65,7 @@ impl SearchTable {
             && self.fresh.make_room(more)
     }
 
-    /// Takes note of a row, for which there is room. There is none with this start that lives.
+    /// Adds a row, for which `has_room` has made room. No live row has the same start.
     pub fn add(&mut self, row: Row) {
         if self.fresh.len() == 0 && self.rows.last().is_none_or(|last| last.start < row.start) {
             self.rows.push(row);
@@ -94,7 +94,7 @@ impl SearchTable {
         }
     }
 
-    /// The first of the rows to be added for code that starts in a part of the text.
+    /// The first waiting row for code that starts in a part of the text.
     fn first_fresh(&self, range: Range<u64>) -> Option<Row> {
         let (start, fde) = self.fresh.from(range.start).next().filter(|&(start, _)| start < range.end)?;
         Some(Row { start: start as u32, fde })
@@ -106,27 +106,28 @@ impl SearchTable {
         (self.written, self.counted, self.stale) = (0, 0, false);
     }
 
-    /// Whether something waits.
+    /// Whether rows or the count have to be written, now or later.
     pub fn has_work(&self) -> bool {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the file's count is out of date. (Rows that can be appended come with FDEs, which are separate news.)
+    /// Whether the count in the file is out of date. (Rows that can be appended come with FDEs, which are news of another
+    /// section.)
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }
 
-    /// Whether a new table may be made.
+    /// Whether enough time has passed for a new table.
     pub fn is_due(&self) -> bool {
         Instant::now() >= self.not_before
     }
 
-    /// The lowest start of code that lies after all rows in order.
+    /// The lowest start of code that lies after all rows of `rows`.
     fn behind(&self) -> u64 {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Writes what can be appended, or a new table if that is due, or `now`.
+    /// Appends rows, or writes a new table if one is needed, and is due or `now` is set.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
@@ -157,13 +158,13 @@ impl SearchTable {
         Ok(())
     }
 
-    /// Brings all rows in order. There is memory for them.
+    /// Merges the waiting rows into `rows`, in order. `has_room` has allocated the memory.
     fn merge(&mut self) {
         self.rows.retain(|row| row.fde != DEAD);
         let mut old = self.rows.len();
         let count = old + self.fresh.len();
         self.rows.resize(count, Row { start: 0, fde: DEAD });
-        // From the end, so that nothing is overwritten that is still wanted.
+        // From the end, so that no row is overwritten before it has moved.
         let mut to = count;
         while let Some((start, fde)) = self.fresh.last_below(u64::MAX) {
             self.fresh.remove(start);
@@ -177,7 +178,7 @@ impl SearchTable {
         self.stale = true;
     }
 
-    /// Writes the whole table to the place where it is not.
+    /// Writes the whole table to the place that is not in use.
     fn write_other(&mut self, disk: &mut Disk) -> io::Result<()> {
         let slot = 1 - self.slot;
         let mut bytes = Vec::new();
@@ -190,7 +191,7 @@ impl SearchTable {
         Ok(())
     }
 
-    /// Writes the number of rows, after the header with the size of the section.
+    /// Writes the number of rows. The header page, with the size of the section, must be written before.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {
             disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;
@@ -199,7 +200,7 @@ impl SearchTable {
         Ok(())
     }
 
-    /// Where it is in the file, as far as it is there.
+    /// The range of the section in the file, empty if there is no table yet.
     pub fn range(&self) -> Range<u64> {
         let at = self.slots[self.slot].start;
         at..at + if self.written == 0 { 0 } else { (HEAD_SIZE + ROW_SIZE * self.written) as u64 }
@@ -216,7 +217,7 @@ impl SearchTable {
         Ok(())
     }
 
-    /// Writes all of it to the first place in another file that is laid out like this one; returns where it is there.
+    /// Writes the whole table to the first place in another file with the same layout, and returns its range there.
     pub fn copy_to(&self, to: &mut Disk) -> io::Result<Range<u64>> {
         let mut all = SearchTable::new(self.slots.clone(), self.eh_frame, self.text);
         all.rows.try_reserve_exact(self.rows.len() + self.fresh.len())?;
@@ -225,7 +226,7 @@ impl SearchTable {
             all.fresh.make_room(1).then_some(()).ok_or(io::ErrorKind::OutOfMemory)?;
             all.fresh.insert(all.fresh.place(start), start, fde);
         }
-        // It writes to the place where it is not.
+        // `write_other` writes to the place that is not in use.
         all.slot = 1;
         all.merge();
         if !all.rows.is_empty() {

@@ -1,4 +1,4 @@
-//! Code that is replaced: what the file says of it is taken back. When that was much, the file is worth writing anew.
+//! Removes replaced code from a region's file, and tells when the file should be written again.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
 
 impl RegionFile {
-    /// Forgets code that overlaps a part of the text. Returns the place of other code there.
+    /// Forgets code that overlaps a part of the text. Returns the place for other code there.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
-        // Where no code ever is: below it, or where it begins with the file after it.
+        // An address where no code ever lies: below the text, or after it if the text begins with the file.
         let nowhere = if self.layout.text == 0 { self.layout.text_room } else { 0 }.to_ne_bytes();
         loop {
             let place = self.known.place(range.end);
@@ -36,8 +36,8 @@ impl RegionFile {
         }
     }
 
-    /// How many symbols come before those of the code: one that names nothing, and where code may be at address 0 a further one
-    /// for it.
+    /// The number of symbols before those of the code: the null symbol, and a further one for code that begins at address 0,
+    /// if the text begins there.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
     }
@@ -47,12 +47,12 @@ impl RegionFile {
         self.symbols[number as usize - 1].size.into()
     }
 
-    /// Whether there have been more symbols than this percentage of the code there is, and some.
+    /// Whether the file has had more symbols than this percentage of the live code, plus a constant.
     pub fn is_wasteful(&self, percent: u64) -> bool {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
     }
 
-    /// Whether the unwind tables of code that has been replaced will soon leave no room for others.
+    /// Whether the unwind tables of replaced code will soon leave no room for others.
     pub fn is_nearly_full(&self) -> bool {
         let eh_frame = &self.parts.eh_frame;
         eh_frame.end() > eh_frame.room() / 4 * 3 && self.symbols.len() > self.known.len() * 5 / 4

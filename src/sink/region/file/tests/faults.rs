@@ -1,4 +1,4 @@
-//! Somebody who reads between any two writes, and writes that fail.
+//! A reader between any two writes finds a valid file, and failed writes are repeated.
 
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             *reads = (reads.0 + 1, reads.1.max(names));
         };
         read();
-        // Also in the middle of a write. The page of headers, symbols and addresses are each written by the kernel at once.
+        // A reader may also come in the middle of a write. The kernel writes the header page, a symbol or an address at once.
         if at > 0 && bytes.len() > SYMBOL_SIZE {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
             read();
@@ -40,14 +40,14 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // As when much is added at once.
+            // This happens when much code is added at once.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
             region.file.set_begin(4096 * (number % 3));
             region.file.reset();
             region.truth.clear();
-            // An epoch that nobody has seen makes no difference.
+            // A second reset, before anybody has seen the epoch, makes no difference.
             if number > 200 {
                 region.add(0, Truth::new(number, 100));
                 region.file.reset();
@@ -62,8 +62,8 @@ fn the_file_is_in_order_between_any_two_writes() {
     assert!(count > 1000 && most > 100, "{count} {most}");
 }
 
-/// What holds at any time: everything that can be read can be read to its end. What a header says that is about to be replaced
-/// may be short of rows, or say more of dead code than there is.
+/// Checks what holds at any time: readers can read every structure to its end. A header that is about to be replaced may miss
+/// rows, or describe dead code.
 fn read_anytime(bytes: &[u8]) -> usize {
     let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
     let section = |name: &str| elf.section_by_name(name).map_or(&[][..], |section| section.data().unwrap());
@@ -95,7 +95,7 @@ fn read_anytime(bytes: &[u8]) -> usize {
     names
 }
 
-/// Every write in turn fails, once; nothing is torn then, and the next attempt ends where it would have without.
+/// Each write fails once, in turn. No structure is torn then, and the next attempt brings the file to the same contents.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_write_that_fails_is_made_up_for() {
@@ -105,7 +105,7 @@ fn a_write_that_fails_is_made_up_for() {
     }
 }
 
-/// Adds code, and lets one of the writes fail. False if there are not as many.
+/// Adds code, and lets one of the writes fail. Returns false if there are fewer writes.
 fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut region = Region::new(1 << 18);
     let mut writes = 0;

@@ -1,4 +1,4 @@
-//! What a file costs when there is much code.
+//! How many writes and bytes a file with much code costs.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ fn the_last_function_costs_as_much_as_the_first() {
     assert_even_costs(&[1000, 10_000, 100_000], &[1000, 10_000]);
 }
 
-/// Prints the time for each function.
+/// Compares the bytes per function for several numbers of functions, and prints the time per function.
 fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
     for (order, what) in [(0, "upwards"), (1, "downwards"), (2, "anywhere")] {
         let mut costs = Vec::new();
@@ -44,7 +44,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                 let at = match order {
                     0 => number,
                     1 => functions - 1 - number,
-                    // Each once, because the factor has no divisor in common with the number.
+                    // Each number occurs once, because the factor and the number of functions have no common divisor.
                     _ => number * 37_337 % functions,
                 };
                 let info = &info[number as usize % 30];
@@ -66,17 +66,17 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                 }
                 region.check();
             }
-            // Ten appends at most, the header, and what grows.
+            // At most ten appends, the header, and sections that move.
             assert!(writes * 20 < functions * 11 + 4000, "{writes} writes");
             costs.push(bytes as f64 / functions as f64);
         }
-        // In order nothing is written twice but when a part moves.
+        // In order, bytes are written twice only when a section moves.
         println!("{what}: {costs:?} bytes for each");
         assert!(order > 0 || costs[costs.len() - 1] < 2.0 * costs[0], "{costs:?}");
     }
 }
 
-/// The room of a section is known from the first code on, if the rest of the text is like it.
+/// The room of a section is right from the first code on, if the rest of the text is similar.
 #[test]
 fn sections_of_text_that_gets_full_stay_where_they_are() {
     let mut region = Region::new(1980 * 128);
@@ -90,7 +90,7 @@ fn sections_of_text_that_gets_full_stay_where_they_are() {
     region.check();
 }
 
-/// A single function in much text makes no long file.
+/// A single function in a long text does not make the file long.
 #[test]
 fn a_few_functions_take_little_room() {
     let mut region = Region::new(64 << 20);
@@ -102,7 +102,7 @@ fn a_few_functions_take_little_room() {
     region.check();
 }
 
-/// A table is rebuilt at most every 50 milliseconds, however much code comes below all other.
+/// A table is rebuilt at most every 50 milliseconds, however much code comes below all other code.
 #[test]
 fn new_tables_are_rare() {
     let mut region = Region::new(1 << 20);
@@ -125,7 +125,7 @@ fn new_tables_are_rare() {
     region.check();
 }
 
-/// Also if each call is followed by a flush, in order.
+/// Costs are even too if a flush follows each call, with code in order.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_flush_for_each_function_costs_the_same() {
@@ -146,7 +146,7 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// As much as there is lives on into a new epoch. Until it is whole, readers see the one before.
+/// More code lives on into a new epoch than may wait at a time. Until the epoch is complete, readers see the epoch before.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {
@@ -173,7 +173,7 @@ fn an_epoch_may_be_larger_than_what_waits() {
     region.check();
 }
 
-/// A file that is final takes no room for what it said before.
+/// A final file takes no room for its earlier contents.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn older_epochs_take_no_room_in_the_end() {
@@ -192,7 +192,7 @@ fn older_epochs_take_no_room_in_the_end() {
     region.file.finish(Some(ID)).unwrap();
     region.check();
     assert!(blocks(&region) < 200_000, "{}", blocks(&region));
-    // And it goes on.
+    // The file can be used again.
     for number in 0..40 {
         region.file.reset();
         region.truth.clear();

@@ -1,4 +1,4 @@
-//! A region's file compared with the registered code, by readers that are not ours: `object`, `gimli`, and the tools.
+//! Compares a region's file with the registered code, by independent readers: `object`, `gimli`, and the tools.
 
 mod faults;
 mod growth;
@@ -23,17 +23,17 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::format::info::Info;
 use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 
-/// Where the code of these tests runs, so that what is taken for an offset by mistake is none.
+/// Where the code of these tests runs. An address that is taken for an offset by mistake fails with this value.
 const BASE: u64 = 0x7f12_3450_0000;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
-/// A file without a name, so that no file remains; in memory, since file systems differ in what they can do and in the room that
-/// they take.
+/// A file without a name, so that no file remains. The file is in memory, since file systems differ in their abilities and in
+/// the room that they take.
 fn unnamed() -> File {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: the name ends with a zero.
     let descriptor = unsafe { libc::memfd_create(c"jitsym-test".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(descriptor >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: the descriptor is new, and nobody else has it.
     unsafe { File::from_raw_fd(descriptor) }
 }
 
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// The known facts about a piece of code.
+/// A piece of code, as it was registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Truth {
     size: u64,
@@ -65,11 +65,11 @@ struct Truth {
     cfa: Option<i32>,
     /// Offset, line and file.
     lines: Vec<(u32, u32, &'static str)>,
-    /// In the order of their places.
+    /// The inlined functions in the order of their places.
     inlines: Vec<Inline<'static>>,
 }
 
-/// Two levels of inlined functions, and one of them twice.
+/// Two levels of inlined functions. One function is inlined twice.
 fn inlines(size: u32) -> Vec<Inline<'static>> {
     let inline = |begin, end, name, call_line, parent| {
         let call_file = if call_line == 7 { &b"/src/one.js"[..] } else { b"/src/three.js" };
@@ -127,7 +127,7 @@ fn info(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Ta
     group
 }
 
-/// The whole group except its code.
+/// All records of the code except its bytes.
 fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let unwind = tables.map(|tables| Unwinding { tables, mapped_size: 0 });
     let (name, lines) = (name.as_bytes(), Lines::Rows(lines));
@@ -138,7 +138,7 @@ fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Ta
     out
 }
 
-/// A region, and what its file should say.
+/// A region, and the expected contents of its file.
 struct Region {
     file: RegionFile,
     truth: BTreeMap<u64, Truth>,
@@ -153,7 +153,7 @@ impl Region {
         Region::mapped(file, text_len, false)
     }
 
-    /// One with the least room for tables.
+    /// A region with the least room for tables.
     fn with_least_tables() -> Region {
         let (text_len, text_room, tables, tables_len) = (1 << 20, 1 << 20, 2 << 20, RegionFile::tables_room(4096));
         let (is_private, has_object_above) = (false, false);
@@ -189,7 +189,7 @@ impl Region {
         bytes_of(self.file.disk.file())
     }
 
-    /// The file says all of it, and nothing else.
+    /// Checks that the file describes all code, and nothing else.
     fn check(&self) {
         let seen = Seen::read(&self.bytes());
         assert_eq!((seen.begin, &seen.text), (self.file.begin, &self.file.text()));
@@ -214,7 +214,7 @@ fn code_in_any_order_is_found_after_each_write() {
         let mut random = Random(9);
         for number in 0..400 {
             let slot = order(number, &mut random);
-            // Sizes that are no multiples of anything; in the random order some code takes the place of older code.
+            // Sizes that are multiples of nothing. In the random order some code replaces older code.
             let size = 20 + random.below(1200);
             let begin = slot * 2000 + random.below(700);
             region.add(begin, Truth::new(number, size));
@@ -238,11 +238,12 @@ fn what_is_not_due_waits_and_names_do_not() {
         let begin = Instant::now();
         region.file.write(false).unwrap();
         region.check();
-        // Behind all others, and before them: of the first there is all, of the second all but the row.
+        // Code after all other code, and code before it. The file has all of the first. Of the second, the row in the search
+        // table is missing.
         region.add(0x9000, Truth::new(1, 100));
         region.add(0x1000, Truth::new(2, 100));
         region.file.write(false).unwrap();
-        // A machine that is busy with something else may have taken so long that it is due.
+        // A busy machine may have taken so long that a new table is due.
         if begin.elapsed() >= Duration::from_millis(50) {
             return false;
         }
@@ -291,7 +292,7 @@ fn final_copy(is_private: bool) {
     let bytes_at = region.file.bytes.unwrap();
     for number in 0..200 {
         let offset = number * 1001 % 200 * 5000;
-        // A page that nobody has said to be code follows.
+        // The next page is not registered as code.
         let bytes = [number as u8 | 1; 4999];
         match is_private {
             true => region.file.write_code(offset, &bytes).unwrap(),
@@ -302,10 +303,10 @@ fn final_copy(is_private: bool) {
             region.file.write(false).unwrap();
         }
     }
-    // Code that the file has, and code that it has not yet, is replaced.
+    // Replaces code that the file has, and code that the file does not have yet.
     region.add(5000, Truth::new(500, 10));
     region.add(5000 * (199 * 1001 % 200), Truth::new(501, 20));
-    // Bytes of code are in the file before it is copied, and names need not be.
+    // Bytes of code are in the file before the copy. Names may be missing from the file.
     region.file.write_pending_code().unwrap();
     let before = region.bytes();
     let text = region.file.text();
@@ -345,7 +346,7 @@ fn text_can_grow_within_its_room() {
     region.check();
     let least = region.file.loaded_room();
     assert_eq!(least, (2 << 20) - page_size() as u64);
-    // The last page belongs to the segment from when it has code on.
+    // The last page belongs to the segment once it has code.
     region.add(least, Truth::new(3, 10));
     region.file.write(true).unwrap();
     region.check();
@@ -356,7 +357,7 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // 2046 rows, which come before 64 KiB of FDEs do with code that has nothing to say.
+    // The tables have room for 2046 rows. For the simplest code the rows are full before the 64 KiB for FDEs.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
@@ -392,7 +393,7 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out().tables);
 }
 
-/// Code that was registered where its tables had to be laid elsewhere has them twice; of these, one counts.
+/// Code that was registered where its tables had to lie elsewhere has the tables twice. One of them counts.
 #[test]
 fn stand_ins_count_for_nothing() {
     let mut region = Region::new(1 << 16);

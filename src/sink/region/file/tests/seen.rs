@@ -1,4 +1,4 @@
-//! What readers that are not ours find in a file: `object` for the sections and symbols, `gimli` for what is in them.
+//! Reads a region's file with independent readers: `object` for sections and symbols, `gimli` for their contents.
 
 use gimli::read::{BaseAddresses, CfaRule, Dwarf, EhFrame, EhFrameHdr, EndianSlice, UnwindContext, UnwindSection};
 use gimli::LittleEndian;
@@ -13,11 +13,11 @@ pub struct Seen {
     /// Where the loaded segment begins.
     pub begin: u64,
     pub text: Range<u64>,
-    /// By address, from the symbols.
+    /// The symbols, by address: name and size.
     pub names: BTreeMap<u64, (String, u64)>,
-    /// Of each start in the search table the size that its FDE has, and the CFA there.
+    /// For each start in the search table: the size in its FDE, and the CFA there.
     pub frames: BTreeMap<u64, (u64, i32)>,
-    /// Of each unit's function the name, the size and the lines.
+    /// For the function of each unit: name, size and lines.
     pub units: Units,
     pub build_id: Option<Vec<u8>>,
 }
@@ -32,11 +32,11 @@ impl Seen {
         let load = elf.elf_program_headers()[0];
         let endian = object::Endianness::Little;
         let begin = load.p_vaddr(endian);
-        // Room without code may be beyond the segment.
+        // Room without code may lie beyond the segment.
         let end = begin + load.p_memsz(endian);
         assert_eq!((load.p_offset(endian), load.p_filesz(endian)), (begin, text.end.min(end) - begin));
         for section in elf.sections() {
-            // The text of a file may be a hole at its end.
+            // Every section lies within the file, even if the end of the text is a hole.
             assert!(section.file_range().is_none_or(|(at, len)| at + len <= bytes.len() as u64));
             let beyond = if section.name() == Ok(".eh_frame_hdr") { begin } else { 0 };
             assert!(section.address() == 0 || section.address() == section.file_range().unwrap().0 + beyond);
@@ -80,9 +80,10 @@ impl Seen {
     }
 }
 
-/// Goes by the search table as an unwinder does, and then over the section from its start, as libdw does.
+/// Looks up each row of the search table as an unwinder does, and then reads the section from its start as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    // Bytes that are loaded from a place are at the address of that number, also where the section header has another one for perf.
+    // The address of loaded bytes is their offset in the file. A section header may have another address for perf, so the
+    // offset counts.
     let address =
         |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
@@ -143,7 +144,7 @@ pub struct Unit {
 
 pub type Units = BTreeMap<u64, Unit>;
 
-/// `settled`: nobody is in the middle of taking out what is gone.
+/// Reads all units. With `settled`, nobody is removing dead code at this moment.
 pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
     let dwarf = Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(data(id.name()), LittleEndian))).unwrap();
     let mut aranges = BTreeMap::new();
@@ -189,7 +190,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         let name = dwarf.attr_string(&unit, root.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
         assert_eq!(name.to_string().unwrap(), lines[0].2);
         entries.next_entry().unwrap();
-        // Before it there are the functions that inlined ones are instances of.
+        // The functions that inlined functions are instances of come before it.
         while entries.current().unwrap().attr(gimli::DW_AT_inline).is_some() {
             entries.next_entry().unwrap();
         }
@@ -200,7 +201,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         assert_eq!(own.end - own.begin, sequence_end);
         let name = name.to_string().unwrap().to_owned();
         let inlines = inlines(&dwarf, &unit, entries, &range);
-        // At address 0 there is what is gone.
+        // Dead code has the address 0.
         if settled && range.begin > 0 {
             let unit = Unit { name, size: range.end - range.begin, lines, inlines };
             assert!(found.insert(range.begin, unit).is_none());
@@ -212,7 +213,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The inlined functions, after the entry of their function. They end with it.
+/// The inlined functions, which follow the entry of the function and end with it.
 fn inlines<'a>(
     dwarf: &Dwarf<Reader<'a>>,
     unit: &gimli::Unit<Reader<'a>>,
@@ -221,7 +222,7 @@ fn inlines<'a>(
 ) -> Vec<Inline<'static>> {
     let text = |value| -> &'static [u8] {
         let text = dwarf.attr_string(unit, value).unwrap().to_vec();
-        // As those are that they are compared with.
+        // The expected names are `'static` too, and both are compared.
         Box::leak(text.into_boxed_slice())
     };
     let depth = entries.current().unwrap().depth();

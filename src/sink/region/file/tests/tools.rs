@@ -1,4 +1,4 @@
-//! The file in the eyes of binutils, elfutils and LLVM.
+//! Reads a region's file with the tools of binutils, elfutils and LLVM.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 use crate::format::info::Info;
 
-/// A file with a name, for tools, which goes with this value.
+/// A file with a name, for tools. Dropping this value removes the file.
 struct Named(PathBuf);
 
 impl Named {
@@ -17,7 +17,7 @@ impl Named {
 
     fn create(&self) -> File {
         let mut options = File::options();
-        // As the library makes its files.
+        // The library creates its files with these flags.
         options.read(true).append(true).create_new(true).mode(0o600).open(&self.0).unwrap()
     }
 }
@@ -28,7 +28,7 @@ impl Drop for Named {
     }
 }
 
-/// What a tool prints, without any complaint. eu-elflint may have found something, which it prints.
+/// The output of a tool, which must not complain. Only eu-elflint may report findings, in its output.
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
@@ -123,7 +123,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Without the additions of elfutils: columns, and the place of inlining after a name.
+/// Removes the additions of elfutils: columns, and the place of inlining after a name.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
@@ -133,9 +133,9 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// The header page may lie over the first code. That code is one function, and a symbol of another type is for
-/// readers that leave out address 0. addr2line knows no name for that byte:
-/// perf 6 asks for it to know where the answer to its question ends.
+/// The header page may lie over the first code, which begins at address 0. Readers that leave out address 0 get a second
+/// symbol of another type for this code. addr2line must know no name for address 0: perf 6 asks for that address to find the
+/// end of the answer to its question.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
@@ -149,7 +149,7 @@ fn code_below_the_header_page() {
         let named = words.filter(|words| words.len() == 8 && words[0] != "Num:");
         named.map(|words| format!("{} {} {} {}", &words[1][14..], words[2], words[3], words[7])).collect::<Vec<_>>()
     };
-    // With other lines, and one with inlined functions.
+    // The new code has other lines, and one function has inlined functions.
     for (name, kinds) in [("old", [5, 4]), ("new", [1, 2])] {
         for (number, offset) in [(1, 0), (2, 0x20)] {
             let truth = Truth::new(kinds[number - 1], 0x10);
@@ -169,7 +169,7 @@ fn code_below_the_header_page() {
             let output = Command::new("addr2line").args(["-f", "-e"]).arg(path).arg(place).output().unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "??\n??:0\n", "{place}");
         }
-        // Not those of the code that is gone.
+        // These are the lines of the new code, and not of the replaced code.
         for (place, line) in [("1", "/src/one.js:2"), ("2f", "/src/one.js:7")] {
             for program in ["addr2line", "eu-addr2line"] {
                 let output = Command::new(program).args(["-i", "-e"]).arg(path).arg(place).output().unwrap();
