@@ -11,13 +11,13 @@
  *   }
  *
  * Functions that can fail return a jitsym_status. Output arguments come last and are written only on success. A call
- * that fails has no effect. Every struct starts with its size: set it to sizeof, and every field that you do not use
- * to 0. A pointer is NULL, or valid as its description says. Input is copied before a call returns (but see
- * JITSYM_CODE_STABLE).
+ * that fails has no effect; exceptions are described at the function. Every struct starts with its size: set it to
+ * sizeof, and every field that you do not use to 0. A pointer is NULL, or valid as its description says. Input is
+ * copied before a call returns, except for code with JITSYM_CODE_STABLE.
  *
  * jitsym_region.h has code memory that every profiler names. jitsym_control.h has sinks at run time, crash handlers and
- * paths. docs/reference.md and the manual pages, which are made from it, say more about each item.
- * docs/conventions.md says at length what applies to all calls.
+ * paths. docs/reference.md and the manual pages describe each item in full. docs/conventions.md has the rules for all
+ * calls.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -45,14 +45,14 @@ extern "C" {
 #define JITSYM_VERSION_NUMBER \
   (JITSYM_VERSION_MAJOR * 1000000 + JITSYM_VERSION_MINOR * 1000 + JITSYM_VERSION_PATCH)
 
-/* The version of the library that is running, to be compared with JITSYM_VERSION_NUMBER of the header that the
-   program was compiled with: major * 1000000 + minor * 1000 + patch.
+/* The version of the running library: major * 1000000 + minor * 1000 + patch. Compare it with JITSYM_VERSION_NUMBER
+   of the header that the program was compiled with.
    Any thread, and from a signal handler. */
 JITSYM_API uint32_t jitsym_version_number(void);
 
 /* ---- Results ----------------------------------------------------------------------------------------------------- */
 
-/* The result of a call. Every function that can fail returns one. */
+/* The result of a call. Every function that can fail returns a status. */
 typedef enum jitsym_status {
   JITSYM_OK = 0,                     /* Done. */
   JITSYM_ERR_NULL = 1,               /* A pointer that must not be NULL is NULL. */
@@ -62,7 +62,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_ENUM = 5,               /* A number that is no enumerator of the field or argument. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
-  JITSYM_ERR_TOO_LARGE = 8,          /* Larger than JITSYM_CODE_SIZE_MAX, or than the format allows for a record. */
+  JITSYM_ERR_TOO_LARGE = 8,          /* Larger than the function allows, or than a record can be. */
   JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
   JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name, or line number 0. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
@@ -71,7 +71,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_ARCH = 14,              /* Unwind descriptions are not supported on this architecture. */
   JITSYM_ERR_SESSION = 15,           /* This session was never opened. */
   JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread has ended the process. */
-  JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered, or not any more. */
+  JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered now. */
   JITSYM_ERR_TIMEOUT = 18,           /* The time is over; the work continues in the background. */
   JITSYM_ERR_DROPPED = 19,           /* The writer could not keep up, and the record was dropped. */
   JITSYM_ERR_NO_MEMORY = 20,         /* No memory, or more code than jitsym_options.max_memory allows. */
@@ -87,20 +87,20 @@ typedef enum jitsym_status {
   JITSYM_ERR_BUSY = 30,              /* Called from a signal handler that interrupted another call of its thread. */
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
   JITSYM_ERR_WRITER = 32,            /* jitsym_flush_from_signal was called on the library's own thread. */
-  JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids to enable sinks at run time. */
+  JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
   JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h only: no shared library, or one with another ABI. */
   JITSYM_ERR_NOT_PLAIN = 35,         /* Not adopted: not all of the memory is private and without a file. */
   JITSYM_ERR_LOCKED = 36,            /* Not adopted: the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* No region, or no memory of jitsym_alloc, begins there; or one already does. */
+  JITSYM_ERR_REGION = 37,            /* No region, or no memory of jitsym_alloc, begins there; or a region is there. */
   JITSYM_ERR_ALIGNMENT = 38,         /* Not a multiple of the page size, or an alignment that is not a power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines cannot be right. */
 } jitsym_status;
 
-/* A sentence in English for a status, also for an unknown one. Static, never NULL.
+/* An English sentence for a status, also for an unknown status. Static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_text(int32_t status);
 
-/* The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown one. Static, never NULL.
+/* The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown status. Static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_name(int32_t status);
 
@@ -110,7 +110,7 @@ JITSYM_API const char *jitsym_status_name(int32_t status);
    process becomes multi-threaded, because the library starts two threads. So a signal handler must not call fork: if
    the handler interrupted malloc, glibc's fork deadlocks on malloc's locks. */
 
-/* A session. The handle is a number, not an address: a wrong handle is refused with a status. */
+/* A session. The handle is a number, not an address: a closed or wrong handle is refused with a status. */
 typedef struct jitsym jitsym;
 
 /* Where symbols are written. Bits that can be combined. */
@@ -159,8 +159,8 @@ typedef struct jitsym_options {
 #define JITSYM_OPTIONS \
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
-/* Opens a session. The first one also starts the sinks, and the background thread that writes their files. options
-   may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
+/* Opens a session. The first session also starts the sinks, and the background thread that writes their files.
+   options may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
    jitsym_get_stats and jitsym_last_error report the others.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _ENUM, _PATH for bad options;
    JITSYM_ERR_CONFLICT, _TIMEOUT (10 seconds), _NO_SINK, _NO_MEMORY, _THREAD, _TOO_MANY_SESSIONS. Does file I/O. */
@@ -311,7 +311,7 @@ typedef struct jitsym_code {
 #define JITSYM_MOVE_TARGET(addr) \
   { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0, 0 }
 
-/* Identifies one registration. Never 0, and not used again within a process. */
+/* Identifies one registration, for jitsym_move and jitsym_unregister. Never 0, and not used again within a process. */
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call it when the bytes are final and
@@ -347,7 +347,7 @@ typedef enum jitsym_range_flag {
 } jitsym_range_flag;
 
 /* Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
-   without code is no error.
+   without code is no error. flags: 0, or JITSYM_RANGE_UNMAP.
    Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags);
 
@@ -395,7 +395,7 @@ typedef struct jitsym_stats {
   uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map to keep it bounded. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
-  uint64_t memory_held;        /* Bytes held for such records, at most jitsym_options.max_memory. */
+  uint64_t memory_held;        /* Bytes held for such records, used or not, at most jitsym_options.max_memory. */
   uint64_t waited;             /* Records that had to wait because max_memory was reached. */
   uint64_t recovered;          /* Records of killed processes that JITSYM_INIT_RECOVER has put into their files. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
@@ -406,14 +406,14 @@ typedef struct jitsym_stats {
   uint64_t map_omitted;        /* Entries of live code for which the perf map has no room now. */
   uint64_t regions;            /* Regions that have a file now, adopted ones included. */
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
-  uint64_t region_bytes;       /* Bytes written to the files of regions. */
+  uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
   uint64_t region_generations; /* New names of files, needed when new code replaces dead code. */
   uint64_t region_late;        /* Generations that began too late or not at all: samples may have the wrong name. */
   uint64_t region_refused;     /* Regions that could not have a file, and memory that could not be adopted. */
-  uint64_t region_left_out;    /* Names and tables for which the files of regions have no room now. */
+  uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
   uint64_t region_put_off;     /* How often the adoption of memory was put off. */
-  uint64_t region_limit;       /* How often there were already 768 regions. */
+  uint64_t region_limit;       /* How often a region was not made or adopted, because there were already 768. */
 } jitsym_stats;
 
 #define JITSYM_STATS \

@@ -21,7 +21,7 @@ extern "C" {
 
 /* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
    JITSYM_OK, all live code that is known is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that this session
-   would have started when it was opened, or all sinks if it would have started none.
+   would have started when it was opened, or map, jitdump and region if it would have started none.
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
@@ -31,7 +31,7 @@ JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
    registered before is written first. The files stay, and jitsym_enable continues them. sinks: JITSYM_SINK_* bits;
    0: all.
    Returns JITSYM_OK, also if the sinks do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if a sink
-   could not write everything (it is stopped all the same); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as
+   could not write everything (the sink is stopped all the same); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as
    jitsym_enable; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_disable(jitsym *session, uint32_t sinks);
 

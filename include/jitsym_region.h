@@ -1,8 +1,8 @@
 /*
  * libjitsym: code memory that every profiler names, and inlined functions, which profilers show for code in it.
  *
- * docs/regions.md says what regions do, and what their limits are. Any thread may call all functions of this file at
- * any time. None may be called from a signal handler.
+ * docs/regions.md describes regions and their limits. Any thread may call all functions of this file at any time. No
+ * function of this file may be called from a signal handler.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -32,9 +32,9 @@ typedef struct jitsym_region {
 
 /* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write, register it with
    out->exec, run it there. The memory is the caller's until jitsym_free, also after the session is closed. size: in
-   bytes, at most 1 GiB. alignment: a power of two up to 4096; at least 64, also if it is 0. near_addr: an address
-   that is within 32 bits of all of the memory; 0: anywhere. out: its struct_size is set by the caller; the size is
-   rounded up to 64.
+   bytes, at most 1 GiB, rounded up to 64. alignment: a power of two up to 4096; at least 64, also if it is 0.
+   near_addr: an address that is within 32 bits of all of the memory; 0: anywhere. out: its struct_size is set by the
+   caller.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if nothing is free near the address, or there are 256 regions; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
@@ -48,8 +48,9 @@ JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t a
    no such memory begins there; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
-/* Takes back memory from jitsym_alloc, when no thread runs code there any more. Code that is registered there is
-   unregistered first. exec: where the memory begins, in the executable view. Any session will do.
+/* Takes back memory from jitsym_alloc, when no thread runs code there any longer. Code that is registered there is
+   unregistered first, as by jitsym_unregister_range. exec: where the memory begins, in the executable view. Any
+   session will do.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins there, for instance because it was freed;
    JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
@@ -87,20 +88,19 @@ JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_regi
 
 /* Makes a region with two views larger, at its end, up to jitsym_region_options.max_size. Its existing memory does
    not move. exec: where the region begins. size: its new size in bytes, rounded up to whole pages; a size below the
-   current one changes nothing.
+   current size changes nothing.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins there, or it has one view; JITSYM_ERR_TOO_LARGE,
-   _NO_MEMORY; JITSYM_ERR_SINK_FAILED if the host has closed its file; JITSYM_ERR_SESSION, _CLOSED, _FORKED,
-   _TIMEOUT. Does file I/O. */
+   _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Gives pages of a region back to the system, when no code in them is registered or runs any more. They read as zero
-   afterwards. addr, size: whole pages of the executable view.
+/* Gives pages of a region back to the system, when no code in them is registered or runs any longer. They read as
+   zero afterwards. addr, size: whole pages of the executable view.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
-   JITSYM_ERR_NO_MEMORY if the file system does not support this, or pages are unmapped; JITSYM_ERR_SINK_FAILED if
-   the host has closed the file; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+   JITSYM_ERR_NO_MEMORY if the file system does not support this, or pages are unmapped; JITSYM_ERR_SINK_FAILED as
+   jitsym_region_grow; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
-/* Ends a region. A created region is unmapped; an adopted one becomes plain memory again, with the same bytes and
+/* Ends a region. A created region is unmapped; an adopted region becomes plain memory again, with the same bytes and
    protections, under the same conditions as jitsym_region_adopt. exec: where the region begins. Unregister the code
    in it as usual.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
