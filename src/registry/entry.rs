@@ -22,7 +22,23 @@ pub enum Home {
     Region,
 }
 
-/// A live registration, without its piece.
+/// A live registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    pub addr: u64,
+    /// Below 4 GiB.
+    pub size: u64,
+    /// The end of the bytes after the code that the caller declared free. Unwind tables are mapped there.
+    pub reach: u64,
+    pub index: u64,
+    /// Where the code's group lies in the jitdump. A move of the code needs it.
+    pub stored: Option<Stored>,
+    /// Size of the unwind tables in the group.
+    pub tables_len: u32,
+    pub home: Home,
+}
+
+/// What the table has of a live registration: `Live` without what its piece has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,

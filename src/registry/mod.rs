@@ -1,7 +1,7 @@
 //! Which code lies where: the live registrations, and for every address the code that lived there last.
 //!
 //! A perf map can only say which code lived at an address last: the format has no time and is read after the fact. So freed
-//! code keeps its name until its bytes are used again. No two entries overlap: readers answer overlaps with the entry that
+//! code keeps its name until its bytes are used again. No two pieces of a home overlap: readers answer overlaps with the entry that
 //! they find first.
 //!
 //! Code in regions is named by the region's file, and all other code by the map. So an address may have live code in a region, and
@@ -25,43 +25,9 @@ mod stored;
 mod tests;
 
 use entry::Entries;
-pub use entry::{Home, Stored};
+pub use entry::{Home, Live, Stored};
 use places::Places;
-
-/// A live registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live {
-    pub addr: u64,
-    /// Below 4 GiB.
-    pub size: u64,
-    /// The end of the bytes after the code that the caller declared free. Unwind tables are mapped there.
-    pub reach: u64,
-    pub index: u64,
-    /// Where the code's group lies in the jitdump. A move of the code needs it.
-    pub stored: Option<Stored>,
-    /// Size of the unwind tables in the group.
-    pub tables_len: u32,
-    pub home: Home,
-}
-
-/// What registering did to the map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapChange {
-    /// Nothing: the map already has the same line.
-    None,
-    /// One more line.
-    Append,
-    /// Older lines had to change or to be removed.
-    Rewrite,
-}
-
-/// The result of `Registry::insert`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inserted {
-    pub change: MapChange,
-    /// The live code before the new code was declared to have free bytes that reach into the new code.
-    pub was_claimed: bool,
-}
+pub use places::{Inserted, MapChange};
 
 #[derive(Debug, Default)]
 pub struct Registry {

@@ -1,14 +1,32 @@
 //! The code that lives, or lived last, at each address of one home.
 
 use super::address_pieces::Pieces;
-use super::entry::{Entries, Entry};
+use super::entry::{Entries, Entry, Live};
 use super::names::Names;
 use super::ordered::Ordered;
-use super::{Inserted, Live, MapChange};
 use crate::api::limits::NAME_MAX;
 
 /// Number of registrations for which room is made at once.
 const ROOM: u32 = 16;
+
+/// What registering did to the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapChange {
+    /// Nothing: the map already has the same line.
+    None,
+    /// One more line.
+    Append,
+    /// Older lines had to change or to be removed.
+    Rewrite,
+}
+
+/// The result of `Registry::insert`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inserted {
+    pub change: MapChange,
+    /// The live code before the new code was declared to have free bytes that reach into the new code.
+    pub was_claimed: bool,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Places {
