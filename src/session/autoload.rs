@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::session::config::environment_asks_for_bridge;
 use crate::session::exit::{arm_waiting, at_quick_exit, flush_at_exit};
+use crate::session::flush_in_handler::flush_from_signal;
 use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::blocking_guarded;
-use crate::session::signal::flush_from_signal;
 use crate::sys::{loader, panic_guard};
 
 static ARMED: AtomicBool = AtomicBool::new(false);

@@ -328,7 +328,7 @@ impl Ref {
         // If several threads close the session, one succeeds.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
-        // `OFF` may name a later session, so only this session's handle is removed from it.
+        // Clears `OFF` only if it has this session's handle. It may have a later session's handle by now.
         forget_off(self.handle);
         let mut is_noted = false;
         let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {

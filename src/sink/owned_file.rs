@@ -13,8 +13,8 @@ use super::interface::describe;
 use super::retry::Retry;
 use crate::format::file_names::replacement_of;
 use crate::queue::spool::layout::FileState;
-use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held, Identity};
+use crate::sys::held_dir::Dir;
 use crate::sys::marker::Marker;
 use crate::sys::other_writers;
 
@@ -98,7 +98,7 @@ impl OwnedFile {
         Ok(self.file.as_ref().ok_or(file::CLOSED)?)
     }
 
-    /// What the spool notes of the file. `len`: the length of the written part. `None` if the file is not open.
+    /// What is written into the spool about the file. `len`: the length of the written part. `None` if the file is not open.
     pub fn state(&self, len: u64) -> Option<FileState> {
         self.file.as_ref()?;
         Some(FileState { identity: self.identity?, len })

@@ -201,7 +201,7 @@ impl SinkSet {
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
     }
 
-    /// What the spool notes of the files.
+    /// What is written into the spool about the files.
     pub fn files(&self, config: &Config) -> Files {
         let path = |bit| {
             let path = self.of(bit).and_then(|sink| sink.path());

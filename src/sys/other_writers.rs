@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, OFlags};
 
 use super::descriptors::DescriptorTable;
-use super::dir::Dir;
 use super::file::{look_at, Identity};
-use super::{clock, host_fds, listing, owner, range_lock, thread};
+use super::held_dir::Dir;
+use super::{clock, host_fds, listing, owner_process, range_lock, thread};
 
 /// The descriptors that the host's threads have open for a file.
 ///
@@ -180,7 +180,7 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
     // The age is read after `now`. If this thread is interrupted in between, the start is too early, which does no harm.
-    let age = clock::boottime_ns().checked_sub(owner::start_time("self")? * tick)?;
+    let age = clock::boottime_ns().checked_sub(owner_process::start_time("self")? * tick)?;
     // The clock for files stands still between two interrupts of the timer.
     now.checked_sub(Duration::from_nanos(age + tick))
 }

@@ -1,5 +1,5 @@
-//! The writer and forks: how the writer quiesces, and what the child's writer inherits. That is the live code, and a copy of
-//! the jitdump group of each piece for the child's own jitdump.
+//! The writer and forks: how the writer quiesces, and what the child's writer inherits. It inherits the live code, and a copy
+//! of each piece's jitdump group for the child's own jitdump.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use jitsym::format::file_names::{copied_pid, is_pid, parse, FileKind};
-use jitsym::sys::dir::Dir;
+use jitsym::sys::held_dir::Dir;
 use jitsym::sys::process;
 use jitsym::Cleaned;
 

@@ -146,6 +146,6 @@ pub struct jitsym_options {
     ///
     /// At the bound, the jitdump is rewritten with live code alone; meanwhile there are two files. If live code takes
     /// more than three quarters of the bound, newly registered code is left out (`jitsym_stats.jitdump_lost`), until
-    /// enough other code has been unregistered. Then left-out code that still lives is written after all.
+    /// enough other code has been unregistered. Then code that was left out is written after all, if it still lives.
     pub jitdump_max: u64,
 }

@@ -6,11 +6,11 @@
 //! in a section that all units share, and older binutils read this wrongly. In version 4 a unit is complete in itself, so that
 //! units can be appended.
 
+pub use super::function::Function;
+use super::function::{set_length, Row};
 use super::hidden;
 use super::inlines::Inlines;
 use super::line_program::{lines, Head};
-pub use super::unit::Function;
-use super::unit::{set_length, Row};
 use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;

@@ -4,7 +4,7 @@
 //! The section only grows at its end. There is no zero word at the end, because the next entry would overwrite it while others
 //! read the section. The section header has the size.
 
-use super::search::Row;
+use super::eh_frame_hdr::Row;
 use crate::format::cfi::debug_frame::CIES_MAX;
 use crate::format::get::u32_at;
 use crate::sys::reserve;

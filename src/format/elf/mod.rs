@@ -4,18 +4,18 @@
 //! All entries are made for one function at a time, so that each function costs as much as the first.
 
 pub mod debug;
-pub mod executable;
+pub mod eh_frame_hdr;
 pub mod frames;
+mod function;
 pub mod header;
 pub mod inlines;
 pub mod line_program;
 mod numbers;
 pub mod object;
 pub mod read;
-pub mod search;
 #[cfg(test)]
 mod tests;
-mod unit;
+pub mod valgrind_object;
 use super::put::Put;
 
 pub const SYMBOL_SIZE: usize = 24;

@@ -1,8 +1,8 @@
 //! Golden bytes, and tests that hostile input does no harm. Tests with real readers and whole files are in `sink/region/file`.
 
+use super::eh_frame_hdr::Row;
 use super::frames::{Frames, Target};
 use super::header::Image;
-use super::search::Row;
 use super::*;
 use crate::api::code::{FixedFrame, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
@@ -19,7 +19,7 @@ fn golden_symbol() {
 
 #[test]
 fn golden_search_table() {
-    let places = search::Places { hdr: 0x5000, eh_frame: 0x1000, text: 0x1_0000 };
+    let places = eh_frame_hdr::Places { hdr: 0x5000, eh_frame: 0x1000, text: 0x1_0000 };
     let word = |value: i32| value.to_ne_bytes();
     assert_eq!(places.head(3).as_slice(), [[1, 0x1b, 3, 0x3b], word(-0x4004), word(3)].concat());
     let row = Row { start: 0x20, fde: 0x18 };

@@ -38,7 +38,7 @@ fn first_index() -> u64 {
     INDICES_START + (place << 28)
 }
 
-/// After so many forks, the writer looks for spools that children have left.
+/// After this many forks, the writer looks for spools that children have left.
 const FORKS: u32 = 16;
 
 /// Number of code indices that a thread takes at once.

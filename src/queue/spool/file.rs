@@ -11,8 +11,8 @@ use rustix::fs::OFlags;
 
 use crate::format::file_names::{parse, FileKind};
 use crate::sys::clock::monotonic_ns;
-use crate::sys::dir::Dir;
-use crate::sys::owner::{start_time, Owner};
+use crate::sys::held_dir::Dir;
+use crate::sys::owner_process::{start_time, Owner};
 use crate::sys::process::{is_alive, user};
 use crate::sys::sort::sort;
 use crate::sys::{listing, range_lock, rights};

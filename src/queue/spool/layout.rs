@@ -24,7 +24,7 @@ use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
 use crate::sys::file::Identity;
 use crate::sys::mapping::{page_size, Region};
-use crate::sys::owner::Owner;
+use crate::sys::owner_process::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::queue::chunk::{Chunk, CHUNK_SIZE, FIRST_SIZE};
 use crate::queue::status::SpoolState;
 use crate::sys::mapping::{page_size, Region};
-use crate::sys::owner::Owner;
+use crate::sys::owner_process::Owner;
 use file::{NamedSpool, SpoolFile};
 use layout::{header_len, Header, Progress, INSIDE};
 

@@ -7,7 +7,7 @@ use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
 
-/// The spool is read at most so many times, if the text changes meanwhile.
+/// The spool is read at most this many times, if the text changes meanwhile.
 const READINGS: usize = 10;
 
 /// What a living process publishes in its spool.

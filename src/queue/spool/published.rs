@@ -14,7 +14,7 @@ pub const PLACE: usize = 64;
 /// The first version of the spool that has this part.
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
-/// Room for so many values, and bytes of room for their names and for the text of the last failure.
+/// Room for this many values, and bytes of room for their names and for the text of the last failure.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;

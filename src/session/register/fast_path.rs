@@ -4,7 +4,7 @@
 //! read where it is used, and nothing is built first and copied later. Anything unusual is left to the slow way, errors
 //! included.
 
-use super::local::Local;
+use super::thread_state::Local;
 use crate::api::code::{Bytes, Code};
 use crate::api::error::Error;
 use crate::api::limits::CODE_SIZE_MAX;

@@ -1,9 +1,9 @@
 //! The registering side: what each call checks and records, and the fast way of the usual registration.
 
 mod fast_path;
-mod local;
 mod records;
 mod thread;
+mod thread_state;
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ use crate::sys::panic_guard::PerThread;
 use crate::sys::valgrind::{self, Tool};
 use fast_path::mapped_size;
 pub use fast_path::Given;
-pub use local::Local;
-use local::NO_HANDLE;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
 pub use thread::{is_attached, watch_thread_if_running};
+pub use thread_state::Local;
+use thread_state::NO_HANDLE;
 
 /// How long the end of stable code waits for the writer to read the code's bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::local::Local;
+use super::thread_state::Local;
 use crate::api::error::{Error, Result};
 use crate::queue::shared::Shared;
 use crate::session::lifecycle::Lifecycle;

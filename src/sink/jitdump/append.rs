@@ -120,7 +120,7 @@ impl Jitdump {
     /// Writes the groups of the backlog. Those written before a failure leave the backlog.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
-            // The groups stay in the backlog during the write. A child that is forked meanwhile finds them there.
+            // The groups stay in the backlog during the write, so that a child forked meanwhile finds them there.
             let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
             let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();

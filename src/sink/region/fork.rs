@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::adopt::swap;
 use super::exchange::{for_pages, BLOCK};
+use super::lost_pages::Pages;
 use super::naming::Naming;
 use super::new_file::New;
-use super::pages::Pages;
 use super::placement::Placement;
 use super::regions::{refused, Regions};
 use super::state::{Backing, Parts, Region};
@@ -21,8 +21,8 @@ use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
-use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
+use crate::sys::held_dir::Dir;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 

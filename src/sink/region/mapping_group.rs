@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use super::adopt::{is_object, reserve_both, swap};
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
-use super::pages::Pages;
+use super::lost_pages::Pages;
 use super::placement::Placement;
 use super::regions::Regions;
 use super::state::{Parts, Region};

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use super::file::RegionFile;
 use super::file_names::file_name;
+use super::lost_pages::Pages;
 use super::naming::Naming;
-use super::pages::Pages;
 use super::placement::Placement;
 use super::regions::Regions;
 use super::state::{Backing, Parts};
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sys::dir::Dir;
 use crate::sys::file::{self, Held};
+use crate::sys::held_dir::Dir;
 use crate::sys::rights;
 
 /// A new file that no region has yet.

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
+use crate::sys::held_dir::Dir;
 
 /// How many old files are kept. `OLD_BYTES` is how many bytes they may have together.
 const OLD_FILES: usize = 20_000;

@@ -15,9 +15,9 @@ use super::state::{Parts, Region};
 use crate::api::error::{Error, Result};
 use crate::queue::status::Status;
 use crate::sys::clock::NEVER;
-use crate::sys::dir::Dir;
 use crate::sys::file::{Held, Identity};
 use crate::sys::fork_lock::{self, Inside};
+use crate::sys::held_dir::Dir;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::{Mutex, MutexGuard};
 use crate::sys::thread;
@@ -32,7 +32,7 @@ const BUSY_FOR: u64 = 1_000_000_000;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Regions exist, or unknown memory is adopted: threads that register code have to look for the region of that code.
+    /// Threads that register code have to look for its region, because regions exist or unknown memory is adopted.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,

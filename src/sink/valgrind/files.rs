@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::page_groups::Due;
 use crate::api::options::{Config, DumpDir};
-use crate::format::elf::executable::Executable;
+use crate::format::elf::valgrind_object::Executable;
 use crate::format::file_names::FileKind;
-use crate::sys::dir::Dir;
 use crate::sys::file::{self, Identity};
+use crate::sys::held_dir::Dir;
 use crate::sys::mapping::page_size;
 use crate::sys::valgrind::{self, Tool};
 use crate::sys::valgrind_mapping::{exchange, Origin};

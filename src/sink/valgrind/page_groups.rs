@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::format::elf::executable::Content;
+use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 

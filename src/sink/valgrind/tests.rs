@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::page_groups::{Function, Groups};
-use crate::format::elf::executable::Content;
+use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sink::random::{Random, Seed};
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::OFlags;
 
 use super::{check_plain, is_locked, lock, look_at, refuse, Access, OURS, TAKEN};
-use crate::sys::dir::Dir;
+use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
 /// Creates a file. Fails if the name exists, even if only as a symbolic link.

@@ -27,7 +27,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::OFlags;
 
-use super::dir::Dir;
+use super::held_dir::Dir;
 use super::{other_writers, process, range_lock};
 use refuse::refuse;
 

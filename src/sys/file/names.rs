@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::{look_at, refuse, Identity};
-use crate::sys::dir::Dir;
+use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
 /// Renames the file `fresh` to `name`. Fails if `name` exists and is not the file `ours`, because the rename would replace it.

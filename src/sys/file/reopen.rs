@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::{check_plain, lock, look_at, refuse, Access, Identity, APPEND, OURS};
-use crate::sys::dir::Dir;
+use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
 /// Opens a file that somebody else in this process has made, to append to it. Makes all others in this process append too. Marks

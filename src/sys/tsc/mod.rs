@@ -131,7 +131,7 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // There never was a line, so the clock is not held.
+            // No line was ever published, so no stamp is ahead of the clock, and the clock need not be held.
             monotonic_ns()
         } else {
             self.clock(0, last_held)

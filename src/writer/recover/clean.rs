@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use crate::format::file_names::{is_pid, parse, replaced_by, FileKind};
 use crate::queue::spool::file as spool;
-use crate::sys::dir::Dir;
+use crate::sys::held_dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 

@@ -1,10 +1,10 @@
 //! Adds code to the sections of a region's file: symbol, unwind tables, lines and inlined functions.
 
-use super::part::{Part, Parts};
+use super::section::{Part, Parts};
 use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
-use crate::format::elf::{search, symbol, symbol_after_0, SYMBOL_SIZE};
+use crate::format::elf::{eh_frame_hdr, symbol, symbol_after_0, SYMBOL_SIZE};
 use crate::format::info;
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecord;
@@ -111,7 +111,7 @@ impl RegionFile {
             return None;
         }
         for row in &self.rows {
-            self.table.add(search::Row { start: code.offset as u32 + row.start, fde: row.fde });
+            self.table.add(eh_frame_hdr::Row { start: code.offset as u32 + row.start, fde: row.fde });
         }
         Some(())
     }

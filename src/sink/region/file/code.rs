@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::disk::Disk;
+use super::writes::Disk;
 
 /// The largest number of bytes that wait.
 const WAITING_MAX: usize = 256 << 10;

@@ -5,8 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::disk::Disk;
-use super::part::Part;
+use super::section::Part;
+use super::writes::Disk;
 use super::{RegionFile, PAGE};
 use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::sys::code_memory;

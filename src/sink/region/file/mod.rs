@@ -20,14 +20,14 @@
 
 mod add;
 mod code;
-mod disk;
 mod final_copy;
 mod layout;
-mod part;
+mod section;
 mod table;
 #[cfg(test)]
 mod tests;
 mod waste;
+mod writes;
 
 use std::io;
 use std::ops::Range;
@@ -35,10 +35,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::format::elf::debug::Addresses;
+use crate::format::elf::eh_frame_hdr;
 use crate::format::elf::frames::Frames;
 use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::line_program::Head;
-use crate::format::elf::search;
 use crate::format::info::Info;
 use crate::registry::ordered::Ordered;
 use crate::sink::retry::Retry;
@@ -46,11 +46,11 @@ use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
 
 use code::PendingCode;
-use disk::Disk;
 pub use layout::Layout;
 use layout::{split, HDR_SHARE};
-use part::{Parts, Space};
+use section::{Parts, Space};
 use table::SearchTable;
+use writes::Disk;
 
 /// The largest page that the supported systems have.
 const PAGE: u64 = 64 << 10;
@@ -113,7 +113,7 @@ pub struct RegionFile {
     frames: Frames,
     table: SearchTable,
     /// The search table rows of the code that is being added.
-    rows: Vec<search::Row>,
+    rows: Vec<eh_frame_hdr::Row>,
     /// The head of the line program of the code that was added last.
     head: Head,
     parts: Parts,

@@ -8,13 +8,13 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::disk::Disk;
-use crate::format::elf::search::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
+use super::writes::Disk;
+use crate::format::elf::eh_frame_hdr::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
 use crate::registry::ordered::Ordered;
 
 /// The least time between two new tables, unless somebody asks for a flush.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// The writer spends at most a part of 1/`SHARE` of its time on new tables.
+/// The writer spends at most 1/`SHARE` of its time on new tables, unless somebody asks for a flush.
 const SHARE: u32 = 20;
 /// Marks a row as dead, in the place of its FDE.
 const DEAD: u32 = u32::MAX;

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Instant;
 
-use super::disk::Disk;
+use super::writes::Disk;
 use crate::sys::code_memory;
 use crate::sys::sort::sort;
 

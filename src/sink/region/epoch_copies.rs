@@ -10,8 +10,8 @@ use super::naming::Archive;
 use super::sink::RegionSink;
 use super::state::Region;
 use crate::registry::{Home, Registry};
-use crate::sys::dir::Dir;
 use crate::sys::file::Identity;
+use crate::sys::held_dir::Dir;
 use crate::sys::{file, thread};
 
 /// What the end of an epoch may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
