@@ -77,7 +77,7 @@ impl Applier {
         }
     }
 
-    /// Makes room for what a record adds to the registries. False without memory.
+    /// Makes room for what a record adds to the registry. Returns false if there is no memory.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
         if event.kind != EventKind::Load {
