@@ -1,7 +1,7 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
 //!
-//! Such a lock lasts until the open file is closed, and every mapping keeps the file open. The locks of a process (`F_SETLK`)
-//! would end when the process closes any descriptor of the file, and with the process's descriptor table.
+//! A lock of an open file lasts until the open file is closed, and every mapping keeps the file open. The locks of a process
+//! (`F_SETLK`) would end when the process closes any descriptor of the file, or when its descriptor table ends.
 
 use std::fs::File;
 use std::io;

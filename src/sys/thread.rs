@@ -19,7 +19,7 @@ pub fn id() -> u32 {
 }
 
 /// Whether a stack of the calling thread lies in a range, in whole or in part, as far as this can be known. A thread may have
-/// three stacks: the current one, its own one, where the C library has the thread's data, and its signal stack.
+/// three stacks: the current stack, its original stack, on which the C library keeps the thread's data, and its signal stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -48,7 +48,7 @@ pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
-/// Whether the C library knows of no other thread in this process, or does not tell.
+/// Whether this process has no other thread, as far as the C library knows. Also true if the C library does not tell.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
     // SAFETY: glibc has such a byte, from version 2.32 on.
@@ -64,7 +64,7 @@ pub fn cpu_time() -> u64 {
 /// process, even if the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the
 /// kernel (SIGSYS), or that of a crash reporter.
 ///
-/// SIGABRT is not among them. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
+/// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
@@ -161,7 +161,7 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs code that takes a lock on a thread of the host. Meanwhile the thread is not cancelled, and no signal stops it (for
-/// garbage collection, for example). Otherwise other threads would wait for the lock.
+/// garbage collection, for example). If the thread were stopped or cancelled, other threads would wait for the lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -191,8 +191,7 @@ pub const STACK: usize = 512 << 10;
 /// exit handlers need a stack and signals like those of the host's threads.
 ///
 /// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an
-/// ordinary thread and calls `exit` itself. `leave` is called before, to ensure that nobody waits for the thread from then
-/// on.
+/// ordinary thread and calls `exit` itself. Before the exit, `leave` is called, so that nobody waits for the thread any longer.
 pub fn end_process(leave: fn()) {
     /// The pid of the process in which a thread is about to exit; 0 once that thread has its own name. Until then its name is
     /// one of `OURS`. So another thread of the library may find no thread of the host, and call this function too.
@@ -243,7 +242,7 @@ pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::
 }
 
 /// A thread of the library. Whoever ends the thread should join it. The C library ends the process on the last thread,
-/// whichever that is. Exit handlers of the host expect a thread of the host.
+/// whichever that is. But exit handlers of the host expect to run on a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
@@ -251,8 +250,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends, which must be about to happen. Does not wait if the calling thread is this thread, which
-    /// then exits the process (`end_process`).
+    /// Waits until the thread ends, which must be about to happen. Does not wait if the thread itself calls this while it exits
+    /// the process (`end_process`).
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -316,10 +315,10 @@ pub fn become_quiet(name: &'static CStr) {
     }
 }
 
-/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of
-/// the process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that
-/// opened the session. Work in the background must not have a real-time priority. If the writer gets hardly any time, records
-/// are dropped.
+/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of the
+/// process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that opened
+/// the session. Work in the background must not have a real-time priority. But a writer that gets hardly any time drops
+/// records.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // These are system calls, because musl has no such functions.
@@ -347,7 +346,7 @@ fn be_ordinary() {
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
 /// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's
-/// other handlers, but not this one, and does not wait if it runs.
+/// other handlers, but not `end`, and does not wait while `end` runs.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register one.

@@ -25,7 +25,7 @@ pub struct Held {
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// A unique number. In the host's table, it shows which `Held` was the last to get a descriptor of this number.
+    /// A unique number. For a descriptor in the host's table, it shows which `Held` was the last to get that descriptor number.
     serial: u32,
 }
 

@@ -27,8 +27,8 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// A lock for tests that change the whole process, and for tests that such a change would disturb. Starting a child is such a
-/// change. Until the child executes its program, it has copies of all descriptors, and so keeps locks of files that are
-/// closed here.
+/// change. Until the child executes its program, it has copies of all descriptors, and so keeps the locks of files that the
+/// parent closes.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,7 +51,7 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A lock counts if its owner may write to the file. The lock of a reader does not.
+/// A lock counts if its owner may write to the file. The lock of a process that may only read the file does not count.
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();

@@ -15,7 +15,8 @@ use crate::sys::thread::uncancelled;
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Whether a forked child has inherited the memory, or will, because the kernel has not followed `MADV_DONTFORK`.
+    /// Whether this forked child has inherited the memory, or a future child will, because the kernel has ignored
+    /// `MADV_DONTFORK`.
     is_inherited: AtomicBool,
 }
 

@@ -75,7 +75,7 @@ impl Fake {
             }
             let sample = self.sample();
             let new = calibration.next(sample);
-            // Threads follow the old line until the new one is published, which may be late.
+            // Threads follow the old line until the new one is published, which may happen late.
             self.pass(15_000);
             look(self, &calibration.line);
             *calibration = new;
@@ -364,7 +364,7 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// Compares stamps with the clock, for this number of milliseconds at each interval.
+/// Compares stamps with the clock, for `millis` milliseconds at each interval.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -424,7 +424,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // Each of these is the same line, written from a different point of it.
+    // Each result is the same line, described from a different point of the line.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
