@@ -208,7 +208,7 @@ impl Config {
     pub fn can_join(&self, running: &Config) -> bool {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
-        // The sink for regions need not run. Without this sink the process makes no regions, so a session misses nothing.
+        // The sink for regions need not run. If the process makes no region, a session misses none.
         running.sinks.has(self.asked_for().without(Sinks::REGION)) && map && dump
     }
 

@@ -24,8 +24,8 @@ const STORE_TIMEOUT: u64 = 10_000;
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// Whether the kernel makes such barriers for this process. The type comes from std and not from loom, because the flag is
-/// always false under loom.
+/// Whether the kernel makes membarrier(2) barriers for this process. The type comes from std and not from loom, because the
+/// flag is always false under loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).

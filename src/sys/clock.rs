@@ -51,7 +51,8 @@ pub fn find_host() {
     }
 }
 
-/// By how many nanoseconds the clocks of a time namespace are ahead of those of the initial one (time_namespaces(7)).
+/// By how many nanoseconds the clocks of a time namespace are ahead of the clocks of the initial namespace
+/// (time_namespaces(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeNamespace {
     pub monotonic: i64,

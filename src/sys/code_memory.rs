@@ -201,8 +201,7 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Discards what was written to private memory. Afterwards the memory shows the content of its file, or zero if it has no
-/// file.
+/// Discards all writes to private memory. Afterwards the memory shows the content of its file, or zero if it has no file.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.

@@ -118,7 +118,7 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // A debugger may leave a breakpoint here, as in `__jit_debug_register_code` of the C libraries.
+        // A debugger may leave a breakpoint on this instruction, as in `__jit_debug_register_code` of the C libraries.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",

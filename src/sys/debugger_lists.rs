@@ -65,7 +65,7 @@ impl Lists {
         self.changes = found.changes;
         self.modules.retain(|(addr, _)| found.loaded.contains(addr));
         let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
-        // Another thread may have added the same libraries meanwhile.
+        // Another thread may have added the same libraries since they were listed.
         self.modules.extend(found.descriptors.into_iter().filter(|(addr, _)| !known.contains(addr)));
     }
 

@@ -3,8 +3,8 @@
 //! A child takes over regions, pieces of memory, and the knowledge of the collector, the bridge and the unwinder. Any number of
 //! threads may be inside the lock at a time, but no thread while the process forks.
 //!
-//! Every wait has a limit. A fork does not wait longer, because a thread inside may wait for a disk. A thread does not wait
-//! longer, because it may hold a lock of the host. The host's own fork handlers, which run between this library's handler and
+//! Every wait has a limit. A fork's wait is limited because a thread inside may wait for a disk. A thread's wait is limited
+//! because the thread may hold a lock of the host. The host's own fork handlers, which run between this library's handler and
 //! the fork, may wait for the host's lock. A thread waits only once for the same fork, because it may make many calls before it
 //! releases the host's lock.
 //!

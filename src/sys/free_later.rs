@@ -1,10 +1,11 @@
-//! Frees memory that an unwinder has read only after some time, because a thread may still be reading the memory.
+//! Delays freeing memory that an unwinder has read, because a thread may still be reading the memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor meanwhile.
+/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor before
+/// it has read the memory.
 const RETIREMENT: Duration = Duration::from_secs(10);
 /// At most this much time counts between two calls of `keep`. If more time passes, a debugger or SIGSTOP may have stopped the
 /// process, including the thread that still reads.

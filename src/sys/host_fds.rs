@@ -38,9 +38,10 @@ struct Task<'t> {
     done: AtomicBool,
 }
 
-/// Announces that the delegate is about to be started, so that threads that need it wait for it. There is one delegate at a time.
+/// Announces that the delegate is about to be started, so that threads that need the delegate wait for it. Only one delegate
+/// exists at a time.
 pub fn want() {
-    // A forked child has inherited the values of its parent, whose threads do not exist here.
+    // A forked child has inherited the values of its parent, whose threads do not exist in the child.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);

@@ -190,7 +190,7 @@ impl Ends {
     }
 
     /// # Safety
-    /// `info` was put there by `put`, and is still there.
+    /// `put` has put `info` into the list, and `info` is still in the list.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
         // SAFETY: both neighbours are the ends or between them. `info` keeps its links, with which a reader at `info` continues.
@@ -278,7 +278,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let Some(memory) = self.0.take() else { return };
-        // SAFETY: the table was put there by `Table::new`.
+        // SAFETY: `Table::new` has put the table into the list.
         between_ends(|ends| unsafe { ends.take_out(&*memory.info.get()) });
         flush_cache();
         RETIRED.keep(memory);

@@ -6,8 +6,8 @@
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. Constructors and
 //! destructors may call this library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or
 //! while a thread that holds a lock waits for the answer. `look_up` and `keep_this_loaded` are called before any lock is taken.
-//! For the same reason this library has no thread-local storage with a destructor, because the C library registers such storage
-//! under the loader's lock.
+//! For the same reason this library has no thread-local storage with a destructor, because the C library registers the
+//! destructor under the loader's lock.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;

@@ -126,8 +126,8 @@ pub fn make_appending(file: Identity, ours: &File) {
 }
 
 /// Each copy of this library locks a byte of the files that it writes to, because no copy sees the open files of another copy.
-/// These bytes begin here, far after the end of any file. Each process has a range of these bytes, and each copy in the process
-/// has one byte of the range.
+/// These bytes begin at this offset, far after the end of any file. Each process has a range of these bytes, and each copy in
+/// the process has one byte of the range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;

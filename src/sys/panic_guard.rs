@@ -55,7 +55,7 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call, to which refusals noted by earlier calls do not belong. Does not catch panics.
+/// Runs `body` as one call. Notes of refusals from earlier calls do not count for `body`. Does not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {

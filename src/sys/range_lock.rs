@@ -23,7 +23,7 @@ fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes
     }
 }
 
-/// Locks a range for this open file exclusively. Fails at once if another open file has a lock there.
+/// Locks a range for this open file exclusively. Fails at once if another open file has a lock in the range.
 pub fn lock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_WRLCK, bytes).map(drop)
 }

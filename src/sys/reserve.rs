@@ -6,9 +6,9 @@
 //! fail.
 //!
 //! Large pieces are mappings, which return to the kernel when they are freed. glibc also has a threshold above which pieces are
-//! mappings. But as soon as a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. Then the
-//! host's heap would keep memory that this library has freed. LeakSanitizer looks for pointers only in the heap, so if it is
-//! linked, large pieces are in the heap too.
+//! mappings. But as soon as a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the
+//! higher threshold, the host's heap would keep memory that this library has freed. LeakSanitizer looks for pointers only in
+//! the heap, so if it is linked, large pieces are in the heap too.
 //!
 //! Only the C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it chooses itself.
 

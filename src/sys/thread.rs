@@ -51,7 +51,7 @@ pub fn sleep_micros(_: u64) {
 /// Whether this process has no other thread, as far as the C library knows. Also true if the C library does not tell.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
-    // SAFETY: glibc has such a byte, from version 2.32 on.
+    // SAFETY: the symbol is a byte of glibc, from version 2.32 on.
     unsafe { known.as_ref() }.is_none_or(|known| known.load(Ordering::Relaxed) != 0)
 }
 
@@ -118,7 +118,7 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// The signals that a thread had blocked before, and those that are discarded when this set is restored.
+/// The signals that a thread had blocked before, and the signals that are discarded when the former are restored.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
 /// Blocks all signals except those of `OWN_FAULTS`. A signal of `own` that is already pending was sent to the host, and stays
@@ -160,8 +160,8 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code that takes a lock on a thread of the host. Meanwhile the thread is not cancelled, and no signal stops it (for
-/// garbage collection, for example). If the thread were stopped or cancelled, other threads would wait for the lock.
+/// Runs code, on a thread of the host, that takes a lock. While the code runs, the thread is not cancelled, and no signal stops
+/// it (for garbage collection, for example). If the thread were stopped or cancelled, other threads would wait for the lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -190,8 +190,8 @@ pub const STACK: usize = 512 << 10;
 /// Ends the process by `exit(0)`, as the C library does after a program's last thread. A new thread calls `exit`, because
 /// exit handlers need a stack and signals like those of the host's threads.
 ///
-/// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an
-/// ordinary thread and calls `exit` itself. Before the exit, `leave` is called, so that nobody waits for the thread any longer.
+/// A sandbox or a limit may forbid the new thread. If so, the calling thread, which belongs to the library, becomes an ordinary
+/// thread and calls `exit` itself. Before the exit, `leave` is called, so that nobody waits for the thread any longer.
 pub fn end_process(leave: fn()) {
     /// The pid of the process in which a thread is about to exit; 0 once that thread has its own name. Until then its name is
     /// one of `OURS`. So another thread of the library may find no thread of the host, and call this function too.
@@ -281,9 +281,9 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
         if error != 0 {
             return Err(error);
         }
-        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects there, which may
-        // be large. The standard library asks for this size in the same way. Other C libraries have no such function, and do
-        // not need it.
+        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects on the stack, and
+        // that storage may be large. The standard library asks for this size in the same way. Other C libraries do not have
+        // this function, and do not need it.
         let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
@@ -321,7 +321,7 @@ pub fn become_quiet(name: &'static CStr) {
 /// records.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
-    // These are system calls, because musl has no such functions.
+    // These are system calls, because musl does not have the functions.
     // SAFETY: the pointers are valid, and 0 is the calling thread.
     unsafe {
         if own(libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int) != libc::SCHED_OTHER {
@@ -386,7 +386,7 @@ mod tests {
             with_others_blocked(&[own], || ());
             assert!(is_pending(own));
             restore_blocked(&(before, [None, Some(own)]));
-            // A signal that was raised meanwhile is discarded, even if it was blocked before.
+            // A signal that the body raises is discarded, even if it was blocked before.
             with_others_blocked(&[libc::SIGURG, own], raise);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
             with_others_blocked(&[own], raise);

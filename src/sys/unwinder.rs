@@ -76,7 +76,7 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// Room for libgcc's `struct object`, and some more. libgcc keeps its data about a table there.
+/// Room for libgcc's `struct object`, and some more. libgcc keeps its data about a table in this room.
 type Object = [u64; 8];
 
 /// A value that no unwinder writes into an object.
@@ -161,7 +161,8 @@ type Code = [u64; 2];
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// Registers an FDE with `Dialect::Each`. Returns `None` if there is no FDE or no such unwinder.
+    /// Registers an FDE with `Dialect::Each`. Returns `None` if the table has no FDE, or the process has no unwinder of this
+    /// kind.
     ///
     /// # Safety
     /// The FDE, the CIE before it, and a zero word after it stay at their addresses until this value is dropped.

@@ -138,7 +138,7 @@ pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
 
-/// Makes valgrind forget its translation of code, because other code lies there from now on.
+/// Makes valgrind forget its translation of code, because other code lies at the same addresses from now on.
 pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }

@@ -13,8 +13,8 @@ const LEAST: u64 = 16 << 20;
 /// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
 const STEP: u64 = 4;
 
-/// A mapping of a file for forked children. Only system calls read it, so that a file that is truncated meanwhile raises no
-/// signal.
+/// A mapping of a file for forked children. Only system calls read it, so that a read raises no signal if the file was
+/// truncated.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 

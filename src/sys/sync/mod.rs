@@ -1,6 +1,6 @@
 //! Atomics, locks and channels for the whole library, in variants that tools for finding races understand.
 //!
-//! * By default they are those of the standard library and of crossbeam.
+//! * By default they are the types of the standard library and of crossbeam.
 //! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's
 //!   locks are futexes, and partly in code that no tool has instrumented.
 //! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every

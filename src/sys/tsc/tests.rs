@@ -197,7 +197,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         fake.run(&mut calibration, 10 * MS, 100);
         fake.pass(gap);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
-        // The rate has changed meanwhile.
+        // The rate has changed during the gap.
         fake.slew(100);
         let worst = fake.run(&mut calibration, 5 * MS, 3);
         assert!(!calibration.line.exists());
@@ -252,7 +252,7 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // The machine is suspended for less time than a line reaches. A thread may have used the line meanwhile, so the clock is
+    // The machine is suspended for less time than a line reaches. A thread may have used the line in that time, so the clock is
     // held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
@@ -332,7 +332,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine it may take longer until there is a line.
+        // On a busy machine it may take longer until a line is published.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
