@@ -118,7 +118,8 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// The signals that a thread had blocked before, and the signals that are discarded when the former are restored.
+/// The signals that a thread had blocked before, and the signals that are discarded when this set of blocked signals is
+/// restored.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
 /// Blocks all signals except those of `OWN_FAULTS`. A signal of `own` that is already pending was sent to the host, and stays

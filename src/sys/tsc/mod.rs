@@ -8,9 +8,9 @@
 //!
 //! * The counter is read after everything that precedes it in the program, see `clock::arch_ticks`.
 //! * A new line begins where the old line is, or higher. A line that is ahead of the clock runs slower until they meet.
-//! * A line begins no lower than the clock, so its stamps are no earlier than earlier stamps from the clock. If threads go back
-//!   from a line to the clock, the clock is held: stamps are no earlier than the height that the line has reached. While the
-//!   clock is held, each stamp is a nanosecond later than the one before.
+//! * A line begins no lower than the clock, so its stamps are no earlier than the stamps that threads took from the clock
+//!   before. If threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the
+//!   line has reached. While the clock is held, each stamp is a nanosecond later than the one before.
 //! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer
 //!   than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the
 //!   clock is not held. If the counter restarts, its values could be on the old line again hours later. So the line is
