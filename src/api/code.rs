@@ -5,18 +5,18 @@ use crate::api::error::{Error, Result};
 /// One piece of code to register. See `jitsym_code` in the C header for ranges and meanings.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// Where the code runs.
+    /// Address at which the code runs.
     pub addr: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Where its bytes can be read.
+    /// Where the code's bytes can be read.
     pub bytes: Bytes<'a>,
-    /// Name; cleaned as `jitsym_code.name` says.
+    /// Name. The library cleans it as described at `jitsym_code.name` in the C header.
     pub name: &'a [u8],
-    /// File in which the function begins, which becomes the end of its name; see `jitsym_code.file` in the C header. Empty: no
-    /// file.
+    /// File in which the function begins; empty if unknown. The file becomes the end of the function's name: see
+    /// `jitsym_code.file` in the C header.
     pub file: &'a [u8],
-    /// Line in that file, from 1; 0 if unknown.
+    /// Line in `file`, from 1; 0 if unknown.
     pub line: u32,
     /// How to find the caller's frame.
     pub unwind: Unwind<'a>,
@@ -24,9 +24,9 @@ pub struct Code<'a> {
     pub lines: Lines<'a>,
     /// Inlined functions. Profilers show them only for code in a region, debuggers for all code.
     pub inlines: &'a [Inline<'a>],
-    /// Bytes after the code that hold no other code while this code lives.
+    /// How many bytes after the code hold no other code while this code lives.
     pub free_after: u64,
-    /// The bytes stay as they are until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
+    /// The code's bytes do not change until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
     pub stable: bool,
     /// No bytes are free after the code: see `JITSYM_CODE_PACKED` in the C header.
     pub packed: bool,
@@ -67,7 +67,7 @@ pub enum Bytes<'a> {
 /// A line table, in the form that the caller has it.
 #[derive(Clone, Copy)]
 pub enum Lines<'a> {
-    /// Rows in any order; of two with the same offset the later one counts.
+    /// Rows in any order. Of two rows with the same offset, the later row counts.
     Rows(&'a [Line<'a>]),
     /// Rows that a function supplies, for callers that hold them in another layout.
     Table(&'a dyn LineTable),
@@ -93,7 +93,7 @@ impl<'a> Lines<'a> {
         self.len() == 0
     }
 
-    /// One row. An error if there is no such row, or if something is wrong with the row.
+    /// One row, or an error if the row does not exist or is invalid.
     #[inline]
     pub fn row(&self, index: usize) -> Result<Line<'a>> {
         match self {
@@ -111,7 +111,7 @@ pub trait LineTable {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// One row, or an error that says what is wrong with the row.
+    /// One row, or an error that describes the fault of the row.
     fn row(&self, index: usize) -> Result<Line<'_>>;
 }
 
@@ -135,7 +135,7 @@ pub struct Inline<'a> {
     pub begin: u32,
     /// Bytes from the start of the code to the first byte after the range.
     pub end: u32,
-    /// Name of the inlined function; cleaned as [`Code::name`] is.
+    /// Name of the inlined function. The library cleans it like [`Code::name`].
     pub name: &'a [u8],
     /// File of the call.
     pub call_file: &'a [u8],
@@ -143,8 +143,8 @@ pub struct Inline<'a> {
     pub call_line: u32,
     /// Column of the call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the entry into which this function is inlined. That entry comes earlier. `None`: inlined into the registered
-    /// function itself.
+    /// Index of the entry into which this function is inlined. That entry comes earlier in the list. `None`: inlined into the
+    /// registered function itself.
     pub parent: Option<u32>,
 }
 
@@ -166,8 +166,8 @@ pub enum Unwind<'a> {
     FixedFrame(FixedFrame<'a>),
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
-    /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses its personality routines and LSDAs. They
-    /// have to exist as long as the code, because they are used when an exception passes through the code.
+    /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses its personality routines and LSDAs. The
+    /// routines and LSDAs must exist as long as the code, because an exception that passes through the code uses them.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
@@ -190,27 +190,27 @@ pub struct FramePointer<'a> {
     pub epilogue_end: u32,
     /// CFA = FP + this; 0: the architecture's usual distance.
     pub cfa_offset: i32,
-    /// Registers saved beyond the frame pointer and the return address.
+    /// Registers that are saved in addition to the frame pointer and the return address.
     pub saved: &'a [SavedRegister],
-    /// Offset from which on these registers are saved; 0: the same as `set`.
+    /// Offset from which on the registers of `saved` are saved; 0: the same as `set`.
     pub saved_from: u32,
 }
 
-/// A frame at a fixed distance from the stack pointer, and the places in the code where the distance is another one; see
+/// A frame whose CFA is at a fixed distance from the stack pointer, and the places in the code where the distance differs; see
 /// `jitsym_unwind` in the C header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedFrame<'a> {
-    /// Bytes from the stack pointer to the CFA in the frame.
+    /// Bytes from the stack pointer to the CFA while the frame exists.
     pub cfa_offset: i32,
-    /// Registers saved in the frame, beyond the frame pointer if `pushed` is not 0.
+    /// Registers saved in the frame, in addition to the frame pointer if `pushed` is not 0.
     pub saved: &'a [SavedRegister],
-    /// Offset after the instruction that stores the caller's frame pointer; 0: none does.
+    /// Offset after the instruction that stores the caller's frame pointer; 0: no instruction does.
     pub pushed: u32,
-    /// Offset after the instruction that takes the frame; 0: the frame is there from the start.
+    /// Offset after the instruction that allocates the frame; 0: the frame exists from the start.
     pub sp_set: u32,
-    /// Offset from which on `saved` are saved; 0: the same as `sp_set`.
+    /// Offset from which on the registers of `saved` are saved; 0: the same as `sp_set`.
     pub saved_from: u32,
-    /// Offset after the instruction that gives back all but the stored frame pointer; 0: none does.
+    /// Offset after the instruction that frees the frame except for the stored frame pointer; 0: no instruction does.
     pub sp_reset: u32,
     /// Offset after the instruction that takes the frame down; 0: none.
     pub epilogue_begin: u32,
@@ -219,7 +219,7 @@ pub struct FixedFrame<'a> {
 }
 
 impl<'a> FixedFrame<'a> {
-    /// A frame that is there in all of the code.
+    /// A frame that exists in all of the code.
     pub const fn new(cfa_offset: i32, saved: &'a [SavedRegister]) -> Self {
         FixedFrame {
             cfa_offset,
@@ -253,18 +253,18 @@ pub struct UnwindRow<'a> {
     pub cfa_register: u32,
     /// CFA = register + this.
     pub cfa_offset: i32,
-    /// Registers that are saved here.
+    /// Registers that are saved from `offset` on.
     pub saved: &'a [SavedRegister],
 }
 
 /// Where moved code runs now.
 #[derive(Clone, Copy, Debug)]
 pub struct MoveTarget<'a> {
-    /// Its new address.
+    /// The code's new address.
     pub addr: u64,
-    /// Where its bytes can be read; a slice must be as long as the code.
+    /// Where the code's bytes can be read; a slice must be as long as the code.
     pub bytes: Bytes<'a>,
-    /// Bytes after the new place that hold no other code.
+    /// How many bytes after the new place hold no other code.
     pub free_after: u64,
     /// Like [`Code::stable`], for the new place.
     pub stable: bool,

@@ -18,7 +18,7 @@ macro_rules! errors {
             /// All errors, in the order of their numbers.
             pub const ALL: &'static [Error] = &[$(Error::$name),*];
 
-            /// The name of the C enumerator and a sentence, both NUL-terminated for the C side.
+            /// The name of the C enumerator and a sentence about the error, both NUL-terminated for C.
             pub(crate) fn texts(self) -> (&'static str, &'static str) {
                 match self {
                     $(Error::$name => (concat!($constant, "\0"), concat!($text, "\0")),)*

@@ -36,17 +36,17 @@ impl Sinks {
     pub const VALGRIND: Sinks = Sinks(32);
     /// Every sink.
     pub const ALL: Sinks = Sinks(63);
-    /// The bits of all sinks that there may ever be.
+    /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// Not a sink, but a note beside the running ones: the threads that register code tell the unwinder themselves.
+    /// Not a sink, but a flag in the set of running sinks: threads that register code tell the unwinder themselves.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
-    /// A note like `BY_CALLERS`: a sink has to know of code before a call returns, and the writer tells this sink.
+    /// A flag like `BY_CALLERS`: a sink has to know of code before a call returns, and the writer tells this sink.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
-    /// A note like `BY_CALLERS`: a sink wants lines and unwind tables.
+    /// A flag like `BY_CALLERS`: a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
-    /// A note like `BY_CALLERS`: a sink wants the bytes of the code.
+    /// A flag like `BY_CALLERS`: a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 30);
-    /// A note like `BY_CALLERS`: live code is remembered for sinks that are enabled later.
+    /// A flag like `BY_CALLERS`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
     /// Both sets together.
@@ -82,8 +82,8 @@ impl Sinks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wanted {
-    /// Code: a sink runs, or live code is remembered for a later one. If this is false, a registration returns id 0 and looks
-    /// at nothing.
+    /// Code: a sink runs, or live code is remembered for later sinks. If this is false, a registration returns id 0 without
+    /// looking at its arguments.
     pub code: bool,
     /// Line tables.
     pub lines: bool,
@@ -96,10 +96,10 @@ pub struct Wanted {
     pub region: bool,
 }
 
-/// How a session should behave; see `jitsym_options` in the C header. `Default` is what a NULL pointer asks for in C.
+/// How a session should behave; see `jitsym_options` in the C header. `Default` has the effect of a NULL pointer in C.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The sinks to start; `None` leaves it to the environment.
+    /// The sinks to start; `None` leaves the choice to the environment.
     pub sinks: Option<Sinks>,
     /// The environment wins over these options.
     pub env_wins: bool,
@@ -120,10 +120,10 @@ pub struct Options {
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
     /// Adopt the memory that code is registered in, if it is private and executable, as by
-    /// [`Session::adopt_region`](crate::Session::adopt_region). A host that sets this makes the promise of that function for
-    /// each registration: only the registering thread writes to that mapping or changes its protection meanwhile. The kernel
-    /// makes one mapping of neighbouring memory with the same protection, so the promise includes every writer of code in the
-    /// process.
+    /// [`Session::adopt_region`](crate::Session::adopt_region). A host that sets this option makes the promise of that function
+    /// for each registration: during the call, only the registering thread writes to the mapping or changes its protection. The
+    /// kernel merges neighbouring memory with the same protection into one mapping, so the promise covers every writer of code
+    /// in the process.
     pub adopt: bool,
     /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`. This begins with
     /// the first session that sets this option and lasts until the process ends. The code is written with the options of that
@@ -143,7 +143,7 @@ pub struct Options {
     pub file_mode: Option<u32>,
     /// The most bytes of memory that hold records on their way to the writer.
     pub max_memory: Option<u64>,
-    /// How long a registration may wait when that memory is full.
+    /// How long a registration may wait when the memory for records is full.
     pub max_wait: Option<Duration>,
     /// Directory of the spool.
     pub spool_dir: Option<PathBuf>,
@@ -208,7 +208,7 @@ impl Config {
     pub fn can_join(&self, running: &Config) -> bool {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
-        // The sink for regions need not run: where no region is made, a session misses none.
+        // The sink for regions need not run. If the process makes no region, a session misses none.
         running.sinks.has(self.asked_for().without(Sinks::REGION)) && map && dump
     }
 
@@ -222,8 +222,8 @@ impl Config {
         self.sinks != Sinks::NONE || self.remember
     }
 
-    /// This configuration once `sinks` run too, as a session with `other` wants them. Settings that only concern registering
-    /// threads stay.
+    /// This configuration with `sinks` added, and with the settings of `other` for these sinks. Settings that only concern
+    /// registering threads are unchanged.
     pub fn with_sinks_of(&self, other: &Config, sinks: Sinks) -> Config {
         let mut config = Config { sinks: self.sinks.with(sinks), ..self.clone() };
         if self.sinks == Sinks::NONE {

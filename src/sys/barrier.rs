@@ -3,10 +3,11 @@
 //! With this barrier, registering threads need no fence between publishing a record and checking whether the writer sleeps or the
 //! session closes. The writer needs the barrier rarely, and pays for both sides.
 //!
-//! The system call may fail later, because a sandbox forbids it or memory runs out. From then on threads make fences, and the
-//! writer waits until stores without a fence have reached memory. No other call makes all threads pass a barrier. Changing a
-//! mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Visiting each processor
-//! (sched_setaffinity) waits for real-time threads without limit, and leaves out processors that are not allowed.
+//! The system call may fail later, because a sandbox forbids it or memory runs out. After a failure, threads make fences, and
+//! the writer waits until earlier stores without a fence have reached memory. No other system call reliably makes all threads
+//! pass a barrier. Changing a mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Visiting
+//! each processor (sched_setaffinity) waits for real-time threads without limit, and leaves out processors that are not
+//! allowed.
 
 use std::sync::atomic::AtomicBool;
 
@@ -23,8 +24,8 @@ const STORE_TIMEOUT: u64 = 10_000;
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// Whether the kernel makes such barriers for this process. The type is std's and not loom's, because the flag is always
-/// false under loom.
+/// Whether the kernel makes membarrier(2) barriers for this process. The type comes from std and not from loom, because the
+/// flag is always false under loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).
@@ -35,14 +36,15 @@ pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether a thread may omit the fence on its side, because `all_threads` makes it. Must be asked each time, at the place of
+/// Whether a thread may omit the fence on its side, because `all_threads` makes it. Must be called each time, at the place of
 /// the fence.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
-/// Returns once every running thread of the process has passed a full memory barrier, unless threads make their own fences.
+/// Makes every running thread of the process pass a full memory barrier. If threads make their own fences, makes only a fence
+/// on the calling thread.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {

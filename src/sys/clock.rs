@@ -39,19 +39,20 @@ pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
 }
 
-/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of that of the initial time namespace, as a number that
-/// wraps.
+/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of that of the initial time namespace, as a wrapping
+/// number.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Determines how far the process's clock is ahead. Must be called before the first time stamp, in a forked child, and when
-/// stamping begins again: a process with a single thread may have changed its time namespace meanwhile.
+/// Determines how far the process's clock is ahead. Must be called before the first time stamp, in a forked child, and before
+/// time stamps are taken again after a pause. In the pause, a process with a single thread may have changed its time namespace.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
     }
 }
 
-/// By how many nanoseconds the clocks of a time namespace are ahead of those of the initial one (time_namespaces(7)).
+/// By how many nanoseconds the clocks of a time namespace are ahead of the clocks of the initial namespace
+/// (time_namespaces(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeNamespace {
     pub monotonic: i64,
@@ -68,11 +69,11 @@ impl TimeNamespace {
         if own == HOST {
             return Some(TimeNamespace::default());
         }
-        // `timens_offsets` has the offsets of the namespace for children, which may be another one.
+        // `timens_offsets` has the offsets of the time namespace for children, which may differ from the thread's own.
         if number("time_for_children")? != own {
             return None;
         }
-        // `/proc/self` has no such links once the process's first thread has ended.
+        // `/proc/self` shows no namespaces once the process's first thread has ended.
         let link = fs::read_link("/proc/thread-self").ok()?;
         let (_, thread) = link.to_str()?.split_once("/task/")?;
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)

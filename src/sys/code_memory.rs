@@ -1,7 +1,7 @@
 //! Memory that code runs in: mappings of a file at chosen addresses.
 //!
-//! Each mapping here replaces another one at its address, or lies in address space that was set aside. No `Drop` unmaps
-//! anything, because code may run in this memory until the process ends.
+//! Each mapping of this module replaces another one at its address, or lies in address space that was set aside. No `Drop`
+//! unmaps anything, because code may run in this memory until the process ends.
 
 use std::fs::File;
 use std::io;
@@ -112,7 +112,7 @@ pub fn nameless_file() -> io::Result<File> {
         .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
-/// Makes the file system provide room for a part of a file. Then an access to a mapping of this part never fails for lack
+/// Makes the file system provide room for a part of a file. Afterwards an access to a mapping of this part never fails for lack
 /// of room.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
@@ -129,7 +129,7 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
 
 /// The first part of a range of a file that is not a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    // The call moves the file position, at which nobody writes.
+    // The call moves the file position, but nobody writes at this position.
     match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) if start < range.end => Ok(Some(start..seek(file, SeekFrom::Hole(start))?.min(range.end))),
         Ok(_) | Err(Errno::NXIO) => Ok(None),
@@ -201,8 +201,7 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Discards what was written to private memory. Afterwards the memory shows the content of its file, or zero if it has no
-/// file.
+/// Discards all writes to private memory. Afterwards the memory shows the content of its file, or zero if it has no file.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -233,7 +232,7 @@ fn advise(addr: u64, len: u64, advice: i32) {
 
 /// The end of the heap that `brk` extends.
 pub fn heap_end() -> u64 {
-    // SAFETY: an increment of 0 only asks.
+    // SAFETY: an increment of 0 changes nothing.
     unsafe { libc::sbrk(0) as u64 }
 }
 
@@ -242,7 +241,7 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). A mapping of a file in its place would not be locked.
+/// Whether the process has locked memory (mlock(2)). A mapping of a file that replaces locked memory would not be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

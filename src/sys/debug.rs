@@ -19,7 +19,7 @@ use super::{host_fds, thread};
 /// The most bytes in a line. Longer lines are cut.
 const LINE_MAX: usize = 1024;
 
-/// The most bytes of lines that wait: as much as a pipe takes in one piece.
+/// The most bytes that waiting lines take: as much as a pipe takes in one piece.
 const WAITING_MAX: usize = 4 * LINE_MAX;
 
 const UNKNOWN: u8 = 0;
@@ -126,7 +126,7 @@ fn write_where_the_host_does(bytes: &[u8]) {
 
 /// Writes the lines that wait. Must be called on a thread of the host.
 pub fn write_waiting() {
-    // This does not wait for the lock, because it may be a signal handler that has interrupted the lock's holder.
+    // This does not wait for the lock, because the caller may be a signal handler that has interrupted the lock's holder.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -134,7 +134,7 @@ pub fn write_waiting() {
     }
 }
 
-/// Writes a line in one piece, because other threads and processes write there too.
+/// Writes a line in one piece, because other threads and processes write to the same file.
 fn write_out(bytes: &[u8]) {
     if has_room(libc::STDERR_FILENO) {
         // SAFETY: the descriptor is not closed here, and the host decides which file it is.
@@ -143,7 +143,7 @@ fn write_out(bytes: &[u8]) {
     }
 }
 
-/// Whether a line can be written without a long wait: a pipe that is ready has room for a line. Otherwise the line is
+/// Whether a line can be written without a long wait: a pipe that is ready has room for a line. If it has none, the line is
 /// dropped, because the host may wait for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
@@ -227,7 +227,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // The rest are whole lines, as many as there was room for.
+        // The other lines are whole, and are as many as the buffer had room for.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

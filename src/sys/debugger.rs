@@ -1,11 +1,11 @@
-//! The interface for debuggers to code that is in no file: a list of objects in memory, and a function to stop at.
+//! The interface by which debuggers find code that is in no file: a list of objects in memory, and a function for a breakpoint.
 //!
 //! Sources: gdb/jit.h, "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
-//! Debuggers find both by their names. Other libraries in the process may define the same names (LLVM, a second copy of this
-//! library). They share one list if the linker or the loader binds all of them to one definition. The protocol has no lock.
-//! So this library first puts two entries into the list, and then all its other entries between these two. After that it
-//! never writes to an entry of another library.
+//! Debuggers find the list and the function by their names. Other libraries in the process may define the same names (LLVM, a
+//! second copy of this library). The libraries share one list if the linker or the loader binds their names to one definition.
+//! The protocol has no lock. So this library first puts two entries into the list, and later puts all its other entries between
+//! the first two. Once the first two entries are in the list, this library never writes to an entry of another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -78,8 +78,8 @@ mod names {
         };
     }
 
-    /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint.
-    /// Another debugger then takes this breakpoint for a part of the program, and continues after it.
+    /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint. The
+    /// next debugger takes the old breakpoint for a part of the program, and continues after it.
     ///
     /// Other libraries call this function too, where the linker or the loader binds the name to one definition for all.
     #[no_mangle]
@@ -118,7 +118,7 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // A debugger may leave a breakpoint here, as in `__jit_debug_register_code` of the C libraries.
+        // A debugger may leave a breakpoint on this instruction, as in `__jit_debug_register_code` of the C libraries.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -155,9 +155,9 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The pair that this library uses. A debugger reads the descriptor of the object in which its breakpoint is. With
-/// `-Bsymbolic-functions`, the linker may bind one name to this object, and the loader the other name to another object. Then
-/// this object's own pair is used.
+/// The pair that this library uses. A debugger reads the descriptor of the loaded object that contains its breakpoint. With
+/// `-Bsymbolic-functions`, the linker may bind one name to this object, and the loader the other name to another object. In
+/// that case this object's own pair is used.
 fn pair() -> Pair {
     unsafe extern "C" {
         /// Second names of the definitions in `names`, which are always bound to this object.
@@ -221,14 +221,14 @@ pub fn is_alone() -> bool {
 /// The debugger that will handle the breakpoint in the function, if there is such a debugger.
 ///
 /// A killed debugger leaves its breakpoint in the process. A thread that reaches the breakpoint ends the process unless a
-/// debugger handles it. Other tracers, such as strace, do not handle it. So this function looks at the present tracer of the
-/// process. If the tracer is unknown or no debugger, `__jit_debug_register_code` is not called.
+/// debugger handles the breakpoint. Other tracers, such as strace, do not. So this function looks at the present tracer of the
+/// process. If the tracer is unknown or is not a debugger, `__jit_debug_register_code` is not called.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether two objects may describe the same address for a moment. gdb accepts that. lldb does not: when it removes the old
-/// object, it forgets the new object's section if both sections begin at the same address
+/// Whether two objects may describe the same address for a moment. gdb accepts two objects. lldb does not: when lldb removes
+/// the old object, it also forgets the new object's section if both sections begin at the same address
 /// (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
@@ -271,7 +271,7 @@ static ENDS: OnceLock<Ends> = OnceLock::new();
 /// Held while the entries between the ends are changed.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// How many changes were reported to a debugger, whether one listened or not.
+/// How many changes were reported, whether or not a debugger listened.
 static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
 
 pub fn times_told() -> u64 {
@@ -313,8 +313,8 @@ impl Listed {
 }
 
 /// Replaces objects in the list by others that describe the same code, and reports this to a debugger. A debugger that stops
-/// the process in the middle finds the old objects or the new ones. It may also find both, if it accepts both. `empty` makes
-/// an object that describes no code. Returns false if the last change that was reported is the removal of an object.
+/// the process during the exchange finds the old objects or the new ones. A debugger that accepts both may find both. `empty`
+/// makes an object that describes no code. Returns false if the last change that was reported is the removal of an object.
 ///
 /// Does nothing and returns false in a child that was forked while its parent changed the list.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
@@ -373,8 +373,8 @@ pub fn unlist_all() -> bool {
             // SAFETY: all entries between the ends belong to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
             let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
-            // SAFETY: all entries between the ends belong to this library. The entry after this one is at the latest the last
-            // of the ends.
+            // SAFETY: all entries between the ends belong to this library. The entry after this one is another entry of this
+            // library, or the last of the ends.
             unsafe {
                 let next = entry.as_ref().next.load(Ordering::Relaxed);
                 ends.first.as_ref().next.store(next, Ordering::Release);

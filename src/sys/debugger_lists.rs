@@ -19,7 +19,7 @@ const NAME: &[u8] = b"__jit_debug_descriptor";
 /// The most entries that are read. The rest are ignored.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// The most bytes that are read of a part of a file.
+/// The most bytes that are read from one part of a file.
 const PART_MAX: u64 = 1 << 30;
 
 /// An entry of a list: the address of the entry, and the address and size of its object.
@@ -65,7 +65,7 @@ impl Lists {
         self.changes = found.changes;
         self.modules.retain(|(addr, _)| found.loaded.contains(addr));
         let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
-        // Another thread may have added the same libraries meanwhile.
+        // Another thread may have added the same libraries since they were listed.
         self.modules.extend(found.descriptors.into_iter().filter(|(addr, _)| !known.contains(addr)));
     }
 

@@ -1,8 +1,8 @@
 //! Descriptor tables: the host's, and separate ones for threads of this library.
 //!
 //! The background thread has its own table. Neither this thread nor the host can use, close or even see descriptors of the
-//! other. So a host that closes all descriptors, as daemons do, closes none of this library's. And no file that the host
-//! opens can receive this library's bytes. If the kernel or a sandbox refuses a second table, all threads share the host's
+//! other. So a host that closes all descriptors, as daemons do, closes no descriptor of this library. And this library's bytes
+//! can never reach a file that the host opens. If the kernel or a sandbox refuses a second table, all threads share the host's
 //! table.
 
 use std::cell::Cell;
@@ -81,8 +81,8 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// Opens a file that cannot be written to under the three standard numbers. If a file of this library had such a number, text
-/// printed on this thread would be written to that file. Returns false if the table was not empty.
+/// Gives the three standard numbers to a file that cannot be written to. If a file of this library had one of these numbers,
+/// text printed on this thread would be written to that file. Returns false if the table was not empty.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));

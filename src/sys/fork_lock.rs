@@ -1,16 +1,16 @@
-//! The lock between forks and threads that change state that a child takes over.
+//! The lock that keeps forks apart from threads that change state which a child takes over.
 //!
-//! A child takes over regions, pieces of memory, and the knowledge of the collector, the bridge and the unwinder. Any number
-//! of threads may be inside the lock at a time, and none while the process forks.
+//! A child takes over regions, pieces of memory, and the knowledge of the collector, the bridge and the unwinder. Any number of
+//! threads may be inside the lock at a time, but no thread while the process forks.
 //!
-//! Every wait has a limit. A fork stops waiting because a thread inside may wait for a disk. A thread stops waiting because
-//! it may hold a lock of the host. The host's own fork handlers, which run between this library's handler and the fork, may
-//! wait for that lock. The thread waits only once for the same fork, because it may make many calls before it releases the
-//! host's lock.
+//! Every wait has a limit. A fork's wait is limited because a thread inside may wait for a disk. A thread's wait is limited
+//! because the thread may hold a lock of the host. The host's own fork handlers, which run between this library's handler and
+//! the fork, may wait for the host's lock. A thread waits only once for the same fork, because it may make many calls before it
+//! releases the host's lock.
 //!
 //! `Parting` marks the time in which memory shows a file that is about to change. A child that is forked in this time would
 //! execute the later contents of the file. The time is short, because the thread waits for no disk. So forks wait longer for
-//! its end. If a fork does not wait, the thread notices, and leaves the file as the child needs it.
+//! the end of this time. If a fork does not wait, the thread notices, and leaves the file as the child needs it.
 
 use std::cell::Cell;
 use std::ptr;
@@ -22,22 +22,22 @@ use super::{mapping, thread};
 /// How long a thread waits for a fork. Copying the page tables of a very large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Numbers of threads of this process. In a forked child they are 0, because the kernel clears their page.
+/// Counts of threads of this process. In a forked child the counts are 0, because the kernel clears their page.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
     /// How many threads are inside the lock.
     inside: AtomicU32,
-    /// How many threads fork.
+    /// How many threads are forking.
     forks: AtomicU32,
-    /// How many threads part memory from a file.
+    /// How many threads are parting memory from a file (`Parting`).
     partings: AtomicU32,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
-/// Whether the kernel does not clear the counts, so that the child must clear them.
+/// Whether the child must clear the counts, because the kernel does not.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks did not wait for threads that part memory, or not long enough.
+/// How many forks did not wait until all threads had finished parting memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 /// How many forks have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -70,8 +70,8 @@ fn counts() -> &'static Counts {
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
 }
 
-/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a signal handler may fork and
-/// come here.
+/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a signal handler may fork, and so
+/// call this function.
 #[cold]
 fn new_counts() -> &'static Counts {
     static WITHOUT_MEMORY: Counts =
@@ -98,7 +98,7 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child the count has begun with 0, but the thread may have been counted in the parent.
+    // In a child the count began with 0, even if the thread was counted in the parent.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -159,7 +159,7 @@ impl Parting {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // A fork that is under way may have stopped waiting already, so the thread may not begin.
+            // A fork that is under way may have stopped waiting already, so the thread must not begin.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -192,7 +192,7 @@ fn begin() -> &'static Counts {
 }
 
 /// Called before a fork. Keeps threads from entering, and waits until no thread is inside, or until `end`. For threads that
-/// part memory, waits up to `FORK_TIMEOUT` longer. `over` must follow in the parent.
+/// part memory, waits up to `FORK_TIMEOUT` longer. The parent must call `over` afterwards.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// This is a single test, because the process has only one such lock.
+    /// This is a single test, because the process has only one fork lock.
     #[test]
     fn forks_and_changes_exclude_each_other() {
         let (tell, told) = mpsc::channel();

@@ -1,20 +1,21 @@
-//! Memory that an unwinder has read, and that is freed later, because a thread may still be reading it.
+//! Delays freeing memory that an unwinder has read, because a thread may still be reading the memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor meanwhile.
+/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor before
+/// it has read the memory.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// At most this much time counts between two calls of `keep`. In a longer time a debugger or SIGSTOP may have stopped the
-/// process, and so the thread that still reads.
+/// At most this much time counts between two calls of `keep`. If more time passes, a debugger or SIGSTOP may have stopped the
+/// process, including the thread that still reads.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The memory that is kept.
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// The memory in order of its age, the oldest first. Each with the value of `age` when it was added.
+    /// The pieces of memory, the oldest first, each with the value of `age` when it was added.
     all: VecDeque<(Duration, T)>,
     /// How much time has counted so far, and when `keep` was last called.
     age: Duration,

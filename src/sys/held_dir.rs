@@ -1,7 +1,7 @@
 //! A directory that is kept open, and stays the same even if its path later leads elsewhere.
 //!
-//! Files in the directory are found by name even after the process has changed its root. Files of another directory that has
-//! since taken the same path are never found.
+//! Files in the directory are found by name even after the process has changed its root. Files of another directory that now
+//! has the same path are never found.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -25,7 +25,7 @@ impl Dir {
         let open = |how| open_at(CWD, path.as_os_str(), how | OFlags::DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
             // With O_PATH a directory cannot be marked (see `Held`). But a directory that this user may not list can only be
-            // opened with it.
+            // opened with O_PATH.
             true => open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?,
             false => open(OFlags::PATH)?,
         };

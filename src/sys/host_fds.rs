@@ -38,9 +38,10 @@ struct Task<'t> {
     done: AtomicBool,
 }
 
-/// Announces that the delegate is about to be started, so that threads that need it wait for it. There is one delegate at a time.
+/// Announces that the delegate is about to be started, so that threads that need the delegate wait for it. Only one delegate
+/// exists at a time.
 pub fn want() {
-    // A forked child has inherited the values of its parent, whose threads do not exist here.
+    // A forked child has inherited the values of its parent, whose threads do not exist in the child.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
@@ -95,8 +96,8 @@ pub fn end_process() {
     }
 }
 
-/// Runs `body` in the host's descriptor table, and waits for it. Runs it on the calling thread if that thread shares the
-/// host's table, or if there is no delegate.
+/// Runs `body` in the host's descriptor table, and waits until `body` has returned. Runs it on the calling thread if that
+/// thread shares the host's table, or if there is no delegate.
 pub fn run(body: &(dyn Fn() + Sync)) {
     if !try_to_run(body) {
         body();
@@ -154,14 +155,14 @@ fn serve_until_unwanted(number: usize) {
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // If `stop` came before this thread stored its id, the id is still stored.
+    // If `stop` was called before this thread stored its id, `TID` still has the id.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
 }
 
-/// Does one task. Not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`, this storage
-/// is the thread's first allocation, which a thread without a task does not need.
+/// Does one task. Not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`, this storage is
+/// the thread's first allocation, and a delegate without a task needs no allocation.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();

@@ -1,14 +1,14 @@
 //! Registers unwind tables in memory with nongnu libunwind.
 //!
-//! A process may have libunwind beside the unwinder of its exceptions. libunwind searches a list of `unw_dyn_info_t`
-//! (libunwind-dynamic.h) before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of code addresses
-//! and FDEs, sorted by address.
+//! A process may have libunwind in addition to the unwinder of its exceptions. libunwind searches a list of `unw_dyn_info_t`
+//! (libunwind-dynamic.h) before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of code
+//! addresses and FDEs, sorted by address.
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
-//! the link of the entry that it removes, so a reader at that entry misses all others. Therefore this library registers two
-//! empty entries, links and unlinks its tables between these two itself, and frees unlinked tables later. A new table is put
-//! last. If the new table replaces an old one, the old one is unlinked afterwards. So a reader of the list finds one of the
-//! two.
+//! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
+//! two empty entries. It links and unlinks its tables between the empty entries itself, and frees unlinked tables later. A new
+//! table is linked after all others. An old table that the new table replaces is unlinked only afterwards. So a reader of the
+//! list finds the old table or the new one.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -40,7 +40,7 @@ unsafe impl Sync for Functions {}
 /// `unw_proc_info_t`, with spare room at the end.
 type ProcInfo = [u64; 32];
 
-/// `unw_dyn_info_t`. The fields after `format` begin one word later from version 1.6 on, which has one more field before them.
+/// `unw_dyn_info_t`. From version 1.6 on, the fields after `format` begin one word later, because one more field precedes them.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Info {
@@ -88,8 +88,8 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On other processors libunwind is not used. There it also reads `.debug_frame`, and frees this section when its cache is
-/// flushed, while another thread may still use it.
+/// On other processors this library does not use libunwind. On those processors libunwind also reads `.debug_frame`. When its
+/// cache is flushed, libunwind frees this section, although another thread may still use the section.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -159,7 +159,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Registers the two entries. Returns `None` if others have registered an entry at the same moment.
+    /// Registers the two entries. Returns `None` if somebody else has registered an entry at the same moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
@@ -190,7 +190,7 @@ impl Ends {
     }
 
     /// # Safety
-    /// `info` was put there by `put`, and is still there.
+    /// `put` has put `info` into the list, and `info` is still in the list.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
         // SAFETY: both neighbours are the ends or between them. `info` keeps its links, with which a reader at `info` continues.
@@ -215,8 +215,8 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
 /// Memory of tables that were taken out of the list. Another thread may still be reading it.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE with the address of its code (at `fde`), and four
-/// zero bytes. The bytes are copied.
+/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE (at the offset `fde`) with the address of its code,
+/// and four zero bytes. The bytes are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -278,7 +278,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let Some(memory) = self.0.take() else { return };
-        // SAFETY: the table was put there by `Table::new`.
+        // SAFETY: `Table::new` has put the table into the list.
         between_ends(|ends| unsafe { ends.take_out(&*memory.info.get()) });
         flush_cache();
         RETIRED.keep(memory);

@@ -3,11 +3,11 @@
 //! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code.
 //! Other threads would also run it when they end, when they fork, and when the process exits.
 //!
-//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. These functions
-//! may call this library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or while a
-//! thread that holds one waits for the answer. `look_up` and `keep_this_loaded` are called earlier. For the same reason this
-//! library has no thread-local storage with a destructor, because the C library registers such storage under the loader's
-//! lock.
+//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. Constructors and
+//! destructors may call this library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or
+//! while a thread that holds a lock waits for the answer. `look_up` and `keep_this_loaded` are called before any lock is taken.
+//! For the same reason this library has no thread-local storage with a destructor, because the C library registers the
+//! destructor under the loader's lock.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -50,25 +50,25 @@ impl Optional {
     }
 }
 
-/// Makes the loader keep the object that contains this code loaded until the process ends. The program itself stays anyway, and
-/// so does a shared library that is linked with `-z nodelete`, as this project's is.
+/// Makes the loader keep the object that contains this code loaded until the process ends. The program itself always stays
+/// loaded, and so does a shared library that is linked with `-z nodelete`, as this project's library is.
 ///
 /// In the child, `fork` resets all locks that this call takes. `fork` does not reset the lock of `dl_iterate_phdr` (seen with
-/// glibc 2.36). If a thread is in that function during a fork, the child's next call of that function waits for ever. This is
-/// true even of a call by the host.
+/// glibc 2.36). If a thread is in that function during a fork, the child's next call of that function waits for ever. Even a
+/// call by the host waits for ever.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // `dlopen` is looked up by name. A program without shared libraries, which has returned above, is linked without a
-    // loader.
+    // `dlopen` is looked up by name. A program without shared libraries is linked without a loader, but for such a program this
+    // function has already returned.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // Sets the flag of the object that is already loaded. Nothing can be done about a failure.
+        // This sets a flag of the object, which is already loaded. Nothing can be done about a failure.
         // SAFETY: the name of a loaded object ends with a NUL, and lives as long as the object, in which this code runs.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use super::mapping::done;
 
-/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which has other
+/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which is meant for other
 /// purposes.
 const ROOM: usize = 128 << 10;
 
@@ -129,7 +129,7 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Whether a name is one that the kernel gives. A host may give its memory the name "[anon:...]" (Linux 5.17).
+/// Whether the kernel itself gives this name. A host may give its memory the name "[anon:...]" (Linux 5.17).
 fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
@@ -174,7 +174,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
 
 /// The address of `len` free bytes in `[low, high)`, a multiple of `align` as near to `near` as possible.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
-    // The distance below a stack, which may grow down.
+    // The distance that is kept below a stack, which may grow down.
     const GUARD: u64 = 1 << 20;
     let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
     let starts = maps
@@ -225,7 +225,7 @@ mod tests {
     fn both_ways_find_the_same() {
         let all = all().unwrap();
         let code = both_ways_find_the_same as *const () as u64;
-        // Other tests map memory meanwhile, but change neither of these mappings. The second is the vdso.
+        // Other tests map memory at the same time, but change neither of these mappings. The second is the vdso.
         let code = all.iter().find(|mapping| mapping.start <= code && code < mapping.end).unwrap();
         let special = all.iter().find(|mapping| mapping.special && mapping.is_executable()).unwrap();
         for found in [code, special] {

@@ -18,7 +18,7 @@ use super::mapping::page_size;
 pub struct Marker(ManuallyDrop<Mmap>);
 
 impl Marker {
-    /// Maps a dump's first page, executable. Fails on a file system that is mounted `noexec`.
+    /// Maps a dump's first page as executable. Fails on a file system that is mounted `noexec`.
     pub fn new(dump: &File) -> io::Result<Marker> {
         // SAFETY: the mapping exists only for its name and is never read, so changes of the file do not matter.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))

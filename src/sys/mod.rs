@@ -1,4 +1,4 @@
-//! All use of the operating system, and nearly all `unsafe` code except for pointers from C.
+//! All calls of the operating system, and nearly all `unsafe` code except code for pointers from C.
 
 pub mod barrier;
 pub mod clock;

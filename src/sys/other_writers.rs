@@ -59,7 +59,7 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     };
     match result {
         0 => Some((libc::makedev(data.stx_dev_major, data.stx_dev_minor), data.stx_ino)),
-        // A sandbox may allow only the older call.
+        // A sandbox may allow only the older call, fstat(2).
         _ => fstat(numbered(descriptor)).ok().map(|data| (data.st_dev, data.st_ino)),
     }
 }
@@ -102,7 +102,8 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
 /// quarter of a second.
 ///
 /// A process that opens a file with O_TRUNC cuts the file some time before the descriptor exists (linux fs/open.c,
-/// `do_sys_openat2`). In between, the process may wait for a processor. So a file that was cut is checked again for a while.
+/// `do_sys_openat2`). Between the cut and the descriptor, the process may wait for a processor. So a file that was cut is
+/// checked again for a while.
 pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
     const LOOKS: u32 = 9;
     writes(file, ours)
@@ -124,16 +125,16 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Each copy of this library locks a byte of the files that it writes to, because no copy sees the open files of another
-/// copy. These bytes begin here, far after the end of any file. Each process has a range of them, and each copy a byte in
-/// that range.
+/// Each copy of this library locks a byte of the files that it writes to, because no copy sees the open files of another copy.
+/// These bytes begin at this offset, far after the end of any file. Each process has a range of these bytes, and each copy in
+/// the process has one byte of the range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
 /// A number that is the same everywhere in this process and differs from that of any other process. It is computed from the
 /// random bytes that the kernel has given to the process (getauxval(3), `AT_RANDOM`). Everybody can see which bytes are locked,
-/// so it must reveal nothing: neither those random bytes, from which the C library makes secrets, nor an address.
+/// so the number must reveal neither an address nor the random bytes, from which the C library makes secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -170,8 +171,8 @@ fn has_other_copy(ours: &File) -> bool {
     around.into_iter().any(|(start, end)| range_lock::is_locked(ours, bytes(start, end)))
 }
 
-/// Whether a file was written to since this process started. `None` if this is unknown. An earlier process with the same pid
-/// had ended before. So the writer is somebody in this process, who may have closed the file since.
+/// Whether a file was written to since this process started. `None` if this is unknown. Any earlier process with the same pid
+/// had ended before this process started. So the writer is somebody in this process, and may have closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
@@ -179,7 +180,7 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
 /// When this process started, by the clock of file times, or up to two clock ticks earlier. `None` without `/proc`.
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // The age is read after `now`. If this thread is interrupted in between, the start is too early, which does no harm.
+    // The age is read after `now`. If this thread is interrupted between the two, the start is too early, which does no harm.
     let age = clock::boottime_ns().checked_sub(owner_process::start_time("self")? * tick)?;
     // The clock for files stands still between two interrupts of the timer.
     now.checked_sub(Duration::from_nanos(age + tick))
@@ -229,7 +230,8 @@ mod tests {
     fn the_start_of_this_process_is_known() {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
-        // The kernel makes the process's directory in `/proc` at the first access to it, so its age is no measure.
+        // The kernel makes the process's directory in `/proc` at the first access to that directory, so the directory's age is
+        // no measure.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

@@ -32,8 +32,8 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace.
-    /// Then only the lock on the file shows whether the owner runs.
+    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace. In
+    /// that case only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {

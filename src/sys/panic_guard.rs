@@ -55,7 +55,7 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call, so that notes of refusals from before do not belong to it. Does not catch panics.
+/// Runs `body` as one call. Notes of refusals from earlier calls do not count for `body`. Does not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -122,11 +122,11 @@ pub fn is_beside_host() -> bool {
     PER_THREAD.with(|thread| thread.is_beside_host.get())
 }
 
-/// Replaces the function that Rust's backtrace printer calls for the stack. This one reports no frame, so the compiler leaves
-/// out the rest of the printer: a fifth of the library, for messages that nobody sees.
+/// Replaces the function that Rust's backtrace printer calls for the stack. This replacement reports no frame, so the compiler
+/// leaves out the rest of the printer. The rest would be a fifth of the library, for messages that nobody sees.
 ///
-/// Neither C library exports the name to a program. An archive that is used as rustc writes it would export the name. So a
-/// build with the feature `capi` does not have the function.
+/// Neither of this project's C libraries exports the name to a program. An archive that is used as rustc writes it would export
+/// the name. So a build with the feature `capi` does not have the function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

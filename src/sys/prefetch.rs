@@ -22,8 +22,8 @@ pub fn to_read(at: *const u8) {
 /// Prefetches the line `BYTES` after an address for writing.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's function is not used. It prefetches for reading, unless the compiler is told that the processor has the
-    // instruction for writing.
+    // The compiler's function is not used, because it prefetches for reading unless the compiler is told that the processor has
+    // the instruction for writing.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction is a hint, and takes any address. 64-bit processors without it ignore it.
     unsafe {

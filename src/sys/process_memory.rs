@@ -36,8 +36,8 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Copies `size` bytes. Returns `None` if any of them cannot be read. Even then it uses at most `STEP` more bytes of memory
-/// than could be read.
+/// Copies `size` bytes. Returns `None` if any of them cannot be read. Even on failure it uses at most `STEP` more bytes of
+/// memory than could be read.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };

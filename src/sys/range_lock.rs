@@ -1,7 +1,7 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
 //!
-//! Such a lock lasts until the open file is closed, and every mapping keeps the file open. The locks of a process (`F_SETLK`)
-//! would end when the process closes any descriptor of the file, and with the process's descriptor table.
+//! A lock of an open file lasts until the open file is closed, and every mapping keeps the file open. The locks of a process
+//! (`F_SETLK`) would end when the process closes any descriptor of the file, or when its descriptor table ends.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes
     }
 }
 
-/// Locks a range for this open file exclusively. Fails at once if another open file has a lock there.
+/// Locks a range for this open file exclusively. Fails at once if another open file has a lock in the range.
 pub fn lock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_WRLCK, bytes).map(drop)
 }

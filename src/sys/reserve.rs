@@ -5,10 +5,10 @@
 //! something new asks [`is_short`] first, and does not begin while memory is short. Large pieces are allocated in a way that can
 //! fail.
 //!
-//! Large pieces are mappings, which return to the kernel when they are freed. glibc also has a threshold above which pieces
-//! are mappings. But as soon as a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. Then
-//! the host's heap would keep memory that this library has freed. LeakSanitizer looks for pointers only in the heap, so where
-//! it runs, large pieces are in the heap too.
+//! Large pieces are mappings, which return to the kernel when they are freed. glibc also has a threshold above which pieces are
+//! mappings. But as soon as a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the
+//! higher threshold, the host's heap would keep memory that this library has freed. LeakSanitizer looks for pointers only in
+//! the heap, so if it is linked, large pieces are in the heap too.
 //!
 //! Only the C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it chooses itself.
 
@@ -38,8 +38,8 @@ pub fn is_there(bytes: usize) -> bool {
     probe.try_reserve_exact(bytes).is_ok()
 }
 
-/// Like `is_there`, before allocations of another library that has no way to fail. True for sizes that the reserve can
-/// provide.
+/// Like `is_there`, for use before allocations of another library that cannot report a failure. True for sizes that the reserve
+/// can provide.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)

@@ -25,8 +25,8 @@ pub fn are_more() -> bool {
 /// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change
 /// of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses the call, the process cannot have asked to be hidden
-    // either, because that takes the same call.
+    // SAFETY: the call only reports a value. If a sandbox refuses the call, the process cannot have asked to be hidden either,
+    // because such a request takes the same call.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 

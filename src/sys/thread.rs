@@ -19,7 +19,7 @@ pub fn id() -> u32 {
 }
 
 /// Whether a stack of the calling thread lies in a range, in whole or in part, as far as this can be known. A thread may have
-/// three stacks: the current one, its own one, where the C library has the thread's data, and its signal stack.
+/// three stacks: the current stack, its original stack, on which the C library keeps the thread's data, and its signal stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -48,10 +48,10 @@ pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
-/// Whether the C library knows of no other thread in this process, or does not tell.
+/// Whether this process has no other thread, as far as the C library knows. Also true if the C library does not tell.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
-    // SAFETY: glibc has such a byte, from version 2.32 on.
+    // SAFETY: the symbol is a byte of glibc, from version 2.32 on.
     unsafe { known.as_ref() }.is_none_or(|known| known.load(Ordering::Relaxed) != 0)
 }
 
@@ -64,7 +64,7 @@ pub fn cpu_time() -> u64 {
 /// process, even if the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the
 /// kernel (SIGSYS), or that of a crash reporter.
 ///
-/// SIGABRT is not among them. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
+/// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
@@ -118,7 +118,8 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// The signals that a thread had blocked before, and those that are discarded when this set is restored.
+/// The signals that a thread had blocked before, and the signals that are discarded when this set of blocked signals is
+/// restored.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
 /// Blocks all signals except those of `OWN_FAULTS`. A signal of `own` that is already pending was sent to the host, and stays
@@ -160,8 +161,8 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code that takes a lock on a thread of the host. Meanwhile the thread is not cancelled, and no signal stops it (for
-/// garbage collection, for example). Otherwise other threads would wait for the lock.
+/// Runs code, on a thread of the host, that takes a lock. While the code runs, the thread is not cancelled, and no signal stops
+/// it (for garbage collection, for example). If the thread were stopped or cancelled, other threads would wait for the lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -190,9 +191,8 @@ pub const STACK: usize = 512 << 10;
 /// Ends the process by `exit(0)`, as the C library does after a program's last thread. A new thread calls `exit`, because
 /// exit handlers need a stack and signals like those of the host's threads.
 ///
-/// A sandbox or a limit may forbid the new thread. Then the calling thread, which is one of the library's, turns into an
-/// ordinary thread and calls `exit` itself. `leave` is called before, to ensure that nobody waits for the thread from then
-/// on.
+/// A sandbox or a limit may forbid the new thread. If so, the calling thread, which belongs to the library, becomes an ordinary
+/// thread and calls `exit` itself. Before the exit, `leave` is called, so that nobody waits for the thread any longer.
 pub fn end_process(leave: fn()) {
     /// The pid of the process in which a thread is about to exit; 0 once that thread has its own name. Until then its name is
     /// one of `OURS`. So another thread of the library may find no thread of the host, and call this function too.
@@ -243,7 +243,7 @@ pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::
 }
 
 /// A thread of the library. Whoever ends the thread should join it. The C library ends the process on the last thread,
-/// whichever that is. Exit handlers of the host expect a thread of the host.
+/// whichever that is. But exit handlers of the host expect to run on a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
@@ -251,8 +251,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends, which must be about to happen. Does not wait if the calling thread is this thread, which
-    /// then exits the process (`end_process`).
+    /// Waits until the thread ends, which must be about to happen. Does not wait if the thread itself calls this while it exits
+    /// the process (`end_process`).
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -282,9 +282,9 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
         if error != 0 {
             return Err(error);
         }
-        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects there, which may
-        // be large. The standard library asks for this size in the same way. Other C libraries have no such function, and do
-        // not need it.
+        // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects on the stack, and
+        // that storage may be large. The standard library asks for this size in the same way. Other C libraries do not have
+        // this function, and do not need it.
         let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
@@ -316,13 +316,13 @@ pub fn become_quiet(name: &'static CStr) {
     }
 }
 
-/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of
-/// the process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that
-/// opened the session. Work in the background must not have a real-time priority. If the writer gets hardly any time, records
-/// are dropped.
+/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of the
+/// process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that opened
+/// the session. Work in the background must not have a real-time priority. But a writer that gets hardly any time drops
+/// records.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
-    // These are system calls, because musl has no such functions.
+    // These are system calls, because musl does not have the functions.
     // SAFETY: the pointers are valid, and 0 is the calling thread.
     unsafe {
         if own(libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int) != libc::SCHED_OTHER {
@@ -347,7 +347,7 @@ fn be_ordinary() {
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
 /// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's
-/// other handlers, but not this one, and does not wait if it runs.
+/// other handlers, but not `end`, and does not wait while `end` runs.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register one.
@@ -387,7 +387,7 @@ mod tests {
             with_others_blocked(&[own], || ());
             assert!(is_pending(own));
             restore_blocked(&(before, [None, Some(own)]));
-            // A signal that was raised meanwhile is discarded, even if it was blocked before.
+            // A signal that the body raises is discarded, even if it was blocked before.
             with_others_blocked(&[libc::SIGURG, own], raise);
             let before = change_blocked(libc::SIG_BLOCK, &signals(false, &[own])).unwrap();
             with_others_blocked(&[own], raise);

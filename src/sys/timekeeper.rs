@@ -16,8 +16,8 @@ pub enum Timekeeper {
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// A time after the last end or move of code was published. Needed because `now_after_ends` reads the counter without
-        /// order.
+        /// A time stamp that was taken after the last end or move of code was published. `now_after_ends` needs this stamp,
+        /// because it reads the counter without order.
         last_end: AtomicU64,
     },
 }
@@ -33,7 +33,7 @@ impl Timekeeper {
     }
 
     /// The time now. Never 0. If this thread has seen data that another thread has published, the time is no earlier than the
-    /// times that the other thread got before.
+    /// times that the other thread got before the publication.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -46,9 +46,9 @@ impl Timekeeper {
     /// The time now, for code that is registered. It is no less than the time of any end or move of other code that this
     /// thread has learned of.
     ///
-    /// The new code may lie where the other code was, so its time has to be later. The counter alone might be
-    /// read slightly too early. But memory is read in order, so `last_end` is as new as all that this thread has learned. The
-    /// other direction needs no care: data that is published after the counter was read is published after that time.
+    /// The new code may lie where the other code was, so the new code's time has to be later. The counter alone might be read
+    /// slightly too early. But memory is read in order, so `last_end` is as new as all that this thread has learned. The other
+    /// direction needs no care: data that is published after the counter was read is published after that time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {

@@ -1,7 +1,7 @@
 //! Registers unwind tables in memory with the unwinder of the process.
 //!
-//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library. There are three kinds of such libraries.
-//! Each kind has the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
+//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library. Three kinds of unwinder libraries exist. Each
+//! kind has functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
 //! UnwindLevel1-gcc-ext.c, `__register_frame`).
 
 use std::ffi::c_void;
@@ -15,14 +15,13 @@ use super::libunwind;
 /// How an unwinder stores many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13: a list, which each search walks. Tables may overlap if each of them has all code in its
-    /// range.
+    /// libgcc before version 13: a list, which each search walks. Tables may overlap if each table has all code in its range.
     List,
     /// libgcc from version 13 on: a tree. No two tables may overlap.
     Tree,
     /// LLVM libunwind: a list of FDEs, which are registered one by one.
     Each,
-    /// nongnu libunwind (`sys/libunwind`), beside one of the others: a list. No two tables should overlap.
+    /// nongnu libunwind (`sys/libunwind`), in addition to one of the others: a list. No two tables should overlap.
     Offsets,
 }
 
@@ -38,7 +37,7 @@ struct Functions {
     llvm_add: Option<unsafe extern "C" fn(u64)>,
 }
 
-/// The data that `_Unwind_Find_FDE` returns beside the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h,
+/// The data that `_Unwind_Find_FDE` returns in addition to the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h,
 /// `struct dwarf_eh_bases`).
 type Bases = [u64; 3];
 
@@ -77,7 +76,7 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// Room for libgcc's `struct object`, and some more. libgcc keeps its data about a table there.
+/// Room for libgcc's `struct object`, and some more. libgcc keeps its data about a table in this room.
 type Object = [u64; 8];
 
 /// A value that no unwinder writes into an object.
@@ -100,10 +99,10 @@ pub fn dialect() -> Option<Dialect> {
     })
 }
 
-/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when
-/// a table is registered, the old version links the table's object into a list, and the new version leaves the link
-/// untouched. Older versions of LLVM libunwind have functions of these names that do nothing, and later versions lack them.
-/// Beside such a libunwind, the process may also have libgcc's functions, which nothing uses for unwinding.
+/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when a
+/// table is registered, the old version links the table's object into a list, and the new version leaves the link untouched.
+/// Older versions of LLVM libunwind have functions of these names that do nothing, and later versions lack the functions. A
+/// process with LLVM libunwind may also have libgcc's functions, which nothing uses for unwinding.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -150,7 +149,8 @@ pub struct Registered {
     object: Option<Box<Object>>,
     /// The array by which libgcc finds tables. It ends with NULL, and is empty for a single table.
     array: Vec<*const u8>,
-    /// For `Registered::part`: where the FDE has its code's address and size, and those by which libgcc knows the table.
+    /// For `Registered::part`: where the FDE has its code's address and size, and the address and size by which libgcc knows
+    /// the table.
     part: Option<(*mut Code, Code)>,
 }
 
@@ -161,7 +161,8 @@ type Code = [u64; 2];
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// Registers an FDE with `Dialect::Each`. Returns `None` if there is no FDE or no such unwinder.
+    /// Registers an FDE with `Dialect::Each`. Returns `None` if the table has no FDE, or the process has no unwinder of this
+    /// kind.
     ///
     /// # Safety
     /// The FDE, the CIE before it, and a zero word after it stay at their addresses until this value is dropped.
@@ -172,11 +173,11 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Registers a table with one FDE with `Dialect::Tree`, for a part of the code. Returns `None` if `addr_at` is not in the
-    /// table.
+    /// Registers a table that has one FDE, with `Dialect::Tree`, for a part of the code. Returns `None` if `addr_at` is not in
+    /// the table.
     ///
     /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So the FDE
-    /// names the part at both times, and all of the code in between.
+    /// names the part at both times, and all of the code at other times.
     ///
     /// # Safety
     /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until this
@@ -259,7 +260,7 @@ pub fn clear(table: &mut [u8], at: usize) {
     }
 }
 
-/// Where the code begins that libgcc finds for an address.
+/// The start of the code that libgcc finds for an address.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
     // SAFETY: libgcc compares the address with those that it knows.

@@ -115,12 +115,11 @@ pub fn tool() -> Tool {
 #[cold]
 #[inline(never)]
 fn ask_for_tool() -> Tool {
-    // Each tool answers only its own requests. The request to memcheck is about no bytes, and the one to helgrind about a byte
-    // that helgrind knows.
+    // Each tool answers only its own requests. The request to memcheck is about no bytes, and the request to helgrind is about
+    // a byte that helgrind knows.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains about requests to other tools, so it must be recognised first. Like most tools, it has the loader load a
-    // library.
+    // DHAT complains about requests to other tools, so DHAT must be recognised first: by its library in `LD_PRELOAD`.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -139,7 +138,7 @@ pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
 
-/// Makes valgrind forget its translation of code, because other code lies there from now on.
+/// Makes valgrind forget its translation of code, because other code lies at the same addresses from now on.
 pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
@@ -178,9 +177,8 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs code of the library, on any thread. helgrind and DRD report no error for `body`, because
-/// they take the library's atomic operations for accesses without a lock. Errors of the host's code before and after are
-/// reported.
+/// Runs code of the library, on any thread. helgrind and DRD report no error for `body`: they would take the library's atomic
+/// operations for accesses without a lock. They still report errors of the host's code before and after `body`.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
@@ -211,8 +209,8 @@ pub fn make_defined(bytes: &[u8]) {
     }
 }
 
-/// Gives the calling thread nearly a whole turn. If the thread then does something without waiting, no other thread runs
-/// before it is finished. Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
+/// Gives the calling thread nearly a whole turn. If the thread's next work does not wait, no other thread runs before the work
+/// is finished. Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
 ///
 /// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
 /// `VEX_TRC_JMP_YIELD`). This function runs more blocks than that. So when it returns, the thread's next turn has begun.

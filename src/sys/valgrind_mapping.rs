@@ -1,10 +1,11 @@
 //! Makes valgrind read a file for pages that are already mapped, by mapping the file in their place for a moment.
 //!
 //! valgrind reads debugging information when a program maps a file, and drops it when the program unmaps the file. Moving pages
-//! (`mremap`) does neither. So the pages are moved away, the file is mapped, and the pages are moved back over the file. They
-//! have the same contents, protection and sharing as before, and valgrind keeps what it has read.
+//! (`mremap`) does neither. So the pages are moved away, the file is mapped, and the pages are moved back over the file. The
+//! pages have the same contents, protection and sharing as before, and valgrind keeps what it has read.
 //!
-//! Meanwhile the pages are not at their place. So this works only under valgrind, where one thread runs at a time.
+//! During the exchange the pages are not at their place. So the exchange works only under valgrind, where one thread runs at a
+//! time.
 
 use std::fs::File;
 use std::io;
@@ -45,9 +46,9 @@ pub struct Origin<'a> {
     pub data: u64,
 }
 
-/// Makes valgrind forget what it has read for these pages. If there is an origin, valgrind reads its file instead. Each piece
-/// is a mapping or a part of a mapping. Together the pieces are the pages, without gaps. After an error the pages are as
-/// before.
+/// Makes valgrind forget what it has read for these pages. If an origin is given, valgrind reads the origin's file instead.
+/// Each piece is a mapping or a part of a mapping. Together the pieces cover the pages without gaps. After an error the pages
+/// are as before.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.

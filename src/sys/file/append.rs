@@ -30,7 +30,7 @@ pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Resu
 pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
     let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
-        // After a partial record or line, readers would lose the following ones.
+        // Readers would lose the records or lines after a partial one.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)

@@ -18,10 +18,10 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) ->
 
 /// Creates a file. Replaces a file of that name that an earlier process with this pid has left.
 ///
-/// Fails without touching the existing file if the file is a link, has a second name, or belongs to another user. Also fails
-/// if another library in this process uses the file (`TAKEN`), or a living process with the same pid in another namespace.
-/// That process holds a lock on its file, which the kernel releases when the last descriptor or mapping of the open file is
-/// closed.
+/// Fails without touching the existing file if the file is a link, has a second name, or belongs to another user. Also fails if
+/// the file is used by another library in this process (`TAKEN`), or by a living process with the same pid in another
+/// namespace. Such a process holds a lock on its file. The kernel releases the lock when the last descriptor or mapping of the
+/// open file is closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -38,7 +38,7 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Whether `claim` failed only because the name belongs to a file that must stay. Then another name may work.
+/// Whether `claim` failed only because the name belongs to a file that must stay. In that case another name may work.
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
@@ -63,8 +63,8 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too.
-    // If this user may not write to the file, it cannot be locked here. Then only the locks of others are checked.
+    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. If
+    // this user may not write to the file, this process cannot lock it, and only checks the locks of others.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));

@@ -25,7 +25,7 @@ pub struct Held {
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// A unique number. In the host's table, it shows which `Held` was the last to get a descriptor of this number.
+    /// A unique number. For a descriptor in the host's table, it shows which `Held` was the last to get that descriptor number.
     serial: u32,
 }
 
@@ -101,8 +101,8 @@ fn holder_of(file: &File) -> &'static AtomicU32 {
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
-/// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has
-/// no effect, because no such signals are requested. The setting belongs to the open file, not to the descriptor.
+/// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has no
+/// effect, because nobody requests a signal for input or output. The setting belongs to the open file, not to the descriptor.
 const MARK: libc::c_int = libc::SIGWINCH;
 
 fn mark(file: &File) -> bool {

@@ -1,4 +1,4 @@
-//! Identities of files, to recognize a file after its name may have been given to another file.
+//! Identities of files, to recognize a file even if its name now belongs to another file.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ impl Identity {
         self.device == other.device && self.inode == other.inode && born_alike
     }
 
-    /// Whether both certainly identify the same file. Device and inode alone do not suffice, because whoever forges an
-    /// identity can guess these two numbers.
+    /// Whether both certainly identify the same file. Device and inode alone do not suffice, because whoever forges an identity
+    /// can guess both numbers.
     pub(super) fn is_surely(&self, other: &Identity) -> bool {
         self.born != 0 && self == other
     }

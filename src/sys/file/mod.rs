@@ -50,8 +50,8 @@ const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 /// Locks a file that is to be written to, for as long as it is open or mapped. Returns false if somebody else has a lock for
 /// writing.
 ///
-/// flock(2) is not used, because anybody who may read a file could take that lock. Any reader can also take a lock for
-/// reading. So such a lock does not count: the result is true, although the file is then not locked here.
+/// flock(2) is not used, because anybody who may read a file could take its lock. Any reader can also take a lock for reading.
+/// So a lock for reading does not count: the result is true, although this call has not locked the file.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))

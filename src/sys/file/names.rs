@@ -35,8 +35,8 @@ pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     }
 }
 
-/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`. perf's own agent puts a dump in such a directory, with `JITDUMPDIR` as `base`
-/// (linux tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
+/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`. perf's own agent puts a dump in a directory of this form, with `JITDUMPDIR` as
+/// `base` (linux tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
 pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
     let parent = base.join(".debug").join("jit");
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent)?;

@@ -1,4 +1,4 @@
-//! Opens existing files to continue them: the sink's own files, those of a dead process, and those of others in this process.
+//! Opens existing files to continue them: the sink's own files, files of a dead process, and files of others in this process.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};

@@ -37,9 +37,9 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping, which is unmapped when this value is dropped.
 ///
-/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. rustix 1.1.6 does
-/// not help either. Over the C library it gives all advice but one with `posix_madvise`, and passes `MAP_FIXED` in place of
-/// `MREMAP_FIXED` to mremap, which the kernel refuses.
+/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. rustix 1.1.6 does not
+/// help either. Where rustix uses the C library, it gives all kinds of advice but one with `posix_madvise`. It also passes
+/// `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, which the kernel refuses.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,

@@ -15,7 +15,8 @@ use crate::sys::thread::uncancelled;
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Whether a forked child has inherited the memory, or will, because the kernel has not followed `MADV_DONTFORK`.
+    /// Whether this forked child has inherited the memory, or a future child will, because the kernel has ignored
+    /// `MADV_DONTFORK`.
     is_inherited: AtomicBool,
 }
 
@@ -140,8 +141,8 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces the memory of this region by that of another region of the same length, in which only the first `head` bytes are
-    /// open. Meanwhile others may only read these bytes.
+    /// Replaces the memory of this region by that of another region of the same length, in which only the first `head` bytes
+    /// are open. While the memory is replaced, others may only read these bytes.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
         // This takes two steps, because the open part and the rest are two mappings for the kernel.
         let (head, rest) = (0..head, head..self.mapping.len);

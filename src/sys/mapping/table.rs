@@ -15,7 +15,8 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 const LEAST: usize = 64 * 1024;
 
 /// Beyond `LARGE` bytes the kernel provides pages before their first use, `AT_ONCE` bytes at a time. A fault for each page
-/// would cost a sixth more. Meanwhile, calls of the host that change its mappings have to wait, so `AT_ONCE` is not larger.
+/// would cost a sixth more. While the kernel provides pages, calls of the host that change its mappings have to wait, so
+/// `AT_ONCE` is not larger.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -40,7 +41,7 @@ impl<T: Copy> Table<T> {
         self.mapping.start.as_ptr().cast()
     }
 
-    /// Makes room for more values. Only pages that are written to take memory, and up to `AT_ONCE` bytes after them.
+    /// Makes room for more values. Memory is used only for pages that are written to, and for up to `AT_ONCE` bytes after them.
     #[inline]
     pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
         let wanted = self.len.checked_add(more).and_then(|wanted| wanted.checked_mul(size_of::<T>()));

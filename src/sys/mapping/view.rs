@@ -13,8 +13,8 @@ const LEAST: u64 = 16 << 20;
 /// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
 const STEP: u64 = 4;
 
-/// A mapping of a file for forked children. Only system calls read it, so that a file that is truncated meanwhile raises no
-/// signal.
+/// A mapping of a file for forked children. Only system calls read it, so that a read raises no signal if the file was
+/// truncated.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
@@ -22,7 +22,7 @@ impl View {
     /// Maps a file of `len` bytes, with room for it to grow. Pages after its end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
-            // With a limit on address space, all of it is left to the host.
+            // If address space is limited, all of it is left to the host.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);

@@ -34,7 +34,7 @@ fn is_weak(at: &Location<'_>) -> bool {
     if WEAK_LINE.load(Ordering::Relaxed) != at.line() {
         return false;
     }
-    // SAFETY: values that are stored there are never freed.
+    // SAFETY: values that are stored in `WEAK_FILE` are never freed.
     unsafe { WEAK_FILE.load(Ordering::Relaxed).as_ref() }.is_some_and(|file| at.file().ends_with(file.as_str()))
 }
 

@@ -1,12 +1,13 @@
-//! Atomics, locks and channels for the whole library, in kinds that tools for finding races understand.
+//! Atomics, locks and channels for the whole library, in variants that tools for finding races understand.
 //!
-//! * By default they are those of the standard library and of crossbeam.
+//! * By default they are the types of the standard library and of crossbeam.
 //! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's
 //!   locks are futexes, and partly in code that no tool has instrumented.
 //! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every
 //!   value that it may return.
 //!
-//! In the last two builds, a test can take the order from one access (`weaken`), to see that the tools notice.
+//! In builds with one of these flags, a test can take the memory order from one access (`weaken`), to see that the tools
+//! notice.
 
 #[cfg(any(jitsym_locks, jitsym_loom))]
 pub mod atomic;
@@ -32,7 +33,7 @@ pub use self as outside;
 #[cfg(jitsym_loom)]
 pub use std::sync as outside;
 
-/// Takes a lock, even if a thread has panicked that had it.
+/// Takes a lock, even if a thread has panicked while it held the lock.
 pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,20 +8,20 @@
 //!
 //! * The counter is read after everything that precedes it in the program, see `clock::arch_ticks`.
 //! * A new line begins where the old line is, or higher. A line that is ahead of the clock runs slower until they meet.
-//! * A line begins no lower than the clock, so its stamps are no earlier than those that threads took from the clock before.
-//!   If threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the line has
-//!   reached. While the clock is held, each stamp is a nanosecond later than the one before.
+//! * A line begins no lower than the clock, so its stamps are no earlier than the stamps that threads took from the clock
+//!   before. If threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the
+//!   line has reached. While the clock is held, each stamp is a nanosecond later than the one before.
 //! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer
 //!   than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the
-//!   clock is not held. If the counter restarts, its values could be on the old line again hours later. So there is no line
-//!   while the writer sleeps.
-//! * A stamp counts only if its line is still the published one afterwards. So a thread that was interrupted meanwhile does
-//!   not return a time from an old line.
+//!   clock is not held. If the counter restarts, its values could be on the old line again hours later. So the line is
+//!   withdrawn before the writer sleeps.
+//! * A thread uses a stamp only if the line is still the published one afterwards. So a thread that was interrupted does not
+//!   return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million, and a new line is published within
-//!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take meanwhile are ahead of the new line by 2 ns at
-//!   most. Taking a stamp and passing it on takes several times as long. If the writer is interrupted between its last
-//!   reading of the counter and the next store, the 2 ns grow by about 1 ns for each millisecond, while the clock is not
-//!   slewed.
+//!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line in this time are ahead of the
+//!   new line by 2 ns at most. Taking a stamp and passing it on takes several times as long. If the writer is interrupted
+//!   between its last reading of the counter and the next store, the 2 ns grow by about 1 ns for each millisecond, while the
+//!   clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -30,12 +30,12 @@ use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
 use crate::sys::sync::outside::Mutex;
 
-/// The length of a line. After its end, if the writer has published no new line, threads ask the clock.
+/// The length of a line. After the end of a line, threads ask the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
 /// A line is drawn through samples that are at least this far apart. A short span makes a short line.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
-/// For the first line, the rates of two spans may differ by this number of parts in a million. It covers the slewing of NTP,
-/// 500, and the error of a reading. If the rates differ by more, the counter or the clock has jumped.
+/// For the first line, the rates of two spans may differ by this number of parts in a million. It covers the slewing of NTP
+/// (500) and the error of a reading. If the rates differ by more, the counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
 /// The span grows to between one and two times this length. Such a span is long compared with the error of a reading, and
 /// short enough to follow the slewing of NTP.
@@ -84,7 +84,7 @@ struct Line {
     ns: u64,
     /// Nanoseconds for 2^32 ticks. The counter runs at more than 1 GHz.
     slope: u32,
-    /// Length in ticks. 0 if there is no line. Then threads ask the clock, which is held at `ns`.
+    /// Length in ticks; 0 if there is no line. Without a line, threads ask the clock, which is held at `ns`.
     reach: u32,
 }
 
@@ -177,8 +177,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Drops everything except the height of the line. This is the height when the new calibration is published, because
-    /// threads follow the line until then.
+    /// Drops everything except the height of the line at the time when the new calibration is published. Threads follow the
+    /// line until that time.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }

@@ -75,7 +75,7 @@ impl Fake {
             }
             let sample = self.sample();
             let new = calibration.next(sample);
-            // Threads follow the old line until the new one is published, which may be late.
+            // Threads follow the old line until the new one is published, which may happen late.
             self.pass(15_000);
             look(self, &calibration.line);
             *calibration = new;
@@ -197,7 +197,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         fake.run(&mut calibration, 10 * MS, 100);
         fake.pass(gap);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
-        // The rate has changed meanwhile.
+        // The rate has changed during the gap.
         fake.slew(100);
         let worst = fake.run(&mut calibration, 5 * MS, 3);
         assert!(!calibration.line.exists());
@@ -252,7 +252,7 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // The machine is suspended for less time than a line reaches. A thread may have used the line meanwhile, so the clock is
+    // The machine is suspended for less time than a line reaches. A thread may have used the line in that time, so the clock is
     // held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
@@ -332,7 +332,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine it may take longer until there is a line.
+        // On a busy machine it may take longer until a line is published.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
@@ -364,7 +364,7 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// Compares stamps with the clock, for this number of milliseconds at each interval.
+/// Compares stamps with the clock, for `millis` milliseconds at each interval.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -424,7 +424,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // Each of these is the same line, written from a different point of it.
+    // Each result is the same line, described from a different point of the line.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
