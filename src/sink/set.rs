@@ -32,11 +32,12 @@ pub struct SinkSet {
     /// The applier sends code to this sink.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
-    /// The configuration asks to remove the files at the end.
+    /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
     /// Sinks that did not run when code was loaded.
     missed: Sinks,
-    /// The sinks to which code in regions is also reported. No profiler reads files of these sinks. Calls may wait for them.
+    /// The sinks to which code in regions is also reported. No profiler reads files of these sinks. Calls may wait for these
+    /// sinks.
     told_of_regions: Sinks,
 }
 
@@ -71,8 +72,8 @@ impl SinkSet {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Calls tell the unwinder themselves only if the sink runs from the start: when it is enabled late, a call may have begun
-        // before and would not tell it.
+        // Calls report code to the unwinder themselves only if the sink runs from the start. If the sink is enabled late, a
+        // call that has begun before would not report its code.
         if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -87,7 +88,7 @@ impl SinkSet {
         let mut started = Sinks::NONE;
         for is_silent in [false, true] {
             for (kind, sink) in self.each().filter(|(kind, _)| kind.is_silent == is_silent && sinks.has(kind.bit)) {
-                // If all other sinks have failed, a silent sink is not started: alone it is not what was asked for.
+                // If all other sinks have failed, a silent sink is not started, because nobody asked for this sink alone.
                 if is_silent && started == Sinks::NONE && sinks != kind.bit {
                     continue;
                 }
@@ -307,7 +308,7 @@ impl SinkSet {
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // The jitdump follows last: in a forked child it writes the groups of its parent anew.
+        // The jitdump is last: in a forked child it writes the groups of its parent anew.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);
@@ -342,7 +343,7 @@ impl SinkSet {
         self.changed();
     }
 
-    /// Gives back the disk space that was reserved after the end of files. For the end of the process.
+    /// Gives back the disk space that was reserved after the end of files. Called at the end of the process.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
@@ -352,7 +353,7 @@ impl SinkSet {
     /// Makes all sinks write what they have collected. Slow work is done when it is due, or at once if the round says `now`.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
-        // The jitdump first: on a full disk the map needs less room.
+        // The jitdump is first: on a full disk the map needs less room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
@@ -434,7 +435,7 @@ pub struct Adopted {
     pub map: Vec<u8>,
     /// Which files could not be taken over, and why.
     pub problems: Vec<String>,
-    /// A file that could not be taken over may be available later.
+    /// Whether a file that could not be taken over may be available later.
     pub worth_another_try: bool,
 }
 

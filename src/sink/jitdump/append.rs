@@ -29,7 +29,8 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // A longer file has records of somebody else, who also writes to the file. These records are assumed to be whole.
+            // A longer file has records of another program, which also writes to the file. These records are assumed to be
+            // whole.
             self.len = len;
         }
         if self.spoiled {

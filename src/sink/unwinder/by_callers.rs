@@ -26,7 +26,7 @@ pub fn begin() -> bool {
     told.by_callers
 }
 
-/// Called when the sink ends: the unwinder forgets all code. A call that has begun before adds no code afterwards.
+/// Called when the sink ends: the unwinder forgets all code. A call that is already running adds no code afterwards.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);

@@ -63,7 +63,7 @@ pub struct Tables {
     places: BTreeMap<u64, u64>,
     /// The end and the id of each live code, by its address. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// After a failed merge: the next attempt is made only with more tables than this.
+    /// Used after a failed merge: the next attempt is made only if there are more tables than this.
     apart: usize,
 }
 

@@ -78,7 +78,7 @@ impl Valgrind {
         Some(function)
     }
 
-    /// Reports all changes to valgrind. With `now`, a caller waits for this.
+    /// Reports all changes to valgrind. `now` means that a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) {
         if now || self.again.as_ref().is_some_and(Retry::is_due) {
             self.groups.try_again();
