@@ -70,7 +70,7 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators: not control characters, but some readers end a line there.
+/// The Unicode line and paragraph separators. They are no control characters, but some readers end a line at them.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }

@@ -13,8 +13,8 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
 
-/// A sink: one form in which code is reported. The writer's thread calls its methods, in the order of time. Only `close` with
-/// `Close::Remove` or `Close::LetGo` may run on another thread.
+/// A sink: one form in which code is reported. The writer's thread calls the sink's methods, in the order of time. Only `close`
+/// with `Close::Remove` or `Close::LetGo` may run on another thread.
 pub trait Sink: Send {
     /// Opens the sink's output: at the start, when the sink is enabled late, and in a forked child. Code that lives at this time
     /// is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for `jitsym_last_error`.
@@ -65,7 +65,7 @@ pub trait Sink: Send {
         false
     }
 
-    /// How long to wait until the sink tries again what has failed.
+    /// How long to wait until the sink's next attempt after a failure.
     fn wake_in(&self) -> Option<Duration> {
         None
     }
@@ -84,7 +84,7 @@ pub trait Sink: Send {
         None
     }
 
-    /// What is written into the spool about the file. `None` while the file is closed.
+    /// The file's state, to be written into the spool. `None` while the file is closed.
     fn saved(&self) -> Option<Saved> {
         None
     }
@@ -167,7 +167,7 @@ pub enum Close {
     LetGo,
 }
 
-/// What is written into the spool about a file.
+/// The state of a file, to be written into the spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub file: FileState,

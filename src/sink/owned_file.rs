@@ -98,7 +98,7 @@ impl OwnedFile {
         Ok(self.file.as_ref().ok_or(file::CLOSED)?)
     }
 
-    /// What is written into the spool about the file. `len`: the length of the written part. `None` if the file is not open.
+    /// The file's state, to be written into the spool. `len`: the length of the written part. `None` if the file is not open.
     pub fn state(&self, len: u64) -> Option<FileState> {
         self.file.as_ref()?;
         Some(FileState { identity: self.identity?, len })
@@ -158,7 +158,7 @@ impl OwnedFile {
         self.file = None;
     }
 
-    /// Removes the closed file. Opens the directory anew: this may be a thread of the host, in whose descriptor table `dir` is
+    /// Removes the closed file. Opens the directory again: this may be a thread of the host, in whose descriptor table `dir` is
     /// not open.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));

@@ -202,7 +202,7 @@ impl SinkSet {
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
     }
 
-    /// What is written into the spool about the files.
+    /// The state of the files, to be written into the spool.
     pub fn files(&self, config: &Config) -> Files {
         let path = |bit| {
             let path = self.of(bit).and_then(|sink| sink.path());
@@ -228,7 +228,7 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's.
+    /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -250,7 +250,7 @@ impl SinkSet {
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
-    /// How long to wait until a sink tries again what has failed.
+    /// How long to wait until the next attempt of a sink that has failed.
     pub fn again_in(&self) -> Option<Duration> {
         // Files of regions are maintained even if their sink does not run.
         let running = self.status.sinks().with(Sinks::REGION);
@@ -308,7 +308,7 @@ impl SinkSet {
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // The jitdump is last: in a forked child it writes the groups of its parent anew.
+        // The jitdump is last: in a forked child it writes the groups of its parent again.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);

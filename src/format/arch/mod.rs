@@ -53,7 +53,7 @@ pub const ELF_MACHINE: u32 = match NATIVE {
     None => 0,
 };
 
-/// What an architecture's psABI defines. Registers have their DWARF numbers.
+/// The definitions of an architecture's psABI. Registers have their DWARF numbers.
 pub struct Abi {
     pub elf_machine: u32,
     /// All registers that can be saved.

@@ -1,10 +1,11 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Both are addresses of this process, for its own unwinder. Files have the same entries, but other processes read the files.
-//! If an augmentation string named the addresses, perf with libunwind would follow them as indirect pointers, and unwind
-//! nothing. So no augmentation string names the addresses. The addresses cannot be augmentation data that the string does not
-//! name, because not every reader skips such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So an FDE begins with
-//! `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register. Their operands are the addresses.
+//! Personality routines and LSDAs are addresses of this process, for its own unwinder. Files have the same entries, but other
+//! processes read the files. If an augmentation string named the addresses, perf with libunwind would follow them as indirect
+//! pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be augmentation data that
+//! the string does not name, because not every reader skips such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So an FDE
+//! begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register. Their operands are the
+//! addresses.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};

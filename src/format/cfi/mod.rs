@@ -151,7 +151,7 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
 
 /// An upper bound for the size of a description's tables, for code of any size and address.
 ///
-/// For [`Unwind::EhFrame`] this is the size of tables with every entry of the section.
+/// For [`Unwind::EhFrame`] the bound is the size of tables with every entry of the section.
 pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
     let placement = Placement::behind(arch, 0);
     let entries = match *unwind {

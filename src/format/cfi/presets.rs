@@ -123,7 +123,7 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
             }
             check_memory(program.instructions.len())?;
         }
-        // The caller handles these two.
+        // The caller handles descriptions of these kinds.
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),
     }
 

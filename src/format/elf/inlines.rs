@@ -48,8 +48,8 @@ impl<'a> Inlines<'a> {
 
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // In the record, an inlined function takes at least 22 bytes and its name. Here it takes at most 34 bytes and twice its
-        // name, and 32 bytes in the ranges.
+        // In the record, an inlined function takes at least 22 bytes and its name. In `.debug_info` it takes at most 34 bytes
+        // and twice its name, and in the ranges 32 bytes.
         2 * self.size
     }
 

@@ -1,7 +1,7 @@
 //! Makes an object for a debugger in memory: code at its own addresses, with symbols, unwind tables and lines.
 //!
-//! It has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`; lldb,
-//! JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
+//! The object has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`;
+//! lldb, JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
 
 use std::ops::Range;
 

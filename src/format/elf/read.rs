@@ -199,8 +199,8 @@ impl<'a> Image<'a> {
         functions
     }
 
-    /// The bytes and the address of a section. Applies relocations if the object is not linked. `None` if there is no such
-    /// section, or no memory.
+    /// The bytes and the address of a section. Applies relocations if the object is not linked. `None` if the object has no
+    /// section of this name, or if there is no memory.
     pub fn section(&self, name: &[u8]) -> Option<(Cow<'a, [u8]>, u64)> {
         let number = self.sections.iter().position(|section| section.name == name && !section.data.is_empty())?;
         let section = &self.sections[number];

@@ -77,7 +77,7 @@ pub struct Group<'a> {
 }
 
 /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
-/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with such tables.
+/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with tables in the reversed order.
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
     /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so the header is never empty.

@@ -34,7 +34,7 @@ pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
 /// All fields of a file header, with unchecked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHeader {
-    /// The file is in the other byte order.
+    /// Whether the file is in the other byte order.
     pub swapped: bool,
     pub version: u32,
     /// Size of the header, as the header itself says.

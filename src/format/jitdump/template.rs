@@ -44,7 +44,7 @@ impl UnwindingTemplate {
         unsafe { put_unwinding_fixed(record.as_mut_ptr(), 0, tables, 0) };
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
-        // These words are distances from `from` back to the code.
+        // Each word is the distance from `from` back to the code.
         template.to_code = places.to_code.map(|(at, from)| (in_record(at) as u32, (from as u32).wrapping_neg()));
         template.size_at = in_record(places.size);
         Some(template)

@@ -353,7 +353,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[]);
         let Some(image) = group.object() else {
-            // There is no memory, or the code is too large for one object. Then debuggers do not see the code.
+            // There is no memory, or the code is too large for one object. So debuggers do not see the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };

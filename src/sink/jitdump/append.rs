@@ -118,7 +118,7 @@ impl Jitdump {
         result
     }
 
-    /// Writes the groups of the backlog. Those written before a failure leave the backlog.
+    /// Writes the groups of the backlog. Groups that were written before a failure leave the backlog.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
             // The groups stay in the backlog during the write, so that a child forked meanwhile finds them there.

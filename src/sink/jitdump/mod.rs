@@ -202,7 +202,8 @@ impl Jitdump {
 }
 
 impl Sink for Jitdump {
-    /// With the same configured directory as before, the sink keeps its file, even if it made a new directory for that file.
+    /// If the configured directory is the same as before, the sink keeps its file, even if it made a new directory for that
+    /// file.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
             *self = Jitdump::new(self.status.clone());

@@ -303,7 +303,7 @@ impl Sink for PerfMap {
         if self.own.held().is_ok() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
             push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
         } else {
-            // Without an open file no lines are collected. A later file is written from the registry.
+            // While no file is open, no lines are collected. A later file is written from the registry.
             self.stale = true;
         }
     }

@@ -24,8 +24,8 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Directories for the files, the preferred one last. If nothing may be executed from files in the preferred one, the
-    /// other one is used.
+    /// Directories for the files, the preferred one last. If nothing may be executed from files in the preferred directory, the
+    /// other directory is used.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,

@@ -125,8 +125,9 @@ impl Valgrind {
         }
     }
 
-    /// Reports the code of a group of pages to valgrind. It replaces what valgrind knew about these pages. `fresh` has the
-    /// addresses of functions that the group's file did not have before. Returns the contents of the file, if there is code.
+    /// Reports the code of a group of pages to valgrind. The report replaces what valgrind knew about these pages. `fresh` has
+    /// the addresses of functions that the group's file did not have before. Returns the contents of the file, if there is
+    /// code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {

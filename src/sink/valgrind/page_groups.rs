@@ -210,7 +210,7 @@ impl Groups {
         !self.failed.is_empty()
     }
 
-    /// Records that these pages could not be reported to valgrind. They become a group all the same, which is reported again
+    /// Records that these pages could not be reported to valgrind. The pages still become a group, which is reported again
     /// later. The group gets a new number, because valgrind may still know some of the pages by the old number.
     pub fn fail(&mut self, pages: &Range<u64>) {
         self.next_number += 1;
@@ -406,7 +406,8 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The merged group keeps the file number of the largest one. In a profile, code of the others then appears in two files.
+        // The merged group keeps the file number of the largest group. In a profile, code of the other groups appears in two
+        // files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);

@@ -1,6 +1,6 @@
 //! Tests with code that begins and ends at random, and a model of what valgrind knows.
 //!
-//! Whatever is mapped over pages replaces what valgrind knew about them.
+//! A mapping over pages replaces everything that valgrind knew about these pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -258,7 +258,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     );
     let for_ever = FixedFrame { sp_reset: 0, epilogue_begin: 0, epilogue_end: 0, ..MOAR_BY_SP };
     check(Arch::X86_64, &fixed(for_ever), 100, &head());
-    // Without a frame pointer: `sub rsp, 24`, `add rsp, 24`, `ret`.
+    // A frame that has no frame pointer: `sub rsp, 24`, `add rsp, 24`, `ret`.
     let plain = FixedFrame { sp_set: 4, epilogue_begin: 30, ..FixedFrame::new(32, &[]) };
     check(Arch::X86_64, &fixed(plain), 31, &[(0, entry()), (4, row(7, 32, [(16, -8)])), (30, entry())]);
 
@@ -329,6 +329,6 @@ fn rows_change_everything() {
         let expected = &steps.iter().rev().find(|step| step.0 <= offset).unwrap().1;
         assert_eq!(&plain(&image.find(offset).unwrap()), expected, "at {offset}");
     }
-    // Without rows, the state is the same as at entry.
+    // If there are no rows, the state is the same as at entry.
     check(Arch::X86_64, &Unwind::Rows(&[]), 5, &[(0, row(7, 8, [(16, -8)]))]);
 }
