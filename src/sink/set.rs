@@ -66,8 +66,8 @@ impl SinkSet {
         }
     }
 
-    /// Opens the sinks that the configuration asks for, and returns those that run. The failure of a sink is reported, and the
-    /// others run.
+    /// Opens the sinks that the configuration asks for, and returns the sinks that run. If a sink fails, the failure is
+    /// reported, and the others run.
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
@@ -81,7 +81,7 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns those that could be opened. They run once `announce` is called for them.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. They run once `announce` is called for them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
@@ -101,7 +101,7 @@ impl SinkSet {
         started
     }
 
-    /// Of the sinks that were asked for, those in `started` run from now on.
+    /// Lets the sinks `started`, a part of the sinks that were asked for, run from now on.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));

@@ -178,7 +178,7 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // Of several names, a global one is preferred, and then the first.
+                // If code has several names, a global name is preferred. Among equals the first name is used.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }

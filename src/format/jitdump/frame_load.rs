@@ -1,10 +1,10 @@
 //! Unwind tables for code without free bytes after it, in a form that builds of perf with libunwind can find.
 //!
-//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code. It
-//! computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
+//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code.
+//! perf computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
 //! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index: one object with two mappings. The first
-//! record is a *frame load* at an unused address below the code, and the tables follow it. The second record is the code
-//! itself, and its mapping ends with the code. perf makes the object from the second record.
+//! record is a *frame load* at an unused address below the code, and the tables follow the frame load. The second record is the
+//! code itself, and its mapping ends with the code. perf makes the object from the second record.
 //!
 //! A reader that starts at the frame load needs tables with the distance from the frame load to the code. perf with libdw
 //! starts at the mapping of the sample, and needs the usual tables. So the tables have each FDE twice, and the search table has

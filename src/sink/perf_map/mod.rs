@@ -80,8 +80,8 @@ impl PerfMap {
         }
     }
 
-    /// Opens the file that the sink wrote before, if that file is still there. Else makes a new file, or joins the file that
-    /// another library in this process has made under the same name.
+    /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or joins the file
+    /// that another library in this process has made under the same name.
     fn open_file(&mut self) -> io::Result<()> {
         self.own.close_dir();
         if let Ok(len) = self.own.reopen() {
@@ -107,8 +107,8 @@ impl PerfMap {
     }
 
     /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it. Returns
-    /// its whole lines: at least those of the last committed round, and those of other writers in that process. The two
-    /// identities are not trusted, see `file::take_over`.
+    /// the whole lines of the file: at least the lines of the last committed round, and lines of other writers in that process.
+    /// The two identities are not trusted, see `file::take_over`.
     pub fn adopt(
         &mut self,
         state: &FileState,

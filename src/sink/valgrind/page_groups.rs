@@ -260,8 +260,9 @@ impl Groups {
         self.within(pages).nth(most).is_none()
     }
 
-    /// Takes the groups that have to be reported to valgrind: groups with new code, and groups with a page without code. With
-    /// `with_stale`, also groups with code that has ended. Also returns the addresses of the new code, in order.
+    /// Takes the groups that have to be reported to valgrind: groups with new code, and groups with a page without code. If
+    /// `with_stale` is true, also takes groups with code that has ended. Returns the groups, and the addresses of the new code
+    /// in order.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut gone = Vec::new();
