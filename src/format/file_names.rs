@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 /// How many names a process may use for jitdumps. Each copy of the library in the process needs a separate jitdump.
 pub const JITDUMPS: usize = 10;
 
-/// The kind of a file, with the numbers that its name contains beside the pid.
+/// The kind of a file, with the numbers that its name contains in addition to the pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
     /// `perf-PID.map`
@@ -68,7 +68,8 @@ pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     is_printed.then_some((pid, kind))
 }
 
-/// The part of a name that is not yet compared. Printing to it compares: it fails if the printed text differs.
+/// The part of a name that is not yet compared. Text printed to it is compared with the name, and printing fails if they
+/// differ.
 struct Rest<'a>(&'a str);
 
 impl Write for Rest<'_> {
@@ -111,7 +112,7 @@ fn split(text: &str) -> Option<(u32, FileKind)> {
     Some((pid.parse().ok()?, kind))
 }
 
-/// The name of a new file that is to replace the map or jitdump of this name. Readers take the hidden new file for neither.
+/// The name of a new file that is to replace the map or jitdump of this name. The new name is hidden, and readers ignore it.
 pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
     let random = random.map_or(String::new(), |random| format!(".{random:016x}"));
     [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()

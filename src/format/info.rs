@@ -1,4 +1,4 @@
-//! What is known of code besides its place, name and bytes: inlined functions, lines and unwind tables.
+//! The information about code besides its place, name and bytes: inlined functions, lines and unwind tables.
 //!
 //! The information is stored as the records that precede the LOAD of the code in a jitdump, with a record of inlined functions
 //! (`jitdump::inlines`) before them. Only this file and the jitdump module know this.
@@ -11,7 +11,7 @@ use super::jitdump::{frame_load, id, LOAD_FIXED_SIZE};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info<'a>(&'a [u8]);
 
-/// The records of an `Info`, as far as they are there.
+/// The records of an `Info`; `None` for each record that is missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parts<'a> {
     pub inlines: Option<RawRecord<'a>>,
@@ -39,7 +39,8 @@ impl<'a> Info<'a> {
         self.0.is_empty()
     }
 
-    /// The lines alone. Most code has none, and this finds that out sooner than `parts`: there is one record, of another kind.
+    /// The lines alone. Most code has no lines, but a single record of another kind. This function finds that out faster than
+    /// `parts`.
     #[inline]
     pub fn lines(self) -> Option<RawDebug<'a>> {
         let (first, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);
@@ -49,7 +50,7 @@ impl<'a> Info<'a> {
         self.parts().lines?.debug_info()
     }
 
-    /// The records, without those of a frame load.
+    /// The records, except for the records of a frame load.
     #[inline]
     pub fn records(self) -> RawRecords<'a> {
         RawRecords::from(self.0, frame_load::len(self.0))
@@ -77,8 +78,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Removes the frame load from the bytes of an `Info`, because the code moves to another address. Returns the size that the
-/// unwind tables then have; `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
+/// Removes the frame load from the bytes of an `Info`, because the code moves to another address. Returns the new size of the
+/// unwind tables; `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
 pub fn remove_frame_load(info: &mut Vec<u8>) -> Option<u32> {
     if frame_load::len(info) == 0 {
         return None;

@@ -70,7 +70,7 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators: not control characters, but some readers end a line there.
+/// The Unicode line and paragraph separators. They are no control characters, but some readers end a line at them.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -100,9 +100,10 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
         return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
-    // The last block overlaps the block before, so that no single bytes are left. No loops, because compilers make a copying
-    // loop a function call, and a second loop for the checks.
-    // SAFETY: there are `len` bytes in both places, and so each block lies in both, and each has a first and a last byte.
+    // The last block overlaps the block before, so that no single bytes are left. Written without loops: a compiler would turn
+    // a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
+    // SAFETY: `name` and `to` have `len` bytes, at least 16. So each block lies in both, and `name` has a first and a last
+    // byte.
     unsafe {
         if len > 16 {
             blocks.copy(from, to);
@@ -121,12 +122,12 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
 /// Does the same as `copy_plain` for a name with more than 64 bytes.
 ///
 /// # Safety
-/// As for `copy_plain`.
+/// The same as for `copy_plain`.
 #[inline(never)]
 unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
-    // SAFETY: both have the same length, and 16 bytes follow each start.
+    // SAFETY: `name` and `to` have the same length, and 16 bytes follow each start.
     starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), to.add(at)) });
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
@@ -134,7 +135,7 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
 /// Does the same as `copy_plain` for a name with less than 16 bytes.
 ///
 /// # Safety
-/// As for `copy_plain`.
+/// The same as for `copy_plain`.
 #[inline(never)]
 unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
     // SAFETY: the caller's promise; memory that is written to cannot be borrowed by `name`.
@@ -177,7 +178,7 @@ impl Blocks {
     #[inline(always)]
     unsafe fn copy(&mut self, from: *const u8, to: *mut u8) {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_max_epu8, _mm_storeu_si128, _mm_sub_epi8};
-        // SAFETY: the caller's promise; neither needs an alignment.
+        // SAFETY: the caller's promise. Neither pointer needs an alignment.
         unsafe {
             let bytes = _mm_loadu_si128(from.cast());
             _mm_storeu_si128(to.cast(), bytes);
@@ -217,8 +218,8 @@ impl Blocks {
         let word = unsafe { from.cast::<u128>().read_unaligned() };
         // SAFETY: as above.
         unsafe { to.cast::<u128>().write_unaligned(word) };
-        // In ASCII, adding 1 sets the highest bit only of 0x7f, and adding 0x60 that of all bytes from 0x20 on. No carry
-        // reaches the next byte.
+        // In ASCII, adding 1 sets the highest bit of 0x7f only. Adding 0x60 sets the highest bit of all bytes from 0x20 on. No
+        // carry reaches the next byte.
         self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
     }
 

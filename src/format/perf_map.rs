@@ -12,7 +12,7 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     let len = put_number(&mut numbers, 0, dialect, start);
     let len = put_number(&mut numbers, len, dialect, size);
     out.reserve(line_len(name));
-    // Copies the whole array, and then cuts it: a copy of constant length costs less than half of a `memcpy` call.
+    // Copies the whole array, and then cuts `out`: a copy of constant length costs less than half of a `memcpy` call.
     let start = out.len();
     out.extend_from_slice(&numbers);
     out.truncate(start + len);
@@ -43,7 +43,7 @@ fn put_number(to: &mut [u8; 2 * NUMBER_MAX], mut at: usize, dialect: Dialect, va
 }
 
 /// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits. All
-/// digits are made at once, because a loop over the digits took half as long as the rest of a line.
+/// digits are made at once: a loop over the digits would take half as long as the rest of a line.
 #[inline(always)]
 fn put_hex(to: &mut [u8; 2 * NUMBER_MAX], at: usize, value: u64) -> usize {
     let count = (u64::BITS - (value | 1).leading_zeros()).div_ceil(4) as usize;
@@ -106,7 +106,7 @@ pub struct RawFields<'a> {
     /// Where the code starts.
     pub start: u64,
     pub size: u64,
-    /// The rest.
+    /// The rest of the line.
     pub name: &'a [u8],
     /// Number of characters of the first number.
     pub start_len: usize,

@@ -19,7 +19,7 @@ pub static KIND: Kind = Kind {
     make: Some(|_| Box::new(Counting)),
 };
 
-/// What the sink of this process has seen.
+/// What this process's sink has counted.
 static SEEN: Mutex<Seen> =
     Mutex::new(Seen { opened: 0, loads: 0, ended: 0, turns: 0, closed: Vec::new(), live: BTreeMap::new() });
 

@@ -13,8 +13,8 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
 
-/// A sink: one form in which code is reported. The writer's thread calls its methods, in the order of time. Only `close` with
-/// `Close::Remove` or `Close::LetGo` may run on another thread.
+/// A sink: one form in which code is reported. The writer's thread calls the sink's methods, in the order of time. Only `close`
+/// with `Close::Remove` or `Close::LetGo` may run on another thread.
 pub trait Sink: Send {
     /// Opens the sink's output: at the start, when the sink is enabled late, and in a forked child. Code that lives at this time
     /// is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for `jitsym_last_error`.
@@ -23,7 +23,7 @@ pub trait Sink: Send {
     /// Code begins to live, or has moved to another place. The registry already contains this change.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
-    /// Code begins to live in a region. The region's file names this code, and most sinks have nothing to do.
+    /// Code begins to live in a region. The region's file names this code, so most sinks have nothing to do.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
     /// Reports all code that lives when the sink is enabled late, or in a forked child. A sink that reads the registry itself
@@ -49,8 +49,8 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// Repairs the sink's file. The writer calls this after `write`, before the spool notes what was written. `None` if no repair
-    /// is due.
+    /// Repairs the sink's file. The writer calls this after `write`, before it notes in the spool what was written. Returns
+    /// `None` if no repair is due.
     fn repair(&mut self, _round: &mut Round<'_>) -> Option<io::Result<()>> {
         None
     }
@@ -65,7 +65,7 @@ pub trait Sink: Send {
         false
     }
 
-    /// How long to wait until the sink tries again what has failed.
+    /// How long to wait until the sink's next attempt after a failure.
     fn wake_in(&self) -> Option<Duration> {
         None
     }
@@ -84,7 +84,7 @@ pub trait Sink: Send {
         None
     }
 
-    /// What the spool has to know of the file. `None` while the file is closed.
+    /// The file's state, to be written into the spool. `None` while the file is closed.
     fn saved(&self) -> Option<Saved> {
         None
     }
@@ -110,7 +110,7 @@ pub struct NewCode<'a> {
     pub info: Info<'a>,
     /// The code bytes. Empty if the sink has to read them at the code's address.
     pub bytes: &'a [u8],
-    /// The caller has already reported to perf that this code replaces other code.
+    /// Whether the caller has already reported to perf that this code replaces other code.
     pub is_told: bool,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Origin<'a> {
 /// One opportunity to write.
 pub struct Round<'a> {
     pub registry: &'a mut Registry,
-    /// A caller waits until everything is up to date.
+    /// Whether a caller waits until everything is up to date.
     pub now: bool,
     /// The time of the last record.
     pub time: u64,
@@ -157,7 +157,7 @@ pub type Announce<'a> = &'a dyn Fn(Sinks, FileState);
 /// How a sink is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// The last session closes. A later session may continue the file.
+    /// The last session closes. A later session may continue to write the file.
     Stay,
     /// The sink is disabled. It also releases everything that it holds.
     Leave,
@@ -167,13 +167,13 @@ pub enum Close {
     LetGo,
 }
 
-/// What the spool has to know of a file.
+/// The state of a file, to be written into the spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub file: FileState,
-    /// The contents of the file differ from the registry.
+    /// Whether the contents of the file differ from the registry.
     pub is_stale: bool,
-    /// Other programs or libraries also write to the file.
+    /// Whether other programs or libraries also write to the file.
     pub is_shared: bool,
 }
 
@@ -199,23 +199,24 @@ pub type Make = fn(&Arc<Status>) -> Box<dyn Sink>;
 /// A kind of sink.
 pub struct Kind {
     pub bit: Sinks,
-    /// Its name in the variable `JITSYM`.
+    /// The sink's name in the variable `JITSYM`.
     pub word: &'static str,
-    /// What registering threads have to record for this sink, beside name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
-    /// `Sinks::MUST_WAIT`: calls wait until the sink has reported their code.
+    /// What registering threads have to record for this sink, in addition to name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
+    /// With `Sinks::MUST_WAIT`, calls wait until the sink has reported their code.
     pub wants: Sinks,
-    /// The sink has nothing to open or to write. It runs only beside another sink, or if it is the only sink that was asked for.
+    /// Whether the sink has nothing to open or to write. Such a sink runs only together with another sink, or if only this sink
+    /// was asked for.
     pub is_silent: bool,
-    /// The sink runs if the program and its user select no sinks.
+    /// Whether the sink runs if the program and its user select no sinks.
     pub is_default: bool,
-    /// Code in regions is also reported to this sink.
+    /// Whether code in regions is also reported to this sink.
     pub is_told_of_regions: bool,
     /// `None` for the sinks that are fields of `SinkSet`: forks and recovery read from the jitdump, and the applier sends code to
     /// regions.
     pub make: Option<Make>,
 }
 
-/// Notes that a sink cannot write. Its file contains whole records, the other sinks continue, and this sink tries again.
+/// Notes that a sink cannot write. The file still contains whole records, the other sinks continue, and this sink tries again.
 pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, error: &io::Error) {
     status.counters.write_errors.add(1);
     status.sink_is_behind(sink);

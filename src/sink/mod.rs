@@ -35,7 +35,7 @@ pub static KINDS: &[&Kind] = &[
     &counting::KIND,
 ];
 
-/// Every sink that there is.
+/// All sinks.
 pub fn every() -> Sinks {
     KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }

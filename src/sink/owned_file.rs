@@ -26,7 +26,7 @@ pub struct OwnedFile {
     pub mode: u32,
     dir: Option<Dir>,
     file: Option<Held>,
-    /// The identity of the file that was opened last.
+    /// The identity of the last opened file.
     pub identity: Option<Identity>,
     marker: Option<Marker>,
     /// When to try again, if the last write failed.
@@ -42,7 +42,7 @@ impl OwnedFile {
         Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// A failure with the file and what was tried, for `jitsym_last_error`.
+    /// Describes a failure, with the file and the attempted operation, for `jitsym_last_error`.
     pub fn describe(&self, what: &str, error: &io::Error) -> String {
         describe(what, &self.path, error)
     }
@@ -63,8 +63,8 @@ impl OwnedFile {
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Opens the file again that was opened last, if it still has the name. For a file that the sink or the host has closed.
-    /// Returns the length of the file.
+    /// Opens the last opened file again, if it still has its name. The sink or the host has closed the file. Returns the length
+    /// of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;
@@ -98,7 +98,7 @@ impl OwnedFile {
         Ok(self.file.as_ref().ok_or(file::CLOSED)?)
     }
 
-    /// What is written into the spool about the file. `len`: the length of the written part. `None` if the file is not open.
+    /// The file's state, to be written into the spool. `len`: the length of the written part. `None` if the file is not open.
     pub fn state(&self, len: u64) -> Option<FileState> {
         self.file.as_ref()?;
         Some(FileState { identity: self.identity?, len })
@@ -158,7 +158,7 @@ impl OwnedFile {
         self.file = None;
     }
 
-    /// Removes the closed file. Opens the directory anew: this may be a thread of the host, in whose descriptor table `dir` is
+    /// Removes the closed file. Opens the directory again: this may be a thread of the host, in whose descriptor table `dir` is
     /// not open.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));

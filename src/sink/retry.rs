@@ -14,7 +14,7 @@ impl Retry {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(10);
 
-    /// The time of the next attempt after a failure. `before`: the one that has just failed, if this was not the first.
+    /// The time of the next attempt after a failure. `before`: the attempt that has just failed, unless this was the first one.
     pub fn after(before: Option<&Retry>) -> Retry {
         let wait = before.map_or(Retry::FIRST, |before| (before.wait * 2).min(Retry::LONGEST));
         Retry { wait, at: Instant::now() + wait }

@@ -32,11 +32,12 @@ pub struct SinkSet {
     /// The applier sends code to this sink.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
-    /// The configuration asks to remove the files at the end.
+    /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
     /// Sinks that did not run when code was loaded.
     missed: Sinks,
-    /// The sinks to which code in regions is also reported. No profiler reads files of these sinks. Calls may wait for them.
+    /// The sinks to which code in regions is also reported. No profiler reads files of these sinks. Calls may wait for these
+    /// sinks.
     told_of_regions: Sinks,
 }
 
@@ -65,14 +66,14 @@ impl SinkSet {
         }
     }
 
-    /// Opens the sinks that the configuration asks for, and returns those that run. The failure of a sink is reported, and the
-    /// others run.
+    /// Opens the sinks that the configuration asks for, and returns the sinks that run. If a sink fails, the failure is
+    /// reported, and the others run.
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Calls tell the unwinder themselves only if the sink runs from the start: when it is enabled late, a call may have begun
-        // before and would not tell it.
+        // Calls report code to the unwinder themselves only if the sink runs from the start. If the sink is enabled late, a
+        // call that has begun before would not report its code.
         if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -80,14 +81,14 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns those that could be opened. They run once `announce` is called for them.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. They run once `announce` is called for them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for is_silent in [false, true] {
             for (kind, sink) in self.each().filter(|(kind, _)| kind.is_silent == is_silent && sinks.has(kind.bit)) {
-                // If all other sinks have failed, a silent sink is not started: alone it is not what was asked for.
+                // If all other sinks have failed, a silent sink is not started, because nobody asked for this sink alone.
                 if is_silent && started == Sinks::NONE && sinks != kind.bit {
                     continue;
                 }
@@ -100,7 +101,7 @@ impl SinkSet {
         started
     }
 
-    /// Of the sinks that were asked for, those in `started` run from now on.
+    /// Lets the sinks `started`, a part of the sinks that were asked for, run from now on.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
@@ -201,7 +202,7 @@ impl SinkSet {
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
     }
 
-    /// What is written into the spool about the files.
+    /// The state of the files, to be written into the spool.
     pub fn files(&self, config: &Config) -> Files {
         let path = |bit| {
             let path = self.of(bit).and_then(|sink| sink.path());
@@ -227,7 +228,7 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's.
+    /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -249,7 +250,7 @@ impl SinkSet {
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
-    /// How long to wait until a sink tries again what has failed.
+    /// How long to wait until the next attempt of a sink that has failed.
     pub fn again_in(&self) -> Option<Duration> {
         // Files of regions are maintained even if their sink does not run.
         let running = self.status.sinks().with(Sinks::REGION);
@@ -307,7 +308,7 @@ impl SinkSet {
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // The jitdump follows last: in a forked child it writes the groups of its parent anew.
+        // The jitdump is last: in a forked child it writes the groups of its parent again.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);
@@ -342,7 +343,7 @@ impl SinkSet {
         self.changed();
     }
 
-    /// Gives back the disk space that was reserved after the end of files. For the end of the process.
+    /// Gives back the disk space that was reserved after the end of files. Called at the end of the process.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
@@ -352,7 +353,7 @@ impl SinkSet {
     /// Makes all sinks write what they have collected. Slow work is done when it is due, or at once if the round says `now`.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
-        // The jitdump first: on a full disk the map needs less room.
+        // The jitdump is first: on a full disk the map needs less room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
@@ -434,7 +435,7 @@ pub struct Adopted {
     pub map: Vec<u8>,
     /// Which files could not be taken over, and why.
     pub problems: Vec<String>,
-    /// A file that could not be taken over may be available later.
+    /// Whether a file that could not be taken over may be available later.
     pub worth_another_try: bool,
 }
 

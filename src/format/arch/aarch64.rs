@@ -2,8 +2,8 @@
 
 use super::{Abi, Vendor};
 
-/// `stp x29, x30, [sp, #-n]!` allocates the whole frame and stores the pair at its bottom. `mov x29, sp` follows. So CFA - FP
-/// is n, too.
+/// `stp x29, x30, [sp, #-n]!` allocates the whole frame of n bytes and stores the two registers at its lowest addresses.
+/// `mov x29, sp` follows, so CFA - FP is also n.
 pub static ABI: Abi = Abi {
     elf_machine: 183,
     registers: &[0..=31, 64..=95],

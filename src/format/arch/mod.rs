@@ -1,4 +1,4 @@
-//! The architectures whose unwind tables can be written, one file each. All are 64-bit and little-endian.
+//! The architectures for which the library can write unwind tables: one file for each. All are 64-bit and little-endian.
 
 mod aarch64;
 mod riscv64;
@@ -25,7 +25,7 @@ macro_rules! architectures {
             }
         }
 
-        /// The architecture of this build; `None` if the library can write names but no unwind tables here.
+        /// The architecture of this build; `None` if the library can write names but no unwind tables for it.
         pub const NATIVE: Option<Arch> = match () {
             $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
             () => None,
@@ -53,7 +53,7 @@ pub const ELF_MACHINE: u32 = match NATIVE {
     None => 0,
 };
 
-/// What an architecture's psABI defines. Registers have their DWARF numbers.
+/// The definitions of an architecture's psABI. Registers have their DWARF numbers.
 pub struct Abi {
     pub elf_machine: u32,
     /// All registers that can be saved.
@@ -64,21 +64,21 @@ pub struct Abi {
     pub fp: u16,
     /// Return address column.
     pub ra: u16,
-    /// Distance from the CFA to the return address, if the call instruction stores it. SP points there at entry.
+    /// Distance from the CFA to the return address, if the call instruction stores it on the stack. At entry, SP points to it.
     pub entry_ra: Option<i32>,
     /// The defaults of a [`FramePointer`](crate::api::code::FramePointer): a field that is 0 stands for these values.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
-    /// In a frame with a frame pointer: distance from the CFA to the caller's frame pointer. The return address is in the slot
-    /// above. `None` if both are in the lowest slots, where the frame pointer points.
+    /// In a frame with a frame pointer: distance from the CFA to the slot of the caller's frame pointer. The return address is
+    /// in the next higher slot. `None` if both are in the frame's lowest slots, to which the frame pointer points.
     pub frame_record: Option<i32>,
-    /// Whether both slots are filled from `pushed` on. Otherwise both values are still in their registers until the frame
-    /// pointer is set.
+    /// Whether the slots of the frame pointer and the return address are filled from `pushed` on. Otherwise both values are
+    /// still in their registers until the frame pointer is set.
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],
-    /// A register whose value is kept. Each CIE says this.
+    /// A register that each CIE describes as unchanged.
     pub kept: Option<Register>,
     /// The vendor whose extensions of the `.eh_frame` instructions apply.
     pub vendor: Vendor,

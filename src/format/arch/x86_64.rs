@@ -2,8 +2,8 @@
 
 use super::{Abi, Register, Vendor};
 
-/// The call has pushed the return address, and the code pushes the frame pointer below it. So both are at fixed distances from
-/// the CFA, wherever the frame pointer points.
+/// The call has pushed the return address, and the code pushes the frame pointer below it. So both values are at fixed
+/// distances from the CFA, wherever the frame pointer points.
 pub static ABI: Abi = Abi {
     elf_machine: 62,
     registers: &[0..=32],

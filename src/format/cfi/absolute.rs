@@ -1,6 +1,6 @@
 //! Unwind entries for the unwinders of the process itself, with absolute addresses of code.
 //!
-//! They lie anywhere in memory, so their distance to the code may not fit 32 bits.
+//! The entries lie anywhere in memory, so their distance to the code may not fit in 32 bits.
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
@@ -11,15 +11,15 @@ const RELATIVE: u8 = 0x1b;
 /// DW_EH_PE_absptr.
 const ABSOLUTE: u8 = 0;
 
-/// Offset in an FDE of its code's address.
+/// Offset of the code's address in an FDE.
 const FDE_ADDR: usize = 8;
-/// Offset in an FDE of the size of its code. The field has 8 bytes, but sizes have 31 bits. If the four bytes here are zero, the
-/// FDE covers no code.
+/// Offset of the code's size in an FDE. The field has 8 bytes, but the size has at most 31 bits. If the first four bytes of the
+/// field are zero, the FDE covers no code.
 const FDE_SIZE: usize = 16;
-/// Offset in an FDE of its LSDA's address, which follows the length of the augmentation data.
+/// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
-/// The entries become longer by at most this: addresses and sizes of code have 8 bytes, there may be a handler, both entries
-/// are padded, and there is an end mark.
+/// An upper bound for the bytes by which the entries become longer: addresses and sizes of code have 8 bytes, there may be a
+/// handler, both entries are padded, and an end mark follows.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -33,17 +33,17 @@ pub struct Frame {
     /// Start and end address of the code.
     pub start: u64,
     pub end: u64,
-    /// The LSDA lies in the code, and moves with it.
+    /// Whether the LSDA lies in the code and moves with it.
     pub lsda_moves: bool,
 }
 
 impl Frame {
-    /// Offset of the four bytes that are zero in an FDE that covers no code.
+    /// Offset of the four bytes that are zero if the FDE covers no code.
     pub fn size_at(&self) -> usize {
         self.fde + FDE_SIZE
     }
 
-    /// Offset of the code's address. The code's size follows. Each has 8 bytes.
+    /// Offset of the code's address. The code's size follows it. Both fields have 8 bytes.
     pub fn addr_at(&self) -> usize {
         self.fde + FDE_ADDR
     }
@@ -76,8 +76,8 @@ pub struct Entry<'a> {
     pub instructions: &'a [u8],
 }
 
-/// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8), at this address.
-/// `None` as soon as an entry is invalid, or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8) at this address.
+/// Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -110,7 +110,7 @@ pub fn each_entry(
     Some(())
 }
 
-/// A table for each entry of such a section. `None` if there is no memory, or if an entry is invalid.
+/// A table for each entry that [`each_entry`] finds. `None` if there is no memory, or if an entry is invalid.
 pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     each_entry(section, place, |entry| {
@@ -141,7 +141,7 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Appends a CIE that `format/cfi` has made, changed for FDEs with absolute addresses and perhaps with a handler.
+/// Appends a copy of a CIE from `format/cfi`, changed for FDEs with absolute addresses. The copy may also name a handler.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
     // Offset of the augmentation string, which follows the length, a zero word, and the version.
     const AUGMENTATION: usize = 9;
@@ -149,7 +149,7 @@ fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<(
     let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
     let letters_len = rest.iter().position(|&byte| byte == 0)?;
     let (letters, rest) = rest.split_at_checked(letters_len)?;
-    // A zero, and three numbers: code alignment, data alignment, return address. Each ends with a byte below 0x80.
+    // The NUL, and three numbers: code alignment, data alignment, return address. Each number ends with a byte below 0x80.
     let mut numbers = 1;
     for _ in 0..3 {
         numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;

@@ -5,23 +5,23 @@ use crate::sys::reserve;
 
 /// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
-/// How many different CIEs are remembered. Compilers use a handful. Each FDE's CIE is compared with all of them.
+/// The number of different CIEs that are remembered. Compilers use a handful. Each FDE's CIE is compared with all of them.
 pub const CIES_MAX: usize = 64;
-/// Size of what precedes the augmentation string: length, id, version.
+/// Number of bytes before the augmentation string of a CIE: length, id, version.
 const AUGMENTATION: usize = 9;
-/// Size of what precedes the instructions of an FDE: length, CIE, address and size.
+/// Number of bytes before the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;
 
 #[derive(Debug, Default)]
 pub struct DebugFrame {
     pub bytes: Vec<u8>,
-    /// The CIEs in the section: the bytes of the original, and the offset in the section.
+    /// The remembered CIEs: the bytes of the original CIE, and the offset of its converted form in the section.
     cies: Vec<(Vec<u8>, u32)>,
 }
 
 impl DebugFrame {
-    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8), at this address.
-    /// `None` if an entry is invalid, or if there is no memory. The entries before stay appended.
+    /// Appends the entries of an `.eh_frame` that was made to follow code of this size (rounded up to 8) at this address.
+    /// Returns `None` if an entry is invalid, or if there is no memory. Entries before the failed one stay appended.
     pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
         each_entry(section, place, |entry| self.append_entry(entry))
     }
@@ -38,7 +38,7 @@ impl DebugFrame {
         self.end_entry(begin)
     }
 
-    /// The offset of this CIE in the section. Appends the CIE if it is not there yet.
+    /// The offset of this CIE in the section. Appends the CIE if the section does not have it yet.
     fn cie(&mut self, cie: &[u8]) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);
@@ -46,7 +46,7 @@ impl DebugFrame {
         let rest = cie.get(AUGMENTATION..)?;
         let letters_len = rest.iter().position(|&byte| byte == 0)?;
         let rest = rest.get(letters_len..)?;
-        // A zero, and three numbers: code alignment, data alignment, return address. Each ends with a byte below 0x80.
+        // The NUL, and three numbers: code alignment, data alignment, return address. Each number ends with a byte below 0x80.
         let mut numbers = 1;
         for _ in 0..3 {
             numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
@@ -88,7 +88,7 @@ mod tests {
     use crate::format::arch::Arch;
     use crate::format::cfi::{absolute, encode};
 
-    /// Readers of `.debug_frame` and of `.eh_frame` find the same rows, for two kinds of frames, twice each. They share a CIE.
+    /// Readers of `.debug_frame` and of `.eh_frame` find the same rows. Two kinds of frames, each used twice, share one CIE.
     #[test]
     fn a_reader_finds_the_same() {
         const SIZE: u64 = 100;

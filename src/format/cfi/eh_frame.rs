@@ -20,7 +20,7 @@ use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// A CIE longer than this is refused. No compiler makes one, and each table of a single FDE has a copy of its CIE.
+/// Longer CIEs are refused. No compiler makes them, and each table of a single FDE has a copy of its CIE.
 pub const CIE_MAX: usize = 1024;
 
 /// A CIE of the section, and its converted form, which is made for the first FDE that uses the CIE.
@@ -33,7 +33,7 @@ struct Cie<'a> {
 /// An FDE that overlaps the code.
 struct Kept<'a> {
     fde: read::FrameDescriptionEntry<Reader<'a>>,
-    /// Index of its CIE.
+    /// Index of the FDE's CIE.
     cie: usize,
     code: Range<u64>,
     /// The part of the FDE's range that lies in the code.
@@ -42,10 +42,11 @@ struct Kept<'a> {
 
 /// The entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address, `addr`.
 ///
-/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. Its state
-/// just before the code becomes the state at the code's start.
+/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. The entry's
+/// state just before the code becomes the state at the start of the code.
 ///
-/// Without `code`, converts all entries, as if each began where the code begins. Their size is an upper bound for any code.
+/// If `code` is `None`, converts all entries, as if each began where the code begins. The size of the result is an upper bound
+/// for any code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
@@ -66,7 +67,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             CieOrFde::Fde(partial) => partial,
         };
         // Accepts only a CIE that the loop has read. A CIE at any other offset could overlap entries, and each FDE could have
-        // one.
+        // another CIE.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -103,7 +104,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
         };
         let mut to = placement.fde(start, len);
-        // Places in an LSDA count from where the entry begins, so the LSDA is only valid for an entry that keeps its beginning.
+        // Places in an LSDA count from the start of the entry, so the LSDA is only valid for an entry that keeps its start.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
             to.add_instruction(0, Handler::room());
@@ -114,8 +115,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             match step(&instruction, from_cie, location)? {
                 Some(next) => location = next,
                 None => {
-                    // Instructions after the last kept byte are not needed. Instructions before the first kept byte apply
-                    // there.
+                    // Instructions after the last kept byte are not needed. Instructions before the first kept byte apply at
+                    // this byte.
                     let offset = location.saturating_sub(kept.start);
                     match u32::try_from(offset) {
                         Ok(offset) if offset < len => {
@@ -138,11 +139,11 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
     Ok(out)
 }
 
-/// Personality routine and LSDA; `None` if the entry has neither.
+/// The personality routine and the LSDA of an entry; `None` if the entry has neither.
 ///
 /// An LSDA in the code moves when the code moves. An LSDA elsewhere stays where it is.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
-    // In an entry, a stored 0 means "no pointer", whatever the pointer counts from.
+    // In an entry, a stored 0 means "no pointer", even if the pointer is relative.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
         let (addr, is_indirect) = match pointer {
             Pointer::Direct(addr) => (addr, false),
@@ -177,9 +178,9 @@ fn cie(
     bases: &BaseAddresses,
     placement: &Placement,
 ) -> Result<(write::CommonInformationEntry, CfaState)> {
-    // gimli divides by the factor, so it must not be 0.
+    // gimli divides by this factor, so 0 is refused.
     let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
-    // In version 1 the register is a byte, but gimli writes a LEB128 number. Both are the same up to 127.
+    // In a CIE of version 1 the register is a byte, but gimli writes a LEB128 number. Up to 127, both have the same form.
     let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
     let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
     to.signal_trampoline = from.is_signal_trampoline();
@@ -205,8 +206,8 @@ fn cie(
 /// The state that some instructions depend on. Unwinders reject a table whose instructions do not match this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// A bit for each state, the current one lowest, the remembered ones above. 1: the CFA is an expression, so there is no
-    /// register or offset to change.
+    /// One bit for each state. The lowest bit is for the current state, the bits above it are for the remembered ones. A bit is
+    /// 1 if the CFA is an expression: its register or offset cannot be changed.
     expressions: u64,
     /// The number of remembered states.
     remembered: u32,

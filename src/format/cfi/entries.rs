@@ -47,8 +47,7 @@ impl Placement {
 /// Unwind entries that are not encoded yet.
 pub(super) struct Entries {
     pub table: FrameTable,
-    /// For each FDE, in the order of the table: where its code starts, in bytes from the start of the whole code, and its
-    /// handler.
+    /// For each FDE, in the order of the table: the offset of its code from the start of the whole code, and its handler.
     pub fdes: Vec<(u64, Option<Handler>)>,
 }
 

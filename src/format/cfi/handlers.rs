@@ -1,10 +1,11 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Both are addresses of this process, for its own unwinder. Files have the same entries, but other processes read them: perf
-//! with libunwind would look there for an indirect pointer, and unwind nothing. So no augmentation string names the addresses.
-//! They cannot be augmentation data that the string does not name, because not every reader skips such data (gdb 13 in a CIE,
-//! llvm-dwarfdump in an FDE). So an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which
-//! change no register. Their operands are the addresses.
+//! Personality routines and LSDAs are addresses of this process, for its own unwinder. Files have the same entries, but other
+//! processes read the files. If an augmentation string named the addresses, perf with libunwind would follow them as indirect
+//! pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be augmentation data that
+//! the string does not name, because not every reader skips such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So an FDE
+//! begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register. Their operands are the
+//! addresses.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -13,24 +14,24 @@ use gimli::write::{CallFrameInstruction, Expression};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handler {
     pub personality: u64,
-    /// `personality` is the address of the pointer to the routine.
+    /// Whether `personality` is the address of a pointer to the routine.
     pub personality_is_indirect: bool,
-    /// The address, or the distance from the start of the FDE's code if `lsda_moves`.
+    /// The address of the LSDA. If `lsda_moves`: the distance of the LSDA from the start of the FDE's code.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
-    /// The LSDA lies in the code, and moves with it.
+    /// Whether the LSDA lies in the code and moves with it.
     pub lsda_moves: bool,
 }
 
 const ARGS_SIZE: u8 = DW_CFA_GNU_args_size.0;
 /// A LEB128 number of 64 bits, always with the greatest possible length.
 type Number = [u8; 10];
-/// A LEB128 number that is a byte too long. This marks the instructions, because gimli writes no such numbers.
+/// A LEB128 number with one byte more than necessary. gimli writes no such numbers, so this number marks the instructions.
 type Mark = [u8; 2];
-/// Size of the four instructions: the mark with three bits, both addresses, and 0.
+/// Size of the four instructions. Their operands are the mark with three bits, the two addresses, and 0.
 const LEN: usize = 1 + size_of::<Mark>() + 2 * (1 + size_of::<Number>()) + 2;
 
-/// Offset of the instructions in an FDE whose pointers have 32 bits, without augmentation data.
+/// Offset of the instructions in an FDE that has pointers of 32 bits and no augmentation data.
 const INSTRUCTIONS: usize = 17;
 
 fn number(value: u64) -> Number {

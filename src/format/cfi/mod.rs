@@ -48,9 +48,10 @@ pub struct Tables {
 /// Offsets of the words in the tables that depend on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// The distances back to the code: where each is, and where it counts from. One is in the FDE, one in the header's table.
+    /// The two distances back to the code, one in the FDE and one in the header's table. For each, the offset of the distance,
+    /// and the offset from which it counts.
     pub to_code: [(usize, usize); 2],
-    /// Where the size of the code is.
+    /// Offset of the code's size.
     pub size: usize,
 }
 
@@ -60,15 +61,15 @@ impl Tables {
         self.bytes.len() - self.hdr_size
     }
 
-    /// The largest code, in bytes, that the tables can be for. The distance from the header back to the code must fit 32 bits.
-    /// The distance from the FDE is shorter.
+    /// The largest code size, in bytes, for which the tables can be used. The distance from the header back to the code must
+    /// fit in 32 bits. The distance from the FDE back to the code is shorter.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
         CODE_SIZE_MAX.min(farthest & !7)
     }
 
-    /// Checks that the tables can be for code of this size in bytes.
+    /// Checks that the tables can be used for code of this size in bytes.
     pub fn check_size(&self, code_size: u64) -> Result<()> {
         check_code_size(code_size)?;
         if code_size > self.code_max() {
@@ -84,8 +85,9 @@ impl Tables {
         is_within.then_some(Places { to_code: [(fde + 8, fde + 8), (hdr + HDR_TABLE, hdr)], size: fde + 12 })
     }
 
-    /// Copies the tables to `out` (of the same length), for code of a size that `check_size` accepts. The result is that of
-    /// [`encode`] for this size. Tables from an `.eh_frame` section do not change, because they may cover a part of the code.
+    /// Copies the tables to `out` (of the same length), for code of a size that `check_size` accepts. The result is the same as
+    /// that of [`encode`] for this size. Tables from an `.eh_frame` section are copied unchanged, because they may cover a part
+    /// of the code.
     ///
     /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
     /// [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
@@ -107,7 +109,7 @@ impl Tables {
         out
     }
 
-    /// Tables that, like those from an `.eh_frame` section, do not depend on the size of the code.
+    /// Makes tables that do not depend on the size of the code, as if they came from an `.eh_frame` section.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
@@ -149,7 +151,7 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
 
 /// An upper bound for the size of a description's tables, for code of any size and address.
 ///
-/// For [`Unwind::EhFrame`] this is the size of tables with every entry of the section.
+/// For [`Unwind::EhFrame`] the bound is the size of tables with every entry of the section.
 pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
     let placement = Placement::behind(arch, 0);
     let entries = match *unwind {
@@ -199,7 +201,7 @@ fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
     i32::try_from(start - distance).map_err(|_| Error::TooLarge)
 }
 
-/// Offsets of the FDEs in a section that was written here. An FDE's second word, the distance to its CIE, is not 0.
+/// Offsets of the FDEs in a section that this module has written. An FDE's second word, the distance to its CIE, is not 0.
 fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || loop {

@@ -22,7 +22,7 @@ pub struct Frame<'a> {
     pub pushed: u32,
     /// From this offset on, the CFA counts from the frame pointer.
     pub set: u32,
-    /// From this offset on, the registers in `saved` are in their slots. At least `pushed`.
+    /// From this offset on, the registers in `saved` are in their slots. This offset is at least `pushed`.
     pub saved_from: u32,
     /// From this offset on, the state is the same as at entry. 0 if the code has no epilogue.
     pub epilogue_begin: u32,
@@ -123,7 +123,7 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
             }
             check_memory(program.instructions.len())?;
         }
-        // The caller handles these two.
+        // The caller handles descriptions of these kinds.
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),
     }
 
@@ -187,7 +187,7 @@ impl Program {
         Program { abi, now: entry(abi), instructions: Vec::new() }
     }
 
-    /// A state that consists of these values alone. It does not depend on the state before.
+    /// A state that consists of these values alone, whatever the previous state was.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -259,8 +259,8 @@ impl Program {
         let abi = self.abi;
         let mut pushed = entry(abi);
         if frame.pushed != 0 {
-            // The instruction that stores the frame pointer allocates either the whole frame, or as much as in most code
-            // (`fp_to_cfa`).
+            // The instruction that stores the frame pointer allocates either the whole frame, or `fp_to_cfa` bytes, as in most
+            // code.
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
@@ -289,7 +289,8 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue. At `end`, the state before the epilogue applies again. 0 if there is no such place.
+    /// Emits the states of an epilogue. At `end`, the state before the epilogue applies again. `end` is 0 if the epilogue ends
+    /// the code.
     fn epilogue(&mut self, states: [Option<(u32, FrameState)>; 2], end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         let Some(begin) = states.iter().flatten().map(|(offset, _)| *offset).next() else { return };

@@ -15,8 +15,8 @@ use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
-/// `.debug_abbrev`, the same for all units. 1 is a unit, 2 a function, and 3 a function that contains inlined ones. 4 is a
-/// function of which inlined ones are instances. 5 is an inlined function that contains others, and 6 one that does not.
+/// `.debug_abbrev`, the same for all units. 1 is a unit, 2 a function, and 3 a function that contains inlined functions. 4 is a
+/// function that was inlined; 5 and 6 are its instances. 5 contains other inlined functions, and 6 contains none.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -59,10 +59,10 @@ pub const ABBREV: &[u8] = &[
 
 /// Size of a unit's entry in `.debug_aranges`.
 pub const ARANGES_SIZE: u64 = 48;
-/// Offset in this entry of the function's address.
+/// Offset of the function's address in a unit's entry in `.debug_aranges`.
 const ARANGES_ADDR: u64 = 16;
 
-/// Offset in a unit of the function's address.
+/// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
 /// The sections. For each, its length so far and the bytes to be appended.
@@ -101,8 +101,8 @@ fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     Some(rows)
 }
 
-/// Appends a unit with the inlined functions, the lines, or both. `None` if they are invalid, if a section is full, or if there
-/// is no memory; then nothing has changed.
+/// Appends a unit with the inlined functions, the lines, or both. Returns `None` and changes nothing if they are invalid, if a
+/// section is full, or if there is no memory.
 pub fn append(parts: &Parts<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
     let done = try_to_append(parts, function, &mut to);

@@ -1,7 +1,7 @@
 //! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
 //! file. Equal CIEs are written once.
 //!
-//! The section only grows at its end. There is no zero word at the end, because the next entry would overwrite it while others
+//! The section only grows at its end. No zero word marks the end, because the next entry would overwrite this word while others
 //! read the section. The section header has the size.
 
 use super::eh_frame_hdr::Row;
@@ -9,7 +9,7 @@ use crate::format::cfi::debug_frame::CIES_MAX;
 use crate::format::get::u32_at;
 use crate::sys::reserve;
 
-/// Offset in an FDE of its code's size. An FDE with size 0 covers no code.
+/// Offset of the code's size in an FDE. An FDE with size 0 covers no code.
 pub const FDE_RANGE: u64 = 12;
 
 /// The CIEs in a section: bytes and offset of each.
@@ -32,8 +32,8 @@ pub struct Target {
 
 impl Frames {
     /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The section was made to
-    /// follow code of `to.code_size` bytes (rounded up to 8). Entries for other code are left out. `None` if there is no room
-    /// or no memory, or if a distance does not fit; then nothing has changed.
+    /// follow code of `to.code_size` bytes (rounded up to 8). Entries for other code are left out. Returns `None` and changes
+    /// nothing if there is no room or no memory, or if a distance does not fit.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);
@@ -90,7 +90,7 @@ impl Frames {
         (to.at + (out.len() - begin) as u64 <= to.room).then_some(())
     }
 
-    /// The offset of this CIE in the section. Appends the CIE if it is not there yet.
+    /// The offset of this CIE in the section. Appends the CIE if the section does not have it yet.
     fn cie(&mut self, cie: &[u8], to: &Target, out: &mut Vec<u8>, begin: usize) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);

@@ -5,14 +5,14 @@ use crate::format::jitdump::raw::RawEntry;
 /// A function.
 #[derive(Clone, Copy, Debug)]
 pub struct Function<'a> {
-    /// Its name, without NUL.
+    /// The function's name, without NUL.
     pub name: &'a [u8],
-    /// Its address in the file.
+    /// The function's address in the file.
     pub addr: u64,
     pub size: u64,
 }
 
-/// A line with the offset in the code at which it begins; `None` if its address is before the code.
+/// A line, and the offset in the code at which the line begins. The offset is `None` if the line's address is before the code.
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
 /// Fills in the length of a structure in its first four bytes, at `begin`. The structure ends where `out` ends. The length does

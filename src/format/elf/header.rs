@@ -1,4 +1,4 @@
-//! The header page: all that tells where the file's parts are, in one block that is written at once.
+//! The header page: one block, written at once, with the places of all parts of the file.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// Offsets of the parts in the page. Before them there is room for three program headers.
+/// Offsets of the parts in the page. Three program headers fit before the first part.
 const NOTE_AT: usize = 232;
 const NOTE_SIZE: usize = 36;
 const ABBREV_AT: usize = NOTE_AT + NOTE_SIZE + 4;
@@ -45,17 +45,17 @@ const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.l
 /// The places of a file's parts. Empty sections are left out, except for `.text`, which is always the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// Start of the loaded segment: 0, or after the header page.
+    /// Start of the loaded segment: 0, or the end of the header page.
     pub begin: u64,
     /// The code. The loaded segment ends with the code.
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// The bytes of the code in whose place the header page lies; may be empty.
+    /// The bytes of the code that the header page replaces; may be empty.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
-    /// Also left out if the null symbol is the only one.
+    /// The symbol table is also left out if the null symbol is the only symbol.
     pub symtab: Range<u64>,
     pub strtab: Range<u64>,
     pub debug_info: Range<u64>,
@@ -92,8 +92,8 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(".text", SHT_PROGBITS, code, text, 16),
-            // The symbols of this code refer to the section before. Old readers subtract from a symbol the difference between
-            // its section's address and offset, which is not 0 here.
+            // The symbols of the replaced code refer to the first `.text`. Old readers subtract from a symbol the difference
+            // between its section's address and offset. For this section the difference is not 0.
             Section {
                 beyond: self.text.start.wrapping_sub(self.first.start),
                 ..section(".text", SHT_PROGBITS, code, &self.first, 16)

@@ -11,10 +11,10 @@ use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
 const DW_INL_INLINED: u8 = 1;
 
-/// The inlined functions of a unit. Each comes after the one that contains it.
+/// The inlined functions of a unit. Each follows the function that contains it.
 #[derive(Debug, Default)]
 pub struct Inlines<'a> {
-    /// Each with its index in the record, which `parent` refers to.
+    /// Each inlined function with its index in the record. `parent` refers to this index.
     all: Vec<(usize, Inline<'a>)>,
     /// Size of the record.
     size: usize,
@@ -48,12 +48,12 @@ impl<'a> Inlines<'a> {
 
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // An entry takes at least 22 bytes and its name in the record, and here at most 34 and twice the name, and 32 in the
-        // ranges.
+        // In the record, an inlined function takes at least 22 bytes and its name. In `.debug_info` it takes at most 34 bytes
+        // and twice its name, and in the ranges 32 bytes.
         2 * self.size
     }
 
-    /// Appends the functions of which the inlined ones are instances, to the unit at `begin`. Returns the offset of each in the
+    /// Appends to the unit at `begin` an entry for each function that was inlined. Returns the offset of each entry in the
     /// unit. `rows`: the lines of the unit, each with its offset in the code.
     pub fn append_origins(
         &self,
@@ -76,18 +76,20 @@ impl<'a> Inlines<'a> {
             if *origin != 0 {
                 continue;
             }
-            // The function's file is the file of the first call in it, else that of its first line.
+            // The function's file is the file of the first call in the function. If it has no call, its file is the file of its
+            // first line.
             let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
-            // Writes the name twice. The second one is the linkage name: without it, binutils uses the symbols, which only know
-            // the outermost function.
+            // Writes the name twice, the second time as linkage name. If a function has no linkage name, binutils uses the
+            // symbols, which only know the outermost function.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
                 info.push(0);
             }
-            // Without a file, perf 7 ignores the files of calls (linux tools/perf/util/dwarf-aux.c, `die_get_file_name`).
+            // If a function has no file, perf 7 ignores the files of calls (linux tools/perf/util/dwarf-aux.c,
+            // `die_get_file_name`).
             let _ = unsigned(info, u64::from(*files.of(file)?));
             info.push(DW_INL_INLINED);
         }

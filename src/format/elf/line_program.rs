@@ -54,10 +54,11 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// The beginning of a line program with a single file. It is kept, because the next function is often from the same file.
+/// The beginning of a line program with a single file. It is kept for the next function, which is often from the same file.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// Whether file names are split into directory and rest: without a directory, valgrind takes a name for a relative one.
+    /// Whether file names are split into directory and base name. valgrind takes a name that has no directory for a relative
+    /// name.
     pub splits_names: bool,
     file: Vec<u8>,
     bytes: Vec<u8>,
@@ -128,7 +129,7 @@ pub fn lines<'a>(
 }
 
 /// Appends the beginning of a line program, with its tables of directories and files. Returns the number of each file, from 1
-/// on. Without `splits_names`, no file has a directory.
+/// on. If `splits_names` is false, no file has a directory.
 fn put_head<'a>(
     names: impl Iterator<Item = &'a [u8]> + Clone,
     splits_names: bool,

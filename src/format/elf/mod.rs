@@ -1,7 +1,7 @@
 //! The ELF file of a code region: a shared object with one page of headers, tables that only grow at the end, and the code.
 //! Addresses in it are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
 //!
-//! All entries are made for one function at a time, so that each function costs as much as the first.
+//! All entries are made for one function at a time, so that the cost of a function does not grow with the number of functions.
 
 pub mod debug;
 pub mod eh_frame_hdr;
@@ -30,9 +30,10 @@ const LOCAL_FUNCTION: u8 = 2;
 /// `STB_LOCAL`, `STT_COMMON`.
 const LOCAL_COMMON: u8 = 5;
 
-/// How many bytes at the beginning of code get no line information: 1 at address 0, else 0. perf 6 asks addr2line for address 0
-/// to mark the end of another answer, and expects that addr2line knows nothing of address 0 (linux tools/perf/util/srcline.c).
-/// addr2line also uses the symbols of an address's section. So code at address 0 is in another section than `TEXT`.
+/// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 asks addr2line for
+/// address 0 to mark the end of another answer, and expects that addr2line knows nothing of address 0 (linux
+/// tools/perf/util/srcline.c). addr2line also uses the symbols of an address's section. So code at address 0 is in another
+/// section than `TEXT`.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -42,9 +43,9 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// A second symbol for code at address 0, for all bytes except the first. It is for readers that skip symbols at address 0, but
-/// accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is no function. If both were
-/// functions, perf would make two rows of them.
+/// A second symbol for code at address 0, for all bytes except the first. The symbol is for readers that skip symbols at
+/// address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is no function.
+/// If both symbols were functions, perf would make two rows of them.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

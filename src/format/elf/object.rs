@@ -1,7 +1,7 @@
 //! Makes an object for a debugger in memory: code at its own addresses, with symbols, unwind tables and lines.
 //!
-//! It has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`; lldb,
-//! JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
+//! The object has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`;
+//! lldb, JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
 
 use std::ops::Range;
 
@@ -42,9 +42,10 @@ pub struct Function<'a> {
     pub info: Info<'a>,
 }
 
-/// The object for these functions, sorted by address. The `bool` says whether other code may lie between a function and the one
-/// before. No section spans such a gap, because debuggers use only one of two sections that overlap. `None` if there are too
-/// many functions, if they lie too far apart, or if there is no memory. Invalid tables or lines of a function are left out.
+/// The object for these functions, sorted by address. The `bool` says whether other code may lie between a function and its
+/// predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap. Returns `None` if
+/// there are too many functions, if they lie too far apart, or if there is no memory. Invalid tables or lines of a function are
+/// left out.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
@@ -68,8 +69,8 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
                 texts.push(function.addr..end);
             }
         }
-        // Without the tier, `break NAME` finds code of each tier. A second symbol has the tier, and gdb's `info symbol` prints
-        // it.
+        // The first symbol has no tier, so that `break NAME` finds code of each tier. A second symbol has the tier, and gdb's
+        // `info symbol` prints the second symbol.
         let bare = Function { name: without_tier(function.name), ..function };
         let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
         if bare.name.len() < function.name.len() {

@@ -68,8 +68,8 @@ struct Symbol {
 }
 
 impl<'a> Image<'a> {
-    /// `None` if the bytes are no such object, or if its tables of symbols and relocations together are larger than the object.
-    /// Such tables overlap, and the same bytes would be read for each table.
+    /// Returns `None` if this module cannot read the object, or if the object's tables of symbols and relocations together are
+    /// larger than the object. Tables of that size overlap, and the same bytes would be read for each table.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -149,8 +149,8 @@ impl<'a> Image<'a> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
-        // In unlinked objects, and in wasmtime's linked ones, the value of a symbol is an offset in its section. Otherwise it
-        // is an address.
+        // In unlinked objects, and in wasmtime's linked ones, the value of a symbol is an offset in its section. In other
+        // objects the value is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -178,7 +178,7 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // Of several names, a global one is preferred, and then the first.
+                // If code has several names, a global name is preferred. Among equals the first name is used.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
@@ -199,8 +199,8 @@ impl<'a> Image<'a> {
         functions
     }
 
-    /// The bytes and the address of a section. Applies relocations if the object is not linked. `None` if there is no such
-    /// section, or no memory.
+    /// The bytes and the address of a section. Applies relocations if the object is not linked. `None` if the object has no
+    /// section of this name, or if there is no memory.
     pub fn section(&self, name: &[u8]) -> Option<(Cow<'a, [u8]>, u64)> {
         let number = self.sections.iter().position(|section| section.name == name && !section.data.is_empty())?;
         let section = &self.sections[number];
@@ -228,7 +228,8 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only that of the code, and loads the others at the same distance as in the file.
+    /// Address of a section. wasmtime sets only the address of the code, and loads the other sections at the same distance as
+    /// in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {

@@ -45,7 +45,7 @@ fn what_is_empty_is_left_out() {
     assert_eq!(counts(&image.header_page()), [2, 7, 6]);
     image.build_id = Some([9; 20]);
     assert_eq!(counts(&image.header_page()), [3, 8, 7]);
-    // The abbreviations are there if `.debug_info` is there.
+    // The file has abbreviations if it has `.debug_info`.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
 }
@@ -210,7 +210,7 @@ fn golden_inlined_functions() {
     ];
     assert_eq!(info[head..], expected.concat());
 
-    // Without lines, the unit has the file of the first call.
+    // If there are no lines, the unit has the file of the first call.
     let [info, line, ..] = unit(&inlined()).unwrap();
     assert_eq!(info[28..30], *b"a\0");
     assert!(line.ends_with(&[&0x2000u64.to_ne_bytes()[..], &[2, 64, 0, 1, 1]].concat()));

@@ -23,7 +23,7 @@ pub struct Executable {
     pub rest_at: u64,
 }
 
-/// What a file contains about its functions.
+/// The information of a file about its functions.
 #[derive(Default)]
 pub struct Content {
     parts: Parts,

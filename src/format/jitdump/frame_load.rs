@@ -1,14 +1,14 @@
 //! Unwind tables for code without free bytes after it, in a form that builds of perf with libunwind can find.
 //!
-//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code. It
-//! computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
+//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code.
+//! perf computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
 //! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index: one object with two mappings. The first
-//! record is a *frame load* at an unused address below the code, and the tables follow it. The second record is the code
-//! itself, and its mapping ends with the code. perf makes the object from the second record.
+//! record is a *frame load* at an unused address below the code, and the tables follow the frame load. The second record is the
+//! code itself, and its mapping ends with the code. perf makes the object from the second record.
 //!
-//! A reader that starts at the frame load needs tables with the distance from there to the code. perf with libdw starts at the
-//! mapping of the sample, and needs the usual tables. So each FDE is there twice, with a row for each in the search table. The
-//! reader finds the row that matches its own distance to the code.
+//! A reader that starts at the frame load needs tables with the distance from the frame load to the code. perf with libdw
+//! starts at the mapping of the sample, and needs the usual tables. So the tables have each FDE twice, and the search table has
+//! a row for each of the two. The reader finds the row that matches its own distance to the code.
 //!
 //! The records of a frame load are the beginning of its code's group, so they are always copied with the group.
 
@@ -19,7 +19,7 @@ use crate::format::put::Put;
 /// The name of all frame loads. No code ever runs where readers see this name.
 pub const NAME: &[u8] = b"[unwind tables]";
 
-/// The code size of a frame load. Not 0, because readers skip a LOAD without code, or stop there.
+/// The code size of a frame load. The size is not 0, because readers skip a LOAD without code, or stop at this LOAD.
 const SIZE: u64 = 1;
 
 /// Bytes of `.eh_frame_hdr` before its search table.
@@ -48,7 +48,7 @@ pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> boo
 
 /// How many bytes of address space a frame load needs, for code of `code_size` bytes with tables of `tables_len` bytes.
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
-    // All tables twice. The 8 and the 16 bytes are for alignment.
+    // The tables are stored twice. The 8 and the 16 bytes are for alignment.
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
@@ -116,7 +116,7 @@ fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [
 }
 
 /// Undoes `add`: removes the frame load from a group, and its FDEs from the tables. The LOAD record of the code may be missing.
-/// Returns the size of the tables; `None` if `add` has not written them.
+/// Returns the new size of the tables; `None` if `add` has not written them.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     let mut at = len(group);
     let record = loop {
@@ -134,7 +134,8 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
         return None;
     }
     let hdr_at = size.checked_sub(hdr_size)?;
-    // The lower half of the rows is for the code at its own address. The first FDE of the upper half follows the old entries.
+    // The lower half of the rows is for the code at its own address. The first FDE of the upper half follows the FDEs of the
+    // lower half.
     let rows = u32_at(tables.get(hdr_at..)?, 8)? as usize;
     let mut end = hdr_at.checked_sub(4)?;
     for row in rows / 2..rows {
@@ -240,7 +241,7 @@ mod tests {
         hold(&Unwind::FixedFrame(FixedFrame::new(96, &[])), &[(0, 96), (44, 96)]);
     }
 
-    /// The same with three entries whose order differs from the order of their code.
+    /// Readers also find the frames in tables with three entries whose order differs from the order of their code.
     #[test]
     fn tables_of_several_entries_hold_too() {
         const SECTION: u64 = ADDR + 0x1000;

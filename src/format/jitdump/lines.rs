@@ -6,7 +6,7 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// Record sizes are 32 bits wide. Beyond this size no rows are read, because each may name a file of any length.
+/// Record sizes are 32 bits wide. Beyond this size no rows are read, because each row may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
 /// Does the same as `put_debug`, for rows in any order.
@@ -21,7 +21,7 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
     let written = walk_lines(lines, addr, size, |at, addr, row| {
-        // Of rows with the same offset the last one counts. It overwrites the one before.
+        // If rows have the same offset, the last one counts. It overwrites its predecessor.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
@@ -135,7 +135,7 @@ impl LineTable for InOrder<'_> {
     }
 }
 
-/// Where in the DEBUG_INFO record an entry lies, and whether the place is still empty.
+/// The place of an entry in the DEBUG_INFO record, and whether the place is still empty.
 struct Slot {
     place: usize,
     is_new: bool,

@@ -64,7 +64,7 @@ pub struct Group<'a> {
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// Unique in the file's directory, because perf makes `jitted-PID-INDEX.so`.
+    /// The code index, unique in the file's directory because perf makes `jitted-PID-INDEX.so` in it.
     pub index: u64,
     pub addr: u64,
     /// Size of the code in bytes, at most `i32::MAX`: perf stores the size in an `int`.
@@ -77,7 +77,7 @@ pub struct Group<'a> {
 }
 
 /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
-/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with such tables.
+/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with tables in the reversed order.
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
     /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so the header is never empty.
@@ -243,7 +243,7 @@ struct LoadFixed {
 
 const _: () = assert!(size_of::<UnwindingFixed>() == UNWINDING_FIXED_SIZE && size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
 
-/// What changes in a group when its code is registered again at another address.
+/// The fields of a group that change when its code is registered again at another address.
 #[derive(Clone, Copy, Debug)]
 pub struct Relocation {
     /// When the code was moved.

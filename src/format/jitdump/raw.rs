@@ -34,7 +34,7 @@ pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
 /// All fields of a file header, with unchecked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHeader {
-    /// The file is in the other byte order.
+    /// Whether the file is in the other byte order.
     pub swapped: bool,
     pub version: u32,
     /// Size of the header, as the header itself says.
@@ -100,7 +100,7 @@ pub enum End {
     Zeros,
     /// The record claims to be smaller than its own prefix.
     TooSmall(u32),
-    /// The record claims to have this number of bytes, but the file ends before.
+    /// The record claims to have this number of bytes, but the file ends within it.
     Torn(u32),
     /// The file ends within a prefix.
     TornPrefix,
@@ -174,7 +174,7 @@ impl<'a> Iterator for RawRecords<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
-    /// Where it lies in the file.
+    /// Offset of the record in the file.
     pub offset: usize,
     /// One of the constants in `id`, or any other value.
     pub id: u32,
@@ -270,12 +270,12 @@ impl<'a> RawLoad<'a> {
 /// A JIT_CODE_MOVE.
 #[derive(Clone, Copy, Debug)]
 pub struct RawMove {
-    /// Where the code ran.
+    /// The old address of the code.
     pub old_addr: u64,
-    /// Where it runs now.
+    /// The new address of the code.
     pub new_addr: u64,
     pub size: u64,
-    /// The index of its LOAD.
+    /// The code index from the code's LOAD.
     pub index: u64,
 }
 
@@ -337,8 +337,8 @@ impl<'a> Iterator for RawEntries<'a> {
         let (fixed, rest) = self.rest.bytes.split_at_checked(DEBUG_ENTRY_FIXED_SIZE)?;
         let fixed = Fields { bytes: fixed, ..self.rest };
         let (addr, line, column) = (fixed.u64_at(0)?, fixed.u32_at(8)?, fixed.u32_at(12)?);
-        // Most entries have the file name of the entry before. Then `file` is the same slice, and callers recognize it by its
-        // address.
+        // Most entries have the file name of the entry before. In this case `file` is the same slice as before, and callers
+        // recognize the slice by its address.
         if self.last.is_empty() || !rest.starts_with(self.last) {
             self.last = rest.get(..=c_string(rest)?.len())?;
         }

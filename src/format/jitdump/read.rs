@@ -45,7 +45,7 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
 /// A LOAD record of a file: the fields that later operations on the code need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
-    /// Where in the file its group starts.
+    /// Offset of the group in the file.
     pub offset: u64,
     /// Size of the group without the code bytes.
     pub head_len: usize,
@@ -53,7 +53,7 @@ pub struct GroupPlace {
     pub size: u64,
     pub index: u64,
     pub name: Vec<u8>,
-    /// Size of its unwind tables.
+    /// Size of the code's unwind tables.
     pub tables_len: u32,
 }
 
@@ -116,12 +116,12 @@ impl Header {
 pub enum Record<'a> {
     Load(Loaded<'a>),
     Move {
-        /// Where the code ran.
+        /// The old address of the code.
         old_addr: u64,
-        /// Where it runs now.
+        /// The new address of the code.
         new_addr: u64,
         size: u64,
-        /// The index of its LOAD.
+        /// The code index from the code's LOAD.
         index: u64,
     },
     DebugInfo {

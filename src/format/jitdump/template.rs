@@ -3,7 +3,7 @@
 use super::{put_unwinding_fixed, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
 
-/// Bytes that are copied at once. A record for one frame without saved registers fits.
+/// Number of bytes that are copied at once. A record for one frame without saved registers fits.
 const PART: usize = 128;
 
 /// The longest record that a template can hold.
@@ -13,11 +13,12 @@ const MAX: usize = 2 * PART;
 #[derive(Debug)]
 #[repr(C)]
 pub struct UnwindingTemplate {
-    /// The largest code in bytes.
+    /// The largest code size in bytes.
     code_max: u64,
     len: usize,
     tables_len: usize,
-    /// The words that depend on the size of the code: offset in the record, and value for a size of 0.
+    /// The words that depend on the size of the code. For each word, its offset in the record, and its value for code of size
+    /// 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
@@ -43,13 +44,13 @@ impl UnwindingTemplate {
         unsafe { put_unwinding_fixed(record.as_mut_ptr(), 0, tables, 0) };
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
-        // The words that lead back to the code count from where they are.
+        // Each word is the distance from `from` back to the code.
         template.to_code = places.to_code.map(|(at, from)| (in_record(at) as u32, (from as u32).wrapping_neg()));
         template.size_at = in_record(places.size);
         Some(template)
     }
 
-    /// Whether the tables can be for code of this size.
+    /// Whether the tables can be used for code of this size.
     #[inline(always)]
     pub fn is_for(&self, code_size: u64) -> bool {
         code_size <= self.code_max
@@ -91,7 +92,7 @@ impl UnwindingTemplate {
     }
 }
 
-/// Written out, because a loop takes twice as many instructions, and compilers that optimize for size call `memcpy`.
+/// Written without a loop: a loop takes twice as many instructions, and compilers that optimize for size call `memcpy` for it.
 ///
 /// # Safety
 /// `PART` bytes are readable at `from`, and writable at `to`.

@@ -281,7 +281,7 @@ fn a_group_of_another_process() {
     assert!(!is_group_of(&head[..head.len() - 1], 8, 7 << 32, b"fib") && !is_group_of(&[], 8, 7 << 32, b"fib"));
     set_process(&mut head, 7);
     assert_eq!(head, bytes(&other));
-    // Only the first of two groups changes. The first one's code lies between them.
+    // Only the first of two groups changes. The code of the first group lies between the two groups.
     let mut two = [&head[..], &[0x90; 8], &bytes(&group(&lines, None))].concat();
     set_process(&mut two, 9);
     assert_eq!(

@@ -61,8 +61,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered ones. Written out, because `==` and a loop take twice as many instructions
-    /// when compiled for size.
+    /// Whether the words are equal to the remembered ones. The comparison is written out, because `==` and a loop take twice as
+    /// many instructions when compiled for size.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -71,7 +71,7 @@ impl Recent {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
-            // SAFETY: the caller's promise. The instructions are SSE2, a part of x86-64, and both have six times 16 bytes.
+            // SAFETY: the caller's promise. The instructions are SSE2, a part of x86-64. Each `Raw` has six times 16 bytes.
             let same = |at: usize| unsafe {
                 let of = |raw: *const Raw| _mm_loadu_si128(raw.cast::<u64>().add(2 * at).cast());
                 _mm_cmpeq_epi8(of(&self.raw), of(raw))
@@ -92,14 +92,14 @@ impl Recent {
     }
 }
 
-/// Descriptions with a longer key are not cached.
+/// The greatest length of a key. Descriptions with a longer key are not cached.
 const KEY_WORDS: usize = 128;
 
 /// The capacity of the cache. Runtimes have a handful of frame layouts, or one for each function.
 const ENTRIES: usize = 16;
 
-/// Tables of the descriptions that were used last, so that code with the same prologue needs no encoding and no allocation. For
-/// one thread. Allocates nothing until the first use.
+/// Tables of the descriptions that were used last, so that code with the same prologue needs no encoding and no allocation.
+/// Each thread has its own cache. The cache allocates nothing until its first use.
 #[derive(Debug, Default)]
 pub struct Cache {
     entries: Vec<Entry>,
@@ -150,7 +150,7 @@ impl Cache {
         Ok(self.passing.as_ref())
     }
 
-    /// As `tables`, but returns a template of the record. `TooLarge` also if no template can be made.
+    /// Does the same as `tables`, but returns a template of the record. Returns `TooLarge` also if no template can be made.
     pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
         // Tables that are not cached have no template.
         if matches!(unwind, Unwind::EhFrame { .. }) {
@@ -192,8 +192,8 @@ impl Cache {
         &self.ready.template
     }
 
-    /// Remembers the caller's form of the description that `template` was called for last. Its tables must depend on the code
-    /// size only by containing it.
+    /// Remembers the caller's form of the description that `template` was called for last. Except for the field with the code
+    /// size, the tables must not depend on the code size.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
         // Reuses the memory, because runtimes with several frame layouts come here often.

@@ -24,7 +24,7 @@ pub struct Entry {
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
-    /// No section may span the gap before this function: the gap has, had, or may get other code.
+    /// Whether no section may span the gap before this function, because the gap has, had, or may get other code.
     pub is_apart: bool,
 }
 

@@ -1,8 +1,8 @@
 //! gdb and lldb: names, lines and unwind tables of live code, as objects in memory that a debugger or a core file finds.
 //!
-//! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains
-//! the objects. The sink also runs if the host has not asked for it, beside sinks that want the same records. Then the number
-//! of functions is limited. There is no limit if the host asked for the sink or a debugger listens.
+//! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains the
+//! objects. If the host has not asked for the sink, it also runs, in addition to sinks that want the same records. In this case
+//! the number of functions is limited, unless a debugger listens.
 
 mod group;
 pub mod objects;
@@ -100,10 +100,10 @@ impl Gdb {
         }
     }
 
-    /// Makes the objects contain the code that is known. With `now`, a caller waits for this.
+    /// Puts all known code into the objects. `now` means that a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
-        // Calls wait until a debugger knows the code.
+        // Registering calls wait until a debugger knows the code.
         self.status.set_watched(is_watched);
         if self.objects.have_dead() && (is_watched || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -175,9 +175,9 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // Without memory, new code waits for a later round. That is no failure of the sink, because the host may not have
-        // asked for it. Under valgrind, each round puts all new code into objects: a debugger that is connected to valgrind
-        // sets breakpoints that this process does not see.
+        // Without memory, new code waits for a later round. The sink does not fail, because the host may not have asked for it.
+        // Under valgrind, each round puts all new code into objects: a debugger that is connected to valgrind sets breakpoints
+        // that this process does not see.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

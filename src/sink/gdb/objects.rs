@@ -23,7 +23,8 @@ const PARTED: Duration = Duration::from_secs(5);
 /// This many fresh functions, or this many bytes of names and records, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// If an object had at least an eighth of these numbers, up to this many bytes of buffers are kept for the next code.
+/// Up to this many bytes of buffers are kept for the next code, if eight times as much fresh code would be enough for an
+/// object.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -193,8 +194,8 @@ impl Objects {
         self.dead > 0
     }
 
-    /// Replaces each object that contains ended code by one without that code. With `in_parts`, splits large objects, because
-    /// more code may end soon while the host waits for a debugger.
+    /// Replaces each object that contains ended code by one without that code. If `in_parts` is true, splits large objects,
+    /// because more code may end soon while the host waits for a debugger.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -210,8 +211,8 @@ impl Objects {
         *self = Objects { has_lost: had_any, ..Objects::default() };
     }
 
-    /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into
-    /// objects. With `expects_more`, memory for the next code may be kept.
+    /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into objects.
+    /// If `expects_more` is true, memory for the next code may be kept.
     pub fn list_fresh(&mut self, expects_more: bool) -> io::Result<usize> {
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
@@ -352,7 +353,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[]);
         let Some(image) = group.object() else {
-            // There is no memory, or the code is too large for one object. Then debuggers do not see the code.
+            // There is no memory, or the code is too large for one object. So debuggers do not see the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };

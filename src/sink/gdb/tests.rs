@@ -53,7 +53,7 @@ fn is_text(section: &str) -> bool {
     section.starts_with(".text")
 }
 
-/// All functions in the objects, by address.
+/// All functions in the objects, sorted by address.
 fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
     let (mut all, mut texts) = (BTreeMap::new(), Vec::new());
     for image in objects.images() {

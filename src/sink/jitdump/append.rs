@@ -29,7 +29,8 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // A longer file has records of somebody else, who also writes to the file. These records are assumed to be whole.
+            // A longer file has records of another program, which also writes to the file. These records are assumed to be
+            // whole.
             self.len = len;
         }
         if self.spoiled {
@@ -117,7 +118,7 @@ impl Jitdump {
         result
     }
 
-    /// Writes the groups of the backlog. Those written before a failure leave the backlog.
+    /// Writes the groups of the backlog. Groups that were written before a failure leave the backlog.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
             // The groups stay in the backlog during the write, so that a child forked meanwhile finds them there.

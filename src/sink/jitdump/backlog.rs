@@ -173,7 +173,7 @@ impl Contents {
     }
 
     /// Extends the mapping to the file's new length, so that forked children can read all groups. If address space is short,
-    /// there is no mapping. Then a child builds its groups from the registry's data.
+    /// there is no mapping, and a child builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
             self.view = self.own.held().and_then(|file| View::new(file, len)).ok();
@@ -195,7 +195,8 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // The groups from 70 to 100 are lost. Those from 100 to 130 wait and are written late, followed by the group at 130.
+        // The groups from 70 to 100 are lost. The groups from 100 to 130 wait and are written late, followed by the group at
+        // 130.
         places.set(100, 10, 70);
         places.set(110, 20, 80);
         places.set(130, 5, 100);

@@ -125,7 +125,7 @@ impl Jitdump {
         let records = &info[inlines::len(info)..];
         let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
-        // With a parent, nothing is counted here, because the parent has already counted the code that it could not read.
+        // In a forked child, nothing is counted here, because the parent has already counted the code that it could not read.
         if !whole && parent.is_none() {
             self.status.counters.unreadable.add(1);
         }

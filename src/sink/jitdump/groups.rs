@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::queue::chunk::Chunk;
 
-/// The collected groups are written when they have this many pieces or bytes, or are this many.
+/// The collected groups are written when the number of their pieces, of their bytes, or of the groups reaches its limit.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;

@@ -21,14 +21,15 @@ impl Reopened {
     }
 
     fn note(&mut self, index: u64, stored: Stored) {
-        // If there is no memory, the code is not remembered. It may then be written twice, which only makes the file longer.
+        // If there is no memory, the code is not remembered. The code may be written twice later, which only makes the file
+        // longer.
         if self.0.try_reserve(1).is_ok() {
             self.0.push((index, stored));
         }
     }
 }
 
-/// Removes the places in the jitdump from all live code in the registry. With `keep`, the registry keeps the info records
+/// Removes the places in the jitdump from all live code in the registry. If `keep` is true, the registry keeps the info records
 /// that could be read. Returns the places of the groups that could be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();

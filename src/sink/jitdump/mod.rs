@@ -59,13 +59,13 @@ pub struct Jitdump {
     len: u64,
     /// The maximal length of the file.
     most: u64,
-    /// The file system has allocated room up to this offset.
+    /// Up to this offset, the file system has allocated room.
     reserved: u64,
     /// Whether the file still had everything that the sink had written, when the sink was opened last.
     goes_on: bool,
-    /// A partial group may lie after the last whole group.
+    /// Whether a partial group may lie after the last whole group.
     torn: bool,
-    /// The file has to be rewritten: it was removed or cut, or has reached its size limit.
+    /// Whether the file has to be rewritten: it was removed or cut, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
     /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. If their code still
@@ -73,7 +73,7 @@ pub struct Jitdump {
     lost: u64,
     /// Groups collected since the last write.
     groups: Groups,
-    /// Which live code the file held when the sink was stopped.
+    /// The live code that the file held when the sink was stopped.
     reopened: Reopened,
     /// In a forked child: the parent's jitdump, until the child has written its live code.
     parent: Option<Contents>,
@@ -186,7 +186,7 @@ impl Jitdump {
         self.groups = Groups::default();
     }
 
-    /// Forgets which code the file held when the sink was stopped.
+    /// Forgets the code that the file held when the sink was stopped.
     pub fn forget(&mut self) {
         self.reopened = Reopened::default();
     }
@@ -202,7 +202,8 @@ impl Jitdump {
 }
 
 impl Sink for Jitdump {
-    /// With the same configured directory as before, the sink keeps its file, even if it made a new directory for that file.
+    /// If the configured directory is the same as before, the sink keeps its file, even if it made a new directory for that
+    /// file.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
             *self = Jitdump::new(self.status.clone());

@@ -9,7 +9,7 @@ pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// After a rewrite, the next one waits at least this many times as long as the rewrite took.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// How many bytes are remembered of the beginning, and of the end.
+/// The number of bytes that are remembered of the beginning, and of the end.
 const MARK: usize = 64;
 
 /// Parts of the text that the sink has written. If the file no longer has them, another writer has opened it as if it were new.

@@ -50,15 +50,15 @@ pub struct PerfMap {
     most: u64,
     len: u64,
     marks: Marks,
-    /// Others in this process write to the file, so its lines cannot be changed.
+    /// Whether others in this process write to the file. The lines of a shared file cannot be changed.
     shared: bool,
-    /// The map is that of a dead process, and this process recovers it. No other writers run in a dead process.
+    /// Whether the map belongs to a dead process, and this process recovers the map. No other writers run in a dead process.
     dead: bool,
     pending: Vec<u8>,
-    /// Lines in the file have to change. In a shared map: lines may be missing.
+    /// Whether lines in the file have to change. In a shared map: whether lines may be missing.
     stale: bool,
     not_before: Instant,
-    /// Lines of live code are left out of the file for lack of room.
+    /// Whether lines of live code are left out of the file for lack of room.
     omits: bool,
 }
 
@@ -80,8 +80,8 @@ impl PerfMap {
         }
     }
 
-    /// Opens the file that the sink wrote before, if that file is still there. Else makes a new file, or joins the file that
-    /// another library in this process has made under the same name.
+    /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or joins the file
+    /// that another library in this process has made under the same name.
     fn open_file(&mut self) -> io::Result<()> {
         self.own.close_dir();
         if let Ok(len) = self.own.reopen() {
@@ -107,8 +107,8 @@ impl PerfMap {
     }
 
     /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it. Returns
-    /// its whole lines: at least those of the last committed round, and those of other writers in that process. The two
-    /// identities are not trusted, see `file::take_over`.
+    /// the whole lines of the file: at least the lines of the last committed round, and lines of other writers in that process.
+    /// The two identities are not trusted, see `file::take_over`.
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -140,7 +140,7 @@ impl PerfMap {
         self.own.mode = file.metadata()?.mode() & 0o777;
         self.len = self.own.hold(file)?;
         (self.shared, self.dead) = (shared, true);
-        // So the next write of an unshared map replaces the whole file atomically, instead of appending to it.
+        // The next write of an unshared map has to replace the whole file atomically, instead of appending to it.
         self.stale = true;
         Ok(text)
     }
@@ -227,14 +227,14 @@ impl PerfMap {
         Ok(())
     }
 
-    /// All lines that the file has room for. Without room, first the lines of dead code are left out, the oldest first. Then
-    /// those of the live code that was registered last are left out.
+    /// All lines for which the file has room. If room is short, the lines of dead code are left out first, beginning with the
+    /// oldest. If room is still short, the lines of the live code that was registered last are left out.
     fn text(&self, registry: &mut Registry, counters: &Counters) -> io::Result<Vec<u8>> {
         let len_of = |name: &[u8]| line_len(name) as u64;
         let mut total: u64 = registry.spans().map(|(_, _, name)| len_of(name)).sum();
         let fits = total <= self.most;
         if !fits {
-            // Forgets some more code than necessary, so that this happens rarely.
+            // Forgets more code than necessary, so that code has to be forgotten rarely.
             let wanted = self.most / 8 * 7;
             let before = registry.span_count();
             registry.forget_while(|name| {
@@ -303,7 +303,7 @@ impl Sink for PerfMap {
         if self.own.held().is_ok() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
             push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
         } else {
-            // Without an open file no lines are collected. A later file is written from the registry.
+            // While no file is open, no lines are collected. A later file is written from the registry.
             self.stale = true;
         }
     }

@@ -1,7 +1,7 @@
 //! A shared map: other writers in this process write to the same file, because profilers read only one map of a process.
 //!
-//! A shared file is not replaced, because the other writers would continue to write to the old file, and not cut. The sink only
-//! appends whole lines. Lines that should change stay, so two lines may claim the same address.
+//! The other writers would continue to write to a file that was replaced. So a shared file is neither replaced nor cut. The
+//! sink only appends whole lines. Lines that should change stay, so two lines may claim the same address.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Seek};
@@ -18,8 +18,8 @@ use crate::sys::other_writers;
 use crate::sys::sort::sort;
 
 impl PerfMap {
-    /// Finds out whether others write to the file, and sets `shared` if so. Examines the descriptors of the whole process only if
-    /// the file is to be rewritten or has changed. True only if the file is known to be as this sink left it.
+    /// Finds out whether others write to the file, and sets `shared` if they do. Examines the descriptors of the whole process
+    /// only if the file is to be rewritten or has changed. Returns true only if the file is known to be as this sink left it.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.own.held().ok().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
@@ -50,7 +50,7 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// Called when the file was removed. Joins the new file of that name if another writer in this process uses one.
+    /// Called when the file was removed. If another writer in this process uses a new file of that name, joins that file.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {

@@ -1,6 +1,6 @@
 //! Calls that report code to the unwinder themselves, and need not wait for the writer.
 //!
-//! This is possible with an unwinder that takes tables one by one, if the sink was opened before the first record.
+//! Calls do this if the unwinder takes tables one by one, and if the sink was opened before the first record.
 //!
 //! A call first writes its record. Then the call reports the code to the unwinder, unless the ids show that the code has
 //! ended or moved meanwhile. So the writer has nothing to add when it reads the record later. The writer still removes ended
@@ -26,7 +26,7 @@ pub fn begin() -> bool {
     told.by_callers
 }
 
-/// Called when the sink ends: the unwinder forgets all code. A call that has begun before adds no code afterwards.
+/// Called when the sink ends: the unwinder forgets all code. A call that is already running adds no code afterwards.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);

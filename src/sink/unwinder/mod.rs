@@ -47,7 +47,7 @@ struct Unwinder {
 }
 
 impl Unwinder {
-    /// The tables to which the writer adds. `None` if calls add to them instead.
+    /// The tables to which the writer adds code. `None` if registering calls add code instead.
     fn to_add(&self) -> Option<Locked<'static, Told>> {
         let is_by_callers = self.status.sinks_with_notes().has(Sinks::BY_CALLERS);
         (!is_by_callers).then(told).flatten()

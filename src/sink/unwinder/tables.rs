@@ -1,8 +1,8 @@
 //! Tracks which code is in which table of the unwinder.
 //!
 //! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort each table at its first search.
-//! So an old unwinder gets few large tables, and small ones for the newest code. nongnu libunwind is treated in the same way,
-//! with copies of the entries.
+//! So an old unwinder gets few large tables, and small ones for the newest code. nongnu libunwind is treated like an old
+//! unwinder, and gets copies of the entries.
 //!
 //! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code
 //! has ended, even if the code gets into another table.
@@ -38,7 +38,7 @@ struct Piece {
 #[derive(Debug, Default)]
 struct Known {
     registered: Vec<Registered>,
-    /// Only for `Dialect::Offsets`.
+    /// Used only for `Dialect::Offsets`.
     copy: Option<libunwind::Table>,
 }
 
@@ -48,7 +48,7 @@ struct Known {
 struct Table {
     /// This field precedes `pieces` so that it is dropped first: it refers to the pieces.
     known: Known,
-    /// In the order of addresses. There is at least one piece.
+    /// At least one piece, in the order of addresses.
     pieces: Vec<Piece>,
     dead: usize,
 }
@@ -63,7 +63,7 @@ pub struct Tables {
     places: BTreeMap<u64, u64>,
     /// The end and the id of each live code, by its address. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// After a failed merge: the next attempt is made only with more tables than this.
+    /// Used after a failed merge: the next attempt is made only if there are more tables than this.
     apart: usize,
 }
 
@@ -115,8 +115,8 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
 
 /// Registers an FDE with an unwinder that has a tree.
 ///
-/// A node of the tree separates addresses where code once began. Up to version 14.2, libgcc does not find the second part of code
-/// that lies on both sides of such an address (gcc bug 119151). The second part then gets another table.
+/// A node of the tree separates addresses where code once began. Up to version 14.2, libgcc does not find the second part of
+/// code that lies on both sides of such an address (gcc bug 119151). In this case the second part gets another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
     // The host may have registered the code with the unwinder itself. No address may be in two tables.

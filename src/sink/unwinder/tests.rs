@@ -193,7 +193,7 @@ fn code_at_random(dialect: Dialect, begin: u64) {
     let mut next_id = 0;
     for round in 0..300 {
         for _ in 0..random.below(100) {
-            // The addresses are downwards, upwards, or random.
+            // The addresses fall, rise, or are random.
             let addr = begin
                 + match random.below(3) {
                     0 => (1 << 30) - 200 * next_id,
@@ -248,7 +248,7 @@ fn code_in_many_tables_at_random() {
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn code_in_few_tables_at_random() {
-    // This test needs an unwinder with a list: a tree takes no tables that overlap.
+    // This test needs an unwinder with a list: an unwinder with a tree takes no tables that overlap.
     if unwinder::dialect() == Some(Dialect::List) {
         code_at_random(Dialect::List, 1 << 46);
     }

@@ -50,7 +50,7 @@ pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
 
 impl Told {
     /// Whether the unwinder can be changed. In a child that was forked while another thread of the parent had the unwinder's
-    /// lock, this is never possible again. Then the unwinder keeps the code that it knows.
+    /// lock, this is never possible again. The unwinder of such a child keeps the code that it knows.
     pub fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
         let can_change = !has_lock || own_fds::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();

@@ -24,8 +24,8 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Directories for the files, the preferred one last. If nothing may be executed from files in the preferred one, the
-    /// other one is used.
+    /// Directories for the files, the preferred one last. If nothing may be executed from files in the preferred directory, the
+    /// other directory is used.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,
@@ -90,7 +90,7 @@ impl Files {
         let (pages, text_at) = (&due.pages, executable.text_at);
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
-            // The code bytes are for users who disassemble the code that a profiler has counted, so other tools get none.
+            // The code bytes are for users who disassemble the code that a profiler has counted, so other tools get no bytes.
             // Code that cannot be read is left out. helgrind would report the read as an access without a lock, by another
             // thread than the host's.
             if valgrind::tool() == Tool::Other {
@@ -124,7 +124,7 @@ impl Files {
         mut body: impl FnMut(&[Range<u64>]) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_known = self.known.start <= pages.start && pages.end <= self.known.end;
-        // These errors mean that a piece is not one mapping, or no longer.
+        // These errors mean that a piece is not in one mapping, or is no longer in one mapping.
         let are_several = |result: &io::Result<()>| {
             let code = result.as_ref().err().and_then(io::Error::raw_os_error);
             matches!(code, Some(libc::EINVAL | libc::EFAULT))

@@ -78,7 +78,7 @@ impl Valgrind {
         Some(function)
     }
 
-    /// Reports all changes to valgrind. With `now`, a caller waits for this.
+    /// Reports all changes to valgrind. `now` means that a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) {
         if now || self.again.as_ref().is_some_and(Retry::is_due) {
             self.groups.try_again();
@@ -125,8 +125,9 @@ impl Valgrind {
         }
     }
 
-    /// Reports the code of a group of pages to valgrind. It replaces what valgrind knew about these pages. `fresh` has the
-    /// addresses of functions that the group's file did not have before. Returns the contents of the file, if there is code.
+    /// Reports the code of a group of pages to valgrind. The report replaces what valgrind knew about these pages. `fresh` has
+    /// the addresses of functions that the group's file did not have before. Returns the contents of the file, if there is
+    /// code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {

@@ -87,7 +87,7 @@ pub struct Groups {
     stale: BTreeSet<u64>,
     /// Stale groups that may have a page without code, and failed groups that are due again.
     emptied: BTreeSet<u64>,
-    /// Groups that could not be reported to valgrind, which may still know their previous content.
+    /// Groups that could not be reported to valgrind. valgrind may still know the previous content of these groups.
     failed: BTreeSet<u64>,
     /// Numbers of files whose groups no longer exist. valgrind may still know the files in `left`. The numbers in `free` can
     /// be used again.
@@ -178,8 +178,8 @@ impl Groups {
         self.within(&(page..page + self.page_size)).next().is_some()
     }
 
-    /// For pages that are in no group: removes code that is no longer there, according to `is_there`. If any was removed, the
-    /// remaining code of these pages becomes fresh. Returns whether any was removed.
+    /// For pages that are in no group: removes code that is no longer in memory, according to `is_there`. If any code was
+    /// removed, the remaining code of these pages becomes fresh. Returns whether any code was removed.
     pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
         if is_there(pages.start, pages.end - pages.start) {
             return false;
@@ -210,7 +210,7 @@ impl Groups {
         !self.failed.is_empty()
     }
 
-    /// Records that these pages could not be reported to valgrind. They become a group all the same, which is reported again
+    /// Records that these pages could not be reported to valgrind. The pages still become a group, which is reported again
     /// later. The group gets a new number, because valgrind may still know some of the pages by the old number.
     pub fn fail(&mut self, pages: &Range<u64>) {
         self.next_number += 1;
@@ -260,8 +260,9 @@ impl Groups {
         self.within(pages).nth(most).is_none()
     }
 
-    /// Takes the groups that have to be reported to valgrind: groups with new code, and groups with a page without code. With
-    /// `with_stale`, also groups with code that has ended. Also returns the addresses of the new code, in order.
+    /// Takes the groups that have to be reported to valgrind: groups with new code, and groups with a page without code. If
+    /// `with_stale` is true, also takes groups with code that has ended. Returns the groups, and the addresses of the new code
+    /// in order.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut gone = Vec::new();
@@ -338,8 +339,8 @@ impl Groups {
         })
     }
 
-    /// Called when groups from `take_due` were reported to valgrind. `is_all` means all of these groups. Only then can the
-    /// numbers of removed groups be used again, because valgrind must not know two files by one name.
+    /// Called when groups from `take_due` were reported to valgrind. `is_all` means that all of these groups were reported.
+    /// Only in this case can the numbers of removed groups be used again, because valgrind must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -355,7 +356,7 @@ impl Groups {
         }
     }
 
-    /// Splits pages into parts without too many functions each, if possible between two functions.
+    /// Splits pages into parts with a limited number of functions each, if possible between two functions.
     fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut parts = Vec::new();
         let (mut start, mut count, mut last_end) = (pages.start, 0, 0);
@@ -406,7 +407,8 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The merged group keeps the file number of the largest one. In a profile, code of the others then appears in two files.
+        // The merged group keeps the file number of the largest group. In a profile, code of the other groups appears in two
+        // files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -421,8 +423,8 @@ impl Groups {
             if group.number != number {
                 self.left.push(group.number);
             }
-            // The old content is usable only if all code beside the old group is new. Other code there may be missing in every
-            // file, because valgrind has refused it.
+            // The old content is usable only if all code outside the old group is new. Other code outside the group may be
+            // missing in every file, because valgrind has refused it.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });

@@ -1,6 +1,6 @@
 //! Tests with code that begins and ends at random, and a model of what valgrind knows.
 //!
-//! Whatever is mapped over pages replaces what valgrind knew about them.
+//! A mapping over pages replaces everything that valgrind knew about these pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -111,7 +111,7 @@ fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: b
             }
             let addr = BEGIN + random.below(PAGES * PAGE - longest);
             let size = 1 + random.below(longest);
-            // Other code may have been there, whose end was not reported.
+            // The address range may have held other code whose end was not reported.
             live.retain(|&at, (end, _)| *end <= addr || addr + size <= at);
             groups.add(addr, function(next_id, size));
             live.insert(addr, (addr + size, next_id));
@@ -158,7 +158,7 @@ fn code_at_random() {
     }
 }
 
-/// So much code that groups have to be split.
+/// Runs with so much code that groups have to be split.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn much_code_at_random() {

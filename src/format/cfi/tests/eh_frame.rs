@@ -44,7 +44,7 @@ pub(super) fn compiled(input: &Input) -> Vec<u8> {
     let mut cie = CommonInformationEntry::new(ENCODING, code_factor, data_factor, Register(16));
     cie.fde_address_encoding = input.pointers;
     cie.signal_trampoline = input.signal;
-    // gimli writes pc-relative pointers for a section at 0.
+    // gimli writes pc-relative pointers as if the section were at address 0.
     let relative = |addr: u64| {
         let base = if input.pointers.application() == DW_EH_PE_pcrel { SECTION } else { 0 };
         Address::Constant(addr.wrapping_sub(base))
@@ -162,7 +162,7 @@ fn eh_frame_selects_and_cuts() {
     // The bound includes the two other functions. Each has an FDE of 40 bytes and a row of 8.
     assert_eq!(size_bound(Arch::X86_64, &unwind).unwrap(), tables.bytes.len() + 2 * 48);
 
-    // A function that is larger than the code. The code lies at each place within the function.
+    // A function that is larger than the code. The test places the code at each offset in the function.
     let functions = vec![(CODE - 50, 100)];
     for code_factor in [1, 4] {
         let bytes = compiled(&Input { functions: functions.clone(), factors: (code_factor, -8), ..Input::default() });
@@ -392,8 +392,8 @@ fn eh_frame_hostile_bytes() {
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
 
-/// Two entries that must be refused. The first one's CIE is not an entry of the section, although the bytes of a CIE are at its
-/// place. The second one's CIE is too long.
+/// Two entries that must be refused. The CIE of the first lies inside another entry of the section. The CIE of the second is
+/// too long.
 #[test]
 fn cies_that_no_compiler_makes() {
     let plain = compiled(&Input::default());

@@ -139,9 +139,9 @@ impl Random {
     }
 }
 
-/// How many inputs such a test tries.
+/// How many inputs a test of random inputs tries.
 #[cfg(not(miri))]
 const ROUNDS: usize = 20_000;
-/// How many inputs such a test tries.
+/// How many inputs a test of random inputs tries.
 #[cfg(miri)]
 const ROUNDS: usize = 100;

@@ -136,7 +136,7 @@ fn moarvm_rows() {
         (91, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
     ];
     check(Arch::X86_64, &MOAR, 100, &steps);
-    // Without the data after it, the epilogue ends the code.
+    // If no data follows the epilogue, the epilogue ends the code.
     check(Arch::X86_64, &MOAR, 91, &steps[..5]);
 }
 
@@ -239,11 +239,11 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let with = |more: Vec<(u64, _)>| head().into_iter().chain(more).collect::<Vec<_>>();
     let whole = with(vec![(89, pushed()), (90, entry()), (91, saved())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 100, &whole);
-    // The return instruction is the last one. There are two ways to say this.
+    // The code ends with the return instruction. A description can express this in two ways.
     let to_end = with(vec![(89, pushed()), (90, entry())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 91, &to_end);
     check(Arch::X86_64, &fixed(FixedFrame { epilogue_end: 0, ..MOAR_BY_SP }), 91, &to_end);
-    // `leave` removes the whole frame at once. And code that does not return.
+    // `leave` removes the whole frame at once. The last description is of code that does not return.
     check(
         Arch::X86_64,
         &fixed(FixedFrame { sp_reset: 0, ..MOAR_BY_SP }),
@@ -258,7 +258,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     );
     let for_ever = FixedFrame { sp_reset: 0, epilogue_begin: 0, epilogue_end: 0, ..MOAR_BY_SP };
     check(Arch::X86_64, &fixed(for_ever), 100, &head());
-    // Without a frame pointer: `sub rsp, 24`, `add rsp, 24`, `ret`.
+    // A frame that has no frame pointer: `sub rsp, 24`, `add rsp, 24`, `ret`.
     let plain = FixedFrame { sp_set: 4, epilogue_begin: 30, ..FixedFrame::new(32, &[]) };
     check(Arch::X86_64, &fixed(plain), 31, &[(0, entry()), (4, row(7, 32, [(16, -8)])), (30, entry())]);
 
@@ -329,6 +329,6 @@ fn rows_change_everything() {
         let expected = &steps.iter().rev().find(|step| step.0 <= offset).unwrap().1;
         assert_eq!(&plain(&image.find(offset).unwrap()), expected, "at {offset}");
     }
-    // Without rows, the state is the same as at entry.
+    // If there are no rows, the state is the same as at entry.
     check(Arch::X86_64, &Unwind::Rows(&[]), 5, &[(0, row(7, 8, [(16, -8)]))]);
 }
