@@ -1,4 +1,4 @@
-//! Chunks: the memory into which a thread writes its records, in the final bytes of the file.
+//! Chunks: the memory into which a thread writes its records, with bodies in the format of the jitdump.
 //!
 //! A chunk belongs to one registering thread until the chunk is full. Bodies (the bytes for the file) are added from the
 //! bottom. For each body, an event of fixed size is added from the top. So the bodies of consecutive records are adjacent, and
@@ -86,7 +86,7 @@ pub fn size_for(body: usize) -> Option<usize> {
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the first chunk of a thread whose record has at least this much of a body.
+/// Size of the first chunk of a thread whose record has a body of at least this length.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -212,7 +212,7 @@ impl Chunk {
         self.set_consumed(NO_ROUND - 1, from.min(end));
     }
 
-    /// Whether the kind of an event exists. Otherwise the bytes must not be read as an `Event`.
+    /// Whether the kind of an event is valid. If not, the bytes must not be read as an `Event`.
     fn is_event(self, number: u32) -> bool {
         let event = self.event_place(number).cast::<u8>();
         // SAFETY: the event lies in the chunk.
@@ -222,7 +222,8 @@ impl Chunk {
 
     /// Makes the chunk empty again. Nobody else may use the chunk.
     pub fn reset(self) {
-        // `committed` is reset first: if the process is killed in between, recovery reads no event a second time.
+        // `committed` is reset first: if the process is killed before the counts are reset, recovery reads no event a second
+        // time.
         self.head().committed.store(0, Ordering::Release);
         for cell in &self.head().consumed.0 {
             cell.count.store(0, Ordering::Release);
@@ -230,8 +231,8 @@ impl Chunk {
         }
     }
 
-    /// The address of an event that exists or is to be written. It is aligned: the size of a chunk is a multiple of an
-    /// event's.
+    /// The address of an event that exists or is to be written. The address is aligned, because the size of a chunk is a
+    /// multiple of the size of an event.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()

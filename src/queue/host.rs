@@ -1,4 +1,4 @@
-//! What the library knows of the process that it works for.
+//! State of the library for its whole process: the page for forks, the last failure, and whether a panic was caught.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -161,7 +161,7 @@ impl ThreadQueue {
     /// registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // Before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
+        // `enter` comes before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
         if self.enter().is_err() {
             return false;
         }
