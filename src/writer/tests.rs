@@ -81,7 +81,7 @@ fn chunks_come_back_when_there_are_few() {
     }
 }
 
-/// Chunks of idle threads do not keep a large record from getting room either.
+/// A large record gets room although idle threads hold chunks.
 #[test]
 fn chunks_come_back_for_a_large_record() {
     let mut world = world(8 << 20, Duration::ZERO);
