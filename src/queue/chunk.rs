@@ -343,9 +343,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // The writer has read the records that lay here before, so this memory is in another processor's cache. Prefetching
-        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by itself
-        // after the first ones.
+        // The writer has read the earlier records at this place, so the memory is in another processor's cache. Prefetching
+        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by
+        // itself after the first ones.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);

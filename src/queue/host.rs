@@ -9,7 +9,7 @@ use crate::sys::mapping::ForkPage;
 
 #[derive(Debug)]
 pub struct Host {
-    /// Tells a forked child that it is a child, and what its parent does.
+    /// Tells a forked child that it is a child, and whether its parent's threads continued during the fork.
     pub page: ForkPage,
     pub last_error: Arc<LastError>,
     broken: AtomicBool,

@@ -38,7 +38,7 @@ const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 #[derive(Debug)]
 pub struct Pool {
     memory: Memory,
-    /// Free chunks: `whole` has those of `CHUNK_SIZE` bytes, `small` the smaller ones.
+    /// Free chunks: `whole` has chunks of `CHUNK_SIZE` bytes, `small` has smaller chunks.
     whole: Stack,
     small: Stack,
     /// Units without a chunk, as sorted ranges that are not adjacent. Empty while the pool is shut. Taking a free chunk does
@@ -210,7 +210,7 @@ impl Pool {
         self.asked.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// Enlarges a chunk that nobody uses. If there is no memory, this changes nothing and returns false.
+    /// Enlarges a chunk that nobody uses. If memory is short, changes nothing and returns false.
     #[cold]
     fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
         let (units, more) = (self.memory.units_of(chunk), size - chunk.size());
@@ -310,7 +310,7 @@ impl Pool {
     /// Once they ask for full-size chunks, the whole ample amount is made.
     ///
     /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
-    /// (`take_new`), because the writer is then held up in writing.
+    /// (`take_new`), because in that case the writer is held up by writing.
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {

@@ -27,7 +27,7 @@ pub struct Status {
     sinks: SinkBits,
 }
 
-/// In a separate cache line, because every registration reads it while the writer changes the counters beside it.
+/// In a separate cache line, because every registration reads these words while the writer changes the counters.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
@@ -114,7 +114,7 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Sets the sinks that run, and those that should run but do not.
+    /// Sets the sinks that run, and the sinks that should run but do not.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
 //! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side first makes an
-//! announcement, and then looks for the other side's. The thread announces that it writes a record, the writer that it wants
-//! the chunk. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in the writer) makes
-//! sure that at least one side sees the other's announcement.
+//! announcement, and then looks for the announcement of the other side. The thread announces that it writes a record, the
+//! writer that it wants the chunk. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in
+//! the writer) makes sure that at least one side sees the other's announcement.
 //!
 //! In the same way, threads are kept from writing records while the process forks (`quiesce`).
 

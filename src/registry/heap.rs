@@ -37,8 +37,8 @@ impl Heap {
         self.garbage += len;
     }
 
-    /// Whether more than half of the bytes are garbage. A compaction of so much garbage costs no more than the additions
-    /// since the last compaction.
+    /// Whether more than half of the bytes are garbage. If so, a compaction costs no more than the additions since the last
+    /// compaction.
     #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2

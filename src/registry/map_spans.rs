@@ -3,7 +3,7 @@
 use super::places::Places;
 use super::{Home, Registry};
 
-/// How many spans of dead code outside of regions are kept. Readers hold the whole map in memory, and so does this library.
+/// How many spans of dead code outside of regions are kept. Readers and this library hold the whole map in memory.
 pub(super) const DEAD_MAX: usize = 1 << 16;
 
 impl Registry {

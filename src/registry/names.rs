@@ -31,7 +31,7 @@ impl Names {
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
     }
 
-    /// Makes room for names with this total length. False if there is no memory.
+    /// Makes room for names with this total length. False if memory is short.
     pub fn make_room(&mut self, len: usize) -> bool {
         self.0.make_room(len)
     }

@@ -44,7 +44,7 @@ impl Ordered {
         self.len
     }
 
-    /// Makes room for more entries. False if there is no memory.
+    /// Makes room for more entries. False if memory is short.
     #[inline]
     pub fn make_room(&mut self, more: usize) -> bool {
         self.heads.try_reserve(more).is_ok() && self.blocks.try_reserve(more).is_ok()

@@ -43,7 +43,7 @@ pub struct Applier {
 pub enum Notice {
     /// A call unregistered the code.
     Unregistered(u64),
-    /// The code left the registry without such a call.
+    /// The code left the registry without a call to unregister it.
     FreeLater(u64),
     /// The bytes of the stable code have been read.
     Read(u64),
@@ -78,7 +78,7 @@ impl Applier {
         }
     }
 
-    /// Makes room for what a record adds to the registries. False without memory.
+    /// Makes room for a record's additions to the registry. False if memory is short.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
         if event.kind != EventKind::Load {

@@ -57,7 +57,7 @@ impl Writer {
         running
     }
 
-    /// Starts anew: ends the registrations that the last session left, and accepts requests again. Discards the records of
+    /// Starts again: ends the registrations that the last session left, and accepts requests again. Discards the records of
     /// calls that came too late for the last close, and returned `Closed`.
     pub(super) fn begin(&mut self) {
         self.off = false;
@@ -67,7 +67,7 @@ impl Writer {
         self.heed_notices();
         self.collect();
         let mut requests = self.shared.requests();
-        // Requests made since `collect` count as answered too, because nobody would answer them any more.
+        // Requests made since `collect` count as answered too, because nobody else would answer them.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
         let (asked, told, answered, exiting) = (self.asked, self.told, self.answered, requests.exiting);

@@ -288,8 +288,8 @@ impl Writer {
     }
 
     /// The time now, but at least the time of the last request, because a request is about records stamped before the
-    /// request. A thread's clock may be ahead of the writer's. If the kernel stopped the writer while the writer changed the
-    /// clock (`sys/tsc`), the difference is as large as the old and the new clock diverged meanwhile.
+    /// request. A thread's clock may be ahead of the writer's. If the kernel stopped the writer during a change of clock
+    /// (`sys/tsc`), the old and the new clock diverged in this time.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot note the time of its request.

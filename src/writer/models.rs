@@ -89,7 +89,7 @@ impl World {
         assert_eq!(shared.pool.open(None), None);
         // As in a busy process, threads find chunks that the writer has made, and need not take the lock for making chunks.
         shared.pool.ask_for(CHUNK_SIZE);
-        // Records have bodies, although there is no file.
+        // Records have bodies, although no file is written.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { shared: Box::leak(Box::new(shared)), process }
     }

@@ -44,7 +44,7 @@ impl Applier {
             }
             let (name_len, info_len) = self.lens_of(id);
             if !self.registry.make_room(id, name_len, info_len, true) {
-                // The other sinks continue to name the code until there is memory.
+                // The other sinks continue to name the code until memory is available.
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }

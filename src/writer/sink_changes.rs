@@ -1,4 +1,4 @@
-//! How sinks start and stop while the writer runs, and how the writer ends when no sink is wanted any more.
+//! How sinks start and stop while the writer runs, and how the writer ends when no sink is wanted.
 
 use std::time::{Duration, Instant};
 
@@ -114,8 +114,8 @@ impl Writer {
         }
     }
 
-    /// Called when no sink is wanted any more: gives back all memory, including the chunks that threads hold. Returns
-    /// whether all earlier records are written.
+    /// Called when no sink is wanted: gives back all memory, including the chunks that threads hold. Returns whether all
+    /// earlier records are written.
     ///
     /// Waits for threads that are writing a record, and takes the chunks of all others. A thread that asks for a chunk later
     /// gets none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that

@@ -104,7 +104,7 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// Whether the writer has interrupted a change of such data for slow work, for which no fork waits.
+    /// Whether the writer has interrupted its change of data for slow work, for which no fork waits.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
@@ -245,7 +245,7 @@ impl Quiesce {
     }
 
     /// From now on, threads that begin to register wait. The writer then has to call `barrier::all_threads`, and to look for
-    /// threads that have begun earlier. False if no fork asks any more.
+    /// threads that have begun earlier. False if no fork waits any longer.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -255,7 +255,7 @@ impl Quiesce {
         asked
     }
 
-    /// Halts the threads of these slots. False if no fork asks any more.
+    /// Halts the threads of these slots. False if no fork waits any longer.
     pub fn hold_threads(&self, slots: impl Iterator<Item = Arc<ThreadSlot>>) -> bool {
         let mut state = self.state();
         if !state.is_asked() {

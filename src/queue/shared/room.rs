@@ -9,7 +9,7 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// Takes a chunk of at least this size, if there is one. `filled`: whether the calling thread has filled a chunk before.
+    /// Takes a chunk of at least this size, if possible. `filled`: whether the calling thread has filled a chunk before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {

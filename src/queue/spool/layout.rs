@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) beside the data of the last committed round. One last store of the round's number makes the new data valid, because
+//! are) next to the data of the last committed round. One last store of the round's number makes the new data valid, because
 //! a process may be killed between any two stores.
 //!
 //! A round that replaces a file is committed by the rename. The data of such a round is stored before the rename, and
@@ -199,7 +199,7 @@ impl Header {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Makes the spool void: nobody completes files from it any more.
+    /// Makes the spool void, so that nobody completes files from it.
     pub fn void(&self) {
         self.magic.store(0, Ordering::Release);
     }
@@ -385,8 +385,8 @@ mod tests {
 
     /// Starts a process that has the shared memory of this one and calls `body` until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
-        // A system call, because the C library's `fork` would run handlers. SAFETY: without a stack for the child this is a
-        // fork, and the child only writes to the spool and ends.
+        // A system call, because the C library's `fork` would run handlers.
+        // SAFETY: without a stack for the child this is a fork, and the child only writes to the spool and ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
         if child == 0 {

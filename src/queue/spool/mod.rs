@@ -207,7 +207,7 @@ impl Memory {
     /// The chunk that begins with a unit.
     ///
     /// # Safety
-    /// `make_chunk` has made one there, and `unmake_chunks` has not taken it away.
+    /// `make_chunk` has made this chunk, and `unmake_chunks` has not removed it.
     pub unsafe fn chunk_of(&self, unit: usize) -> Chunk {
         // SAFETY: the range lies in the region, and by contract a chunk begins there.
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }

@@ -25,7 +25,7 @@ use crate::sys::{file, process};
 pub struct Cleaned {
     /// The path of the file.
     pub path: PathBuf,
-    /// Why the file is still there; `None` if it is gone.
+    /// Why the file was kept; `None` if it was removed, or would be without `dry_run`.
     pub kept: Option<String>,
     /// How many bytes of disk space the removal frees. If a file has several names, each name counts for an equal part.
     pub bytes: u64,

@@ -48,7 +48,7 @@ pub struct Report {
     pub records: u64,
     /// The steps that failed, and why.
     pub problems: Vec<String>,
-    /// Whether the spool is still there, because another attempt may succeed.
+    /// Whether the spool was kept, because another attempt may succeed.
     pub kept: bool,
 }
 

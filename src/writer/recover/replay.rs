@@ -34,7 +34,7 @@ pub struct Replay {
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read. If it could not, code may be missing.
     unread: Option<String>,
-    /// Whether there was too little memory.
+    /// Whether memory was short.
     is_short: bool,
 }
 
