@@ -20,10 +20,11 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a fully grown chunk of the pool; larger chunks are multiples of it. In a loom model, one record fills a chunk.
+/// Size of a fully grown chunk of the pool. Larger chunks are multiples of this size. In a loom model, one record fills a
+/// chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. It begins a unit of `CHUNK_SIZE` bytes, the rest of which has no memory.
+/// Size of a thread's first chunk. The chunk begins a unit of `CHUNK_SIZE` bytes. The rest of the unit has no memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.

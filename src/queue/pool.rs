@@ -27,7 +27,7 @@ use crate::sys::valgrind;
 /// Number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is lower.
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
-/// With fewer free chunks than this, the writer should hurry.
+/// If fewer chunks than this are free, the writer should hurry.
 const LOW: usize = 4;
 
 /// Number of threads that can each have a small chunk, unless `max_memory` is below `USUAL` chunks. A unit takes address
@@ -97,7 +97,7 @@ impl Pool {
         }
         let why = dir.and_then(|dir| self.memory.attach(dir).err());
         self.unused().push(0..self.memory.units());
-        // For the first thread that registers code.
+        // Makes a chunk for the first thread that registers code.
         self.grow(FIRST_SIZE);
         why.map(|why| format!("cannot make a spool: {why}"))
     }

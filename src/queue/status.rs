@@ -142,7 +142,8 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a debugger knows of the code. This counts only while the sink for debuggers runs.
+    /// Sets whether calls wait until a debugger knows of the code. `is_watched` counts only while the sink for debuggers
+    /// runs.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);

@@ -121,7 +121,7 @@ impl ThreadSlot {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Permanently keeps the thread from beginning records. It may still finish a record while it is busy. The caller then has
+    /// Permanently keeps the thread from beginning records. A busy thread may still finish its record. The caller then has
     /// to call `barrier::all_threads`.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);

@@ -34,7 +34,7 @@ pub struct Applier {
     pub regions: Arc<Regions>,
     /// Whether the record's code may lie in a region. If so, the registry has room for the code with either home.
     pub(super) watching: bool,
-    /// For ids that a registration displaces; otherwise empty.
+    /// The ids that a registration overwrites. Otherwise empty.
     pub(super) overwritten: Vec<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! The writer and forks: how the writer quiesces, and which data the child's writer inherits. This is the live code, and a
-//! copy of each piece's jitdump group for the child's own jitdump.
+//! The writer and forks: how the writer quiesces, and how the child's writer takes over data. The data is the live code, and
+//! a copy of each piece's jitdump group for the child's own jitdump.
 
 use std::time::Duration;
 

@@ -57,7 +57,7 @@ impl Merge {
         self.next_if(until, |_| true)
     }
 
-    /// As `next`, but takes the event only if it `may` be taken now. Otherwise the event stays the next one.
+    /// As `next`, but takes the event only if it `may` be taken now. Otherwise it stays the next event.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {

@@ -329,7 +329,7 @@ impl Writer {
         while !self.short {
             let (applier, short) = (&mut self.applier, &mut self.short);
             let may = |event: &Event| {
-                // Without memory a record stays in its chunk, and is read later.
+                // If memory is short, a record stays in its chunk, and is read later.
                 *short = !applier.make_room(event);
                 !*short
             };

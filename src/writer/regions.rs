@@ -120,7 +120,7 @@ impl Applier {
     /// code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
-        // Without memory for the lines and tables, the code continues without them.
+        // If memory for the lines and tables is lacking, the code loses them.
         let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
         let mut live = self.registry.remove(id)?;
         if live.home == Home::Plain {

@@ -18,7 +18,8 @@ struct World {
     writer: Box<Writer>,
 }
 
-/// A process with at most this much memory for records, whose threads wait at most this long for memory. It writes no file.
+/// A process with at most this much memory for records, whose threads wait at most this long for memory. The process writes
+/// no file.
 fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };

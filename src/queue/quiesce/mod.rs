@@ -195,7 +195,7 @@ impl Quiesce {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
         state.is_aside |= is_aside && was_moving;
-        // Without a waiting fork, this would be a useless system call.
+        // If no fork waits, `notify_all` would be a useless system call.
         if state.waiting > 0 {
             self.changed.notify_all();
         }

@@ -52,7 +52,7 @@ pub enum Message {
     Full { slot: u64, chunk: Chunk },
 }
 
-/// The shared state. A process has one and never frees it.
+/// The shared state. A process has one shared state, and never frees it.
 #[derive(Debug)]
 pub struct Shared {
     pub pool: Pool,

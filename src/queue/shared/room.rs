@@ -1,4 +1,4 @@
-//! Room for records: empty chunks, and how long a thread waits for one.
+//! Room for records: empty chunks, and how long a thread waits for a chunk.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl Shared {
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
-        // Ends the wait of a thread that finds every freed chunk taken by others.
+        // Ends the wait of a thread that finds every freed chunk taken by other threads.
         const LONGEST: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);
@@ -104,7 +104,7 @@ impl Shared {
         None
     }
 
-    /// Whether waiting is allowed and can help. Without memory, or without records to write, the writer frees no chunk.
+    /// Whether waiting is allowed and can help. If memory is short or no records are wanted, the writer frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
         !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()

@@ -166,7 +166,7 @@ pub struct Listed {
 
 impl Listed {
     /// Whether the spool was made within the last second by another process that seems to live. Opens no file: when many
-    /// processes start at once, each looks at the spools of all others.
+    /// processes start at once, each of them looks at the spools of all other processes.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)

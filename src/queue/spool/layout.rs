@@ -56,8 +56,8 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after two rounds: the last committed one, and the round before or after it. The index is the lowest bit of
-    /// the round's number.
+    /// The progress after two rounds: the last committed round, and the round before or after it. The index is the lowest
+    /// bit of the round's number.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,

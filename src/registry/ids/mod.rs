@@ -86,7 +86,7 @@ impl Ids {
         child
     }
 
-    /// Only for loom models, which have one slab for each order of events. A process never frees its slab.
+    /// Only for loom models, which make new ids for each order of events. A process never frees its `Ids`.
     #[cfg(jitsym_loom)]
     pub fn free(&mut self) {
         for (segment, start) in self.segments.iter_mut().enumerate() {

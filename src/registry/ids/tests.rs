@@ -24,7 +24,7 @@ fn a_slot_ends_before_its_ids_begin_anew() {
     let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
     for &id in &first {
         assert!(ids.retire(id));
-        // As if the slot had given out all but a few of its ids.
+        // Pretends that the slot has given out all but a few of its ids.
         ids.place(split(id).1).unwrap().word.store(word_of(LAST - 6, 0), Ordering::Relaxed);
         ids.recycle(id);
     }

@@ -2,9 +2,9 @@
 //!
 //! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not
 //! visible here. So a file is removed only if its name has exactly the right form, and the file belongs to this user. The
-//! file must have only one name, unless it is a file of a region or for valgrind. It must have the library's mark or begin
-//! like a spool, because files of other runtimes and of the user may have such names. No process with its pid may be alive.
-//! Nobody may have the file locked, and no visible process may have it open or mapped.
+//! file must have only one name, unless it is a file of a region or for valgrind. The file must have the library's mark or
+//! begin like a spool, because files of other runtimes and of the user may have such names. No process with its pid may be
+//! alive. Nobody may have the file locked, and no visible process may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

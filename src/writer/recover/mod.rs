@@ -378,7 +378,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // Without the note the next recovery leaves the file alone. That file is complete, unless this recovery is interrupted.
+        // A failure is ignored: without the note, the next recovery does not change the new map. The new map is complete,
+        // unless this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
