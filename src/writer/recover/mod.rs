@@ -360,8 +360,8 @@ impl Dead {
         found.is_some_and(|found| found == identity)
     }
 
-    /// Whether an interrupted recovery has done everything except removing the spool. A recovery with a jitdump is repeated
-    /// instead.
+    /// Whether an interrupted recovery has done everything except removing the spool. If the process has a jitdump, an
+    /// interrupted recovery is always repeated.
     fn is_completed(&self) -> bool {
         let is_alone = self.header.state().dump.is_none();
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
