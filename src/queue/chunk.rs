@@ -1,4 +1,4 @@
-//! Chunks: the memory into which a thread writes its records, in the final bytes of the file.
+//! Chunks: the memory into which a thread writes its records, with bodies in the format of the jitdump.
 //!
 //! A chunk belongs to one registering thread until the chunk is full. Bodies (the bytes for the file) are added from the
 //! bottom. For each body, an event of fixed size is added from the top. So the bodies of consecutive records are adjacent, and
@@ -20,10 +20,11 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a fully grown chunk of the pool; larger chunks are multiples of it. In a loom model, one record fills a chunk.
+/// Size of a fully grown chunk of the pool. Larger chunks are multiples of this size. In a loom model, one record fills a
+/// chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. It begins a unit of `CHUNK_SIZE` bytes, the rest of which has no memory.
+/// Size of a thread's first chunk. The chunk begins a unit of `CHUNK_SIZE` bytes. The rest of the unit has no memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
@@ -86,7 +87,7 @@ pub fn size_for(body: usize) -> Option<usize> {
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the first chunk of a thread whose record has at least this much of a body.
+/// Size of the first chunk of a thread whose record has a body of at least this length.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -212,7 +213,7 @@ impl Chunk {
         self.set_consumed(NO_ROUND - 1, from.min(end));
     }
 
-    /// Whether the kind of an event exists. Otherwise the bytes must not be read as an `Event`.
+    /// Whether the kind of an event is valid. If not, the bytes must not be read as an `Event`.
     fn is_event(self, number: u32) -> bool {
         let event = self.event_place(number).cast::<u8>();
         // SAFETY: the event lies in the chunk.
@@ -222,7 +223,8 @@ impl Chunk {
 
     /// Makes the chunk empty again. Nobody else may use the chunk.
     pub fn reset(self) {
-        // `committed` is reset first: if the process is killed in between, recovery reads no event a second time.
+        // `committed` is reset first: if the process is killed before the counts are reset, recovery reads no event a second
+        // time.
         self.head().committed.store(0, Ordering::Release);
         for cell in &self.head().consumed.0 {
             cell.count.store(0, Ordering::Release);
@@ -230,8 +232,8 @@ impl Chunk {
         }
     }
 
-    /// The address of an event that exists or is to be written. It is aligned: the size of a chunk is a multiple of an
-    /// event's.
+    /// The address of an event that exists or is to be written. The address is aligned, because the size of a chunk is a
+    /// multiple of the size of an event.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
@@ -342,9 +344,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // The writer has read the records that lay here before, so this memory is in another processor's cache. Prefetching
-        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by itself
-        // after the first ones.
+        // The writer has read the earlier records at this place, so the memory is in another processor's cache. Prefetching
+        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by
+        // itself after the first ones.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);

@@ -1,4 +1,4 @@
-//! What the library knows of the process that it works for.
+//! State of the library for its whole process: the page for forks, the last failure, and whether a panic was caught.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::sys::mapping::ForkPage;
 
 #[derive(Debug)]
 pub struct Host {
-    /// Tells a forked child that it is a child, and what its parent does.
+    /// Tells a forked child that it is a child, and whether its parent's threads continued during the fork.
     pub page: ForkPage,
     pub last_error: Arc<LastError>,
     broken: AtomicBool,

@@ -1,6 +1,6 @@
 //! A oneshot channel: hands one value from one thread to another.
 //!
-//! A channel of `std` would allocate a handle for the waiting thread. Without memory, that allocation ends the process.
+//! A channel of `std` would allocate a handle for the waiting thread. A failure of this allocation ends the process.
 
 use std::fmt;
 use std::time::Duration;

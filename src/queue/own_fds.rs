@@ -1,7 +1,6 @@
 //! Work on files during a call of the host, on a thread with a separate descriptor table.
 //!
-//! So no other thread of the host can close a file that is being written to, or reach this file by a descriptor number that it
-//! takes for one of its own.
+//! The host's other threads cannot close a descriptor in this table, and cannot take one for their own.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::sys::descriptors::{self, DescriptorTable};
 use crate::sys::thread::{self, Thread};
 use crate::sys::{debug, panic_guard};
 
-/// Runs `body` on such a thread and waits for the result.
+/// Runs `body` on a thread with a separate descriptor table, and waits for the result.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     if !DescriptorTable::current().is_host() {
         return body();
@@ -26,8 +25,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     }
 }
 
-/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues in its thread. A
-/// thread is started even if the caller is a thread of the library.
+/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues in its thread.
+/// Starts a thread even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {
@@ -39,7 +38,7 @@ pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Sen
     }
 }
 
-/// Starts a thread for the work, or returns the work if that fails.
+/// Starts a thread for the work. If no thread can be started, returns the work.
 fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Result<(Thread, Take<T>), F> {
     let (hand, take) = oneshot();
     let (give, result) = oneshot();

@@ -1,12 +1,13 @@
 //! The pool of chunks: threads take chunks from it, and the writer gives them back.
 //!
-//! Free chunks lie on a stack, so that those which were used last, and lie in the processor's caches, are used first. A
-//! channel would hand out all chunks in turn. A 512-byte record took 31 ns with 1 MiB used in turn, and 20 ns with 256 KiB.
-//! With a channel, registering threads would also free blocks that the writer allocated, and wait for the allocator's lock.
+//! Free chunks lie on a stack. The chunk that was used last is taken first, because it still lies in the processor's caches.
+//! A channel would hand out all chunks in turn. A 512-byte record took 31 ns with 1 MiB used in turn, and 20 ns with 256
+//! KiB. With a channel, registering threads would also free blocks that the writer allocated, and wait for the allocator's
+//! lock.
 //!
-//! Each new page of memory costs a fault, so the pool makes little memory before it is needed. A thread's first chunk is
-//! small, and a chunk can be enlarged while it is empty. While threads ask for more, the writer makes chunks ahead. When the
-//! process is idle, the writer gives up all free chunks but one.
+//! Each new page of memory costs a page fault, so the pool makes little memory before it is needed. A thread's first chunk
+//! is small, and a chunk can be enlarged while it is empty. While threads ask for more, the writer makes chunks ahead. When
+//! the process is idle, the writer gives up all free chunks but one.
 
 #[cfg(test)]
 mod tests;
@@ -26,34 +27,34 @@ use crate::sys::valgrind;
 /// Number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is lower.
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
-/// With fewer free chunks than this, the writer should hurry.
+/// If fewer chunks than this are free, the writer should hurry.
 const LOW: usize = 4;
 
-/// Number of threads that can each have a small chunk, unless `max_memory` is below the usual. A unit takes address space, but
-/// memory only for the chunk in it.
+/// Number of threads that can each have a small chunk, unless `max_memory` is below `USUAL` chunks. A unit takes address
+/// space, but memory only for the chunk in it.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
 #[derive(Debug)]
 pub struct Pool {
     memory: Memory,
-    /// Free chunks: `whole` has those of `CHUNK_SIZE` bytes, `small` the smaller ones.
+    /// Free chunks: `whole` has chunks of `CHUNK_SIZE` bytes, `small` has smaller chunks.
     whole: Stack,
     small: Stack,
-    /// Sorted ranges of units without a chunk, with gaps between them; none while the pool is shut. Taking a free chunk does
-    /// not lock this.
+    /// Units without a chunk, as sorted ranges that are not adjacent. Empty while the pool is shut. Taking a free chunk does
+    /// not lock this list.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,
-    /// Bytes of all chunks, bytes of the chunks in use, and the most that there may be.
+    /// Bytes of all chunks, bytes of the chunks in use, and the limit for the bytes of all chunks.
     bytes_held: Counter,
     bytes_used: Counter,
     max_bytes: usize,
     ample: usize,
-    /// The largest chunk size that a thread has needed after it had filled a chunk. 0: no thread has since the process was
-    /// idle.
+    /// The largest chunk size that a thread has needed after it had filled a chunk. 0 if no thread has filled a chunk since
+    /// the process was idle.
     asked: Counter,
-    /// A record found no room beside free or idle chunks. The writer has to give these up.
+    /// Whether a record found no room because of free or idle chunks, which the writer has to give up.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
@@ -65,7 +66,7 @@ impl Pool {
         // helgrind needs a second to map the address space of some 300 units, and valgrind runs 500 threads at most.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // If address space is short, there are only as many units as can be full.
+        // If address space is short, the pool gets only as many units as can be full at a time.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -96,7 +97,7 @@ impl Pool {
         }
         let why = dir.and_then(|dir| self.memory.attach(dir).err());
         self.unused().push(0..self.memory.units());
-        // For the first thread that registers code.
+        // Makes a chunk for the first thread that registers code.
         self.grow(FIRST_SIZE);
         why.map(|why| format!("cannot make a spool: {why}"))
     }
@@ -143,7 +144,7 @@ impl Pool {
         self.count_free() < LOW
     }
 
-    /// Whether there are chunks for so few more threads that the writer should take idle ones back. Even a small chunk takes a
+    /// Whether so few more threads can get a chunk that the writer should take idle chunks back. Even a small chunk takes a
     /// whole unit of the address space.
     pub fn is_scarce(&self) -> bool {
         let units = self.memory.units();
@@ -171,8 +172,8 @@ impl Pool {
         stack.push(self.memory.units_of(chunk).start);
     }
 
-    /// Whether the pool has its ample size. A thread that has filled a chunk then waits for the writer before the pool grows
-    /// further.
+    /// Whether the pool has its ample size. If so, a thread that has filled a chunk waits for the writer before the pool
+    /// grows further.
     pub fn is_ample(&self) -> bool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }
@@ -209,7 +210,7 @@ impl Pool {
         self.asked.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// Enlarges a chunk that nobody uses. If there is no memory, this changes nothing and returns false.
+    /// Enlarges a chunk that nobody uses. If memory is short, changes nothing and returns false.
     #[cold]
     fn enlarge(&self, chunk: Chunk, size: usize) -> bool {
         let (units, more) = (self.memory.units_of(chunk), size - chunk.size());
@@ -223,7 +224,7 @@ impl Pool {
         is_made
     }
 
-    /// Counts bytes as held before they are made. False if they would exceed the bound.
+    /// Counts bytes as held before their chunk is made. False if they would exceed the limit.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
         self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -234,7 +235,7 @@ impl Pool {
         Cursor::new(chunk, self.serial.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether a record with this body can ever be held.
+    /// Whether the pool can ever hold a record with a body of this length.
     pub fn can_hold(&self, body: usize) -> bool {
         size_for(body).is_some_and(|size| size <= self.max_bytes - self.ample * CHUNK_SIZE)
     }
@@ -243,7 +244,7 @@ impl Pool {
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
-            // From the end of a range, because `make_one` takes units from the start.
+            // Takes units from the end of a range, because `make_one` takes units from the start.
             let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
             Some(range.end..range.end + count)
@@ -254,7 +255,7 @@ impl Pool {
         made.map(|chunk| self.begin(chunk))
     }
 
-    /// Makes one more chunk, if the bound allows it.
+    /// Makes one more chunk, if the limit allows it.
     fn make_one(&self, size: usize) -> Option<Chunk> {
         self.make(1, size, |unused| {
             let range = unused.iter_mut().find(|range| range.start < range.end)?;
@@ -263,7 +264,7 @@ impl Pool {
         })
     }
 
-    /// Makes one more free chunk, if the bound allows it.
+    /// Makes one more free chunk, if the limit allows it.
     fn grow(&self, size: usize) -> bool {
         self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
@@ -309,7 +310,7 @@ impl Pool {
     /// Once they ask for full-size chunks, the whole ample amount is made.
     ///
     /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
-    /// (`take_new`), because the writer is then held up in writing.
+    /// (`take_new`), because in that case the writer is held up by writing.
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -358,7 +359,7 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether a record has found no room beside other chunks since the last call. Only for the writer.
+    /// Whether, since the last call, a record has found no room because of other chunks. Only for the writer.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
@@ -379,8 +380,8 @@ impl Pool {
         }
     }
 
-    /// Moves the free chunks out of the spool. The use of the spool ends if no other chunk is in it. Only for the writer,
-    /// which has moved all other chunks that it knows.
+    /// Moves the free chunks out of the spool. If no other chunk is in the spool, the pool stops using it. Only for the
+    /// writer, which has moved all other chunks that it knows.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {
@@ -416,7 +417,7 @@ impl Pool {
         }
     }
 
-    /// Takes the memory, the first `size` bytes, from units that nobody uses, and marks them unused.
+    /// Gives back the first `size` bytes of units that nobody uses, and marks these units unused.
     fn give_up(&self, units: Range<usize>, size: usize) {
         let mut unused = self.unused();
         self.memory.unmake_chunks(&units, size);
@@ -482,7 +483,7 @@ impl Stack {
         Some(top as usize - 1)
     }
 
-    /// Replaces the top of the stack and returns the old top. `None`, and no change, if `new` returns `None`.
+    /// Replaces the top of the stack and returns the old top. If `new` returns `None`, changes nothing and returns `None`.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         let next = |old: u64| Some(((old >> 32) + 1) << 32 | u64::from(new(old as u32)?));
         self.top.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(|old| old as u32)

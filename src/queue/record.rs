@@ -1,7 +1,8 @@
-//! Records: what a registering thread writes into a chunk and the writer reads. Only this file knows the layout of a body.
+//! Records: data that a registering thread writes into a chunk, and that the writer reads. Only this file knows the layout
+//! of a body.
 //!
-//! The body of a registration is the code's group of jitdump records, with two differences. A record of inlined functions may
-//! come first. In place of the code bytes there may be their address, or nothing.
+//! The body of a registration is the code's group of jitdump records, with two differences. A record of inlined functions
+//! may come first. The code bytes may be replaced by their address, or left out.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
@@ -15,13 +16,13 @@ use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
-    /// Code was registered; the body is its group.
+    /// Code was registered. The body is the code's group.
     Load,
-    /// Code was moved; the body is its bytes at the new place.
+    /// Code was moved. The body is the bytes of the code at its new place.
     Move,
-    /// Code was unregistered; no body.
+    /// Code was unregistered. The record has no body.
     Unregister,
-    /// All code in `[addr, addr + size)` is gone; no body.
+    /// All code in `[addr, addr + size)` is gone. The record has no body.
     UnregisterRange,
 }
 
@@ -54,7 +55,7 @@ pub mod flag {
     pub const UNREADABLE: u8 = 1;
     /// The name was cleaned.
     pub const NAME_CHANGED: u8 = 2;
-    /// The caller said that the bytes after the code are free, and they suffice for the unwind tables.
+    /// The caller declared the bytes after the code free, and these bytes suffice for the unwind tables.
     pub const FREE_BEHIND: u8 = 4;
     /// The body ends with the code bytes.
     pub const HAS_CODE: u8 = 8;
@@ -64,7 +65,7 @@ pub mod flag {
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
-    /// Live code of a region lay at this place. The caller has seen that, and has told perf that other code takes the place.
+    /// The code replaces live code of a region. The calling thread has noticed this, and has told perf.
     pub const REPLACES: u8 = 128;
 }
 

@@ -1,6 +1,6 @@
 //! The requests of callers to the writer.
 //!
-//! Requests do not use the channel of messages, because that may be full while the writer hangs in a slow disk.
+//! Requests do not use the channel of messages, because the channel may be full while a slow disk blocks the writer.
 
 use super::oneshot::Give;
 use crate::api::error::{Error, Result};
@@ -10,7 +10,7 @@ use crate::sys::thread;
 /// The requests that wait for the writer, and its answers.
 #[derive(Debug, Default)]
 pub struct Requests {
-    /// A writer is running.
+    /// Whether a writer is running.
     pub open: bool,
     /// Number of the last request.
     pub asked: u64,
@@ -19,11 +19,11 @@ pub struct Requests {
     pub asked_to_write: u64,
     /// When the latest request was made, by the clock of the thread that made it.
     pub asked_at: u64,
-    /// Number of the last request that was answered for these sinks (`told`), and the error if they could not be told of
-    /// everything (`not_told`).
+    /// For calls of `Shared::wait_until_told`: the number of the last answered request (`told`), and the error if the sinks
+    /// could not be told of everything (`not_told`).
     pub told: u64,
     pub not_told: Option<Error>,
-    /// Number of the last answered request: everything published before it is written.
+    /// Number of the last answered request. Everything published before that request is written.
     pub answered: u64,
     /// The last answer, or the error of a writer that has ended without writing all records.
     pub result: Option<Error>,
@@ -35,7 +35,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Whether the process exits by another thread than the calling one. The exit then does not wait for requests of the
+    /// Whether the process exits by another thread than the calling one. Such an exit does not wait for requests of the
     /// calling thread.
     pub fn exit_is_elsewhere(&self) -> bool {
         self.exiting.is_some_and(|exiting| exiting != thread::id())
@@ -45,7 +45,7 @@ impl Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// All sinks have been disabled while sessions are open: the writer gives all memory back.
+    /// Whether all sinks have been disabled while sessions are open. If so, the writer gives all memory back.
     pub off: bool,
     pub ack: Give<Result<()>>,
 }

@@ -1,8 +1,8 @@
 //! The flush that a signal handler asks the writer for, before the process ends.
 //!
-//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses only atomic
-//! words and a futex: no lock, no allocation, no thread-local storage. The writer may need a lock that the interrupted thread
-//! holds. Then the handler's timeout ends the wait, and the unwritten records stay in the spool.
+//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses only
+//! atomic words and a futex: no lock, no allocation, no thread-local storage. If the writer needs a lock that the
+//! interrupted thread holds, the handler's timeout ends the wait. The unwritten records stay in the spool.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::sys::{futex, thread};
 
 #[derive(Debug, Default)]
 pub struct SignalFlush {
-    /// The writer's thread; 0 if there is none, `STARTING` until it runs.
+    /// The tid of the writer; 0 if no writer exists, `STARTING` until the writer runs.
     writer: AtomicU32,
-    /// The thread by which the process exits; 0 if it does not.
+    /// The tid of the thread by which the process exits; 0 if the process does not exit.
     exiting: AtomicU32,
     exit_over: AtomicBool,
     /// Number of the last request, and the thread that made it.
@@ -41,7 +41,7 @@ impl SignalFlush {
         self.writer.store(thread::id(), Ordering::SeqCst);
     }
 
-    /// Notes that the writer has ended. Without an error, everything is written.
+    /// Notes that the writer has ended. If `error` is `None`, everything is written.
     pub fn end(&self, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.writer.store(0, Ordering::SeqCst);
@@ -95,7 +95,7 @@ impl SignalFlush {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
     }
 
-    /// For the writer: answers a request. Without an error, everything published before the request is written.
+    /// For the writer: answers a request. If `error` is `None`, everything published before the request is written.
     pub fn answer(&self, number: u32, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);

@@ -27,19 +27,19 @@ pub struct Status {
     sinks: SinkBits,
 }
 
-/// In a separate cache line, because every registration reads it while the writer changes the counters beside it.
+/// In a separate cache line, because every registration reads these words while the writer changes the counters.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// What threads write records for: the running sinks, what these want, and `Sinks::REMEMBER`. If it is 0, every call
-    /// returns at once.
+    /// The set for which threads write records: the running sinks, the bits for what these sinks want, and
+    /// `Sinks::REMEMBER`. If the set is empty, every call returns at once.
     wanted: AtomicU32,
     /// The same set for the writer. While all sinks end, `wanted` is 0, and the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run and cannot write at present.
     stalled: AtomicU32,
-    /// Sinks that run beside others although nobody has asked for them.
+    /// Sinks that run in addition to others, although nobody has asked for them.
     by_default: AtomicU32,
 }
 
@@ -67,8 +67,8 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// What registering threads have to write records for. A thread that sees an empty set also sees that the last session was
-    /// closed, or that the sinks were disabled.
+    /// The set for which registering threads have to write records. A thread that sees an empty set also sees that the last
+    /// session was closed, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
@@ -79,7 +79,7 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
     }
 
-    /// The running sinks, with the notes in the bits beside them (see [`Sinks`]).
+    /// The running sinks, with the notes in the other bits (see [`Sinks`]).
     pub fn sinks_with_notes(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
@@ -114,7 +114,7 @@ impl Status {
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Sets the sinks that run, and those that should run but do not.
+    /// Sets the sinks that run, and the sinks that should run but do not.
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
@@ -142,7 +142,8 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a debugger knows of the code. This counts only while the sink for debuggers runs.
+    /// Sets whether calls wait until a debugger knows of the code. `is_watched` counts only while the sink for debuggers
+    /// runs.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -154,12 +155,12 @@ impl Status {
         self.sinks.change(change);
     }
 
-    /// A sink cannot write, and will try again. The others continue.
+    /// Notes that a sink cannot write, and will try again. The other sinks continue.
     pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
 
-    /// A sink has caught up.
+    /// Notes that a sink has caught up.
     pub fn sink_goes_on(&self, sink: Sinks) {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
@@ -200,8 +201,8 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As `get`, without a copy of the text. Does nothing while another thread has the lock: a signal handler may have
-    /// interrupted that thread, and wait for the calling one.
+    /// As `get`, without a copy of the text. Does nothing while another thread has the lock: that thread may be interrupted
+    /// by a signal handler that waits for the calling thread.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -251,7 +252,7 @@ macro_rules! counters {
             pub sinks_failed: Sinks,
             /// Bytes of memory in use for records on their way to the writer.
             pub memory: u64,
-            /// Bytes of memory that are held for that purpose, in use or not.
+            /// Bytes of memory that are held for records on their way to the writer, in use or not.
             pub memory_held: u64,
             /// Whether records on their way to the writer outlive the process.
             pub spool: SpoolState,
@@ -312,14 +313,14 @@ with_counters!(counters);
 /// Whether records on their way to the writer outlive the process; `jitsym_spool_state` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpoolState {
-    /// Records, or those for which the spool had no room, are in private memory. They are lost if the process is killed.
+    /// Some or all records are in private memory, and are lost if the process is killed.
     #[default]
     None = 0,
     /// All records are in a spool, from which [`recover`](crate::recover) completes the files.
     Shared = 1,
 }
 
-/// A counter. Exactness between counters is not promised, so relaxed order is enough.
+/// A counter. Counters need not be consistent with each other, so relaxed order is enough.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

@@ -24,7 +24,7 @@ pub trait Fill {
     fn least_len(&self) -> usize;
     fn exact_len(&self) -> Result<usize>;
     /// Writes the body to the start of `room` and returns the record's event, which includes the body's length. `None` if
-    /// `room` is too small: the caller then calls `fill` again with more room.
+    /// `room` is too small: in that case the caller calls `fill` again with more room.
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;
 }
 
@@ -36,10 +36,10 @@ impl ThreadQueue {
     /// Begins the record of a registration. The caller takes the record's time after this call, and calls `end_at_once` in any
     /// case. `None` if the thread has no chunk that it may use now.
     ///
-    /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`]. With
-    /// two functions in place of a [`Fill`], the compiler writes the event to its place from registers. Building the event in
-    /// memory and copying it would cost a quarter of the call: the copy loads the bytes in other pieces than they were stored
-    /// in, and the processor cannot forward such stores.
+    /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`].
+    /// With two functions in place of a [`Fill`], the compiler writes the event to its place from registers. Building the
+    /// event in memory and copying it would cost a quarter of the call. The copy would load the bytes in other pieces than
+    /// they were stored in, and the processor cannot forward such stores.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -161,7 +161,7 @@ impl ThreadQueue {
     /// registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // Before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
+        // `enter` comes before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
         if self.enter().is_err() {
             return false;
         }
@@ -186,8 +186,8 @@ impl ThreadQueue {
         true
     }
 
-    /// Hands over the current chunk, if the thread has one, and takes another: one of at least `size` bytes, or a smaller one
-    /// with room for a body of `body` bytes.
+    /// Hands over the current chunk, if the thread has one, and takes another. The new chunk has at least `size` bytes, or
+    /// room for a body of `body` bytes.
     #[cold]
     fn change_chunk(&mut self, size: usize, body: usize) -> Result<()> {
         if self.cursor.is_some() && self.change_at_once(body) {

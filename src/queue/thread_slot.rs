@@ -1,9 +1,9 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
-//! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side announces first and looks
-//! afterwards: the thread announces that it writes a record, the writer that it wants the chunk. A barrier in between
-//! (`Shared::order` in the thread, `barrier::all_threads` in the writer) makes sure that at least one side sees the other's
-//! announcement.
+//! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side first makes an
+//! announcement, and then looks for the announcement of the other side. The thread announces that it writes a record, the
+//! writer that it wants the chunk. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in
+//! the writer) makes sure that at least one side sees the other's announcement.
 //!
 //! In the same way, threads are kept from writing records while the process forks (`quiesce`).
 
@@ -22,23 +22,23 @@ pub struct ThreadSlot {
     pub tid: u32,
     /// The chunk that the thread fills; null if it has none.
     current: AtomicPtr<u8>,
-    /// The thread has ended or has given up its slot.
+    /// Whether the thread has ended or has given up its slot.
     detached: AtomicBool,
-    /// The thread is writing a record or changing chunks.
+    /// Whether the thread is writing a record or changing chunks.
     busy: AtomicBool,
-    /// Who owns the chunk: `KEPT`, `WANTED` or `TAKEN`. Two bits beside these values: `HALTED` and `SHUT`.
+    /// Who owns the chunk: `KEPT`, `WANTED` or `TAKEN`. The bits `HALTED` and `SHUT` may be set in addition.
     claim: AtomicU8,
 }
 
 /// The chunk belongs to the thread.
 const KEPT: u8 = 0;
-/// The writer decides whether it takes the chunk; until then the thread does not use it.
+/// The writer decides whether to take the chunk. Until the decision, the thread does not use the chunk.
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
-/// A bit beside these values: the thread writes no records.
+/// A bit in addition to these values: the thread writes no records until `resume`.
 const HALTED: u8 = 4;
-/// Another bit: the thread writes no more records, because the process exits.
+/// Another bit: the thread never writes a record again, because the process exits.
 const SHUT: u8 = 8;
 
 impl ThreadSlot {
@@ -64,7 +64,7 @@ impl ThreadSlot {
         self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
     }
 
-    /// Notes that the thread has ended. It leaves its last chunk in the slot to the writer.
+    /// Notes that the thread has ended. The thread's last chunk stays in the slot, for the writer.
     pub fn detach(&self) {
         self.detached.store(true, Ordering::Release);
     }
@@ -121,7 +121,7 @@ impl ThreadSlot {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Permanently keeps the thread from beginning records. It may still finish a record while it is busy. The caller then has
+    /// Permanently keeps the thread from beginning records. A busy thread may still finish its record. The caller then has
     /// to call `barrier::all_threads`.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);

@@ -20,7 +20,8 @@ struct State {
 }
 
 impl WriteGate {
-    /// Runs `change`, which changes a file. If the gate is shut, this does not return: it waits for the end of the process.
+    /// Runs `change`, which changes a file. If the gate is shut, the call never returns, but waits for the end of the
+    /// process.
     pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
         self.enter();
         let result = change();

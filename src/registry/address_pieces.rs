@@ -7,7 +7,7 @@ use std::ops::{Index, IndexMut};
 use super::names::Name;
 use crate::sys::mapping::Table;
 
-/// No piece, or no slot.
+/// Stands for no piece, or for no slot.
 pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub struct Piece {
     pub size: u32,
     /// Slot of the registration while it is live, else `NONE`.
     owner: u32,
-    /// For a dead piece: its neighbours in the list of the dead. For a free number: `after` is another free number.
+    /// The neighbours of a dead piece in the list of the dead. For a free number, `after` is another free number or `NONE`.
     before: u32,
     after: u32,
 }
@@ -34,7 +34,7 @@ impl Piece {
     }
 }
 
-/// All pieces. Each has a number.
+/// All pieces. Each piece has a number.
 #[derive(Debug)]
 pub struct Pieces {
     all: Table<Piece>,
@@ -69,12 +69,12 @@ impl Pieces {
         self.dead
     }
 
-    /// Makes room for that many more pieces. False if there is no memory.
+    /// Makes room for this many more pieces. False if memory is short.
     pub fn make_room(&mut self, more: usize) -> bool {
         self.all.try_reserve(more).is_ok()
     }
 
-    /// Adds a piece, dead but not in the list of the dead. The caller then assigns or retires it.
+    /// Adds a dead piece that is not in the list of the dead. The caller then assigns or retires the piece.
     pub fn add(&mut self, start: u64, size: u32, name: Name) -> u32 {
         let piece = Piece { start, name, size, owner: NONE, before: NONE, after: NONE };
         if self.free == NONE {
@@ -100,7 +100,7 @@ impl Pieces {
         self[number].owner = owner;
     }
 
-    /// Appends a piece to the list of the dead, as the last one whose code ended.
+    /// Appends a piece, whose code has just ended, to the list of the dead.
     pub fn retire(&mut self, number: u32) {
         let before = std::mem::replace(&mut self.newest_dead, number);
         let piece = &mut self[number];

@@ -1,4 +1,4 @@
-//! Entries of live registrations: what is known of them beside place and name, with the group's place in the jitdump, or the info
+//! Entries of live registrations: all data except place and name. An entry refers to the group in the jitdump or to info
 //! records in memory.
 
 use super::heap::Heap;
@@ -38,7 +38,7 @@ pub struct Live {
     pub home: Home,
 }
 
-/// What the table has of a live registration: `Live` without what its piece has.
+/// The table's part of a live registration: `Live` without the data in its piece.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,
@@ -48,16 +48,17 @@ pub(super) struct Entry {
     pub tables_len: u32,
     /// Number of free bytes that the code claims after its end (`Live::reach`).
     pub beyond: u32,
-    /// The number of its piece among the pieces of its home.
+    /// The number of the registration's piece among the pieces of its home.
     pub piece: u32,
-    /// The generation of the id. 0, which no id has, if there is no registration with this slot.
+    /// The generation of the id. 0, which no id has, if no live registration has this slot.
     pub generation: u32,
     pub home: Home,
 }
 
 const _: () = assert!(size_of::<Entry>() == 40);
 
-/// If this bit of `stored_offset` is set, the lower bits are a place in the memory of info records. No file is that long.
+/// If this bit of `stored_offset` is set, the lower bits are a place in the memory of info records. No file is long enough
+/// for an offset with this bit.
 pub(super) const IN_MEMORY: u64 = 1 << 63;
 
 impl Entry {
@@ -73,7 +74,8 @@ impl Entry {
     }
 }
 
-/// All entries, by the slot of the id, which is the id's lower half. Slots are few, because those of ended ids are used again.
+/// All entries, by the slot of the id, which is the id's lower half. Slots are few, because the slots of ended ids are used
+/// again.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub all: Table<Entry>,
@@ -83,7 +85,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// The id of the live registration with this slot. 0, which is no id, if there is none.
+    /// The id of the live registration with this slot. 0, which is no id, if no live registration has the slot.
     pub fn id_in(&self, slot: u32) -> u64 {
         let generation = self.all.get(slot as usize).map_or(0, |entry| entry.generation);
         if generation == 0 {
@@ -126,7 +128,7 @@ impl Entries {
         live.map(|(slot, entry)| (u64::from(entry.generation) << 32 | slot as u64, entry))
     }
 
-    /// Gives back the memory of dropped info records, if there is much of it.
+    /// Gives back the memory of dropped info records if they use much memory.
     pub fn tidy(&mut self) {
         if self.info.is_wasteful() {
             let owned = self.all.iter_mut().filter_map(|entry| {

@@ -51,8 +51,8 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code of a home that has a byte in `[start, end)`. If memory is short, some of the ids are missing, but never
-    /// all.
+    /// Ids of the live code of a home that has a byte in `[start, end)`. If memory is short, some of the ids are missing,
+    /// but not all.
     pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
         let places = &self.places[home as usize];
         if self.live_count(home) == 0 || !places.is_known_in(start, end) {

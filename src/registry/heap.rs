@@ -16,14 +16,14 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Adds a piece and returns its place; `None` without memory.
+    /// Adds a piece and returns its place. `None` if memory is short.
     pub fn add(&mut self, piece: &[u8]) -> Option<usize> {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(piece);
         (self.bytes.len() == at + piece.len()).then_some(at)
     }
 
-    /// Makes room for that many bytes. False without memory.
+    /// Makes room for `len` bytes. False if memory is short.
     #[inline]
     pub fn make_room(&mut self, len: usize) -> bool {
         self.bytes.try_reserve(len).is_ok()
@@ -37,7 +37,8 @@ impl Heap {
         self.garbage += len;
     }
 
-    /// Whether more than half of the bytes are garbage. Then a compaction costs no more than the additions since the last one.
+    /// Whether more than half of the bytes are garbage. If so, a compaction costs no more than the additions since the last
+    /// compaction.
     #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2

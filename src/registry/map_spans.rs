@@ -3,7 +3,7 @@
 use super::places::Places;
 use super::{Home, Registry};
 
-/// How many spans of dead code outside of regions are kept. Readers hold the whole map in memory, and so does this library.
+/// How many spans of dead code outside of regions are kept. Readers and this library hold the whole map in memory.
 pub(super) const DEAD_MAX: usize = 1 << 16;
 
 impl Registry {
@@ -25,8 +25,8 @@ impl Registry {
         self.plain().starts.values().map(|number| self.plain().span(number))
     }
 
-    /// Start, size and name of all spans outside of regions, in the order in which the code was registered; dead code comes last.
-    /// `None` if there is no memory.
+    /// Start, size and name of all spans outside of regions, in the order in which the code was registered; dead code comes
+    /// last. `None` if memory is short.
     pub fn spans_by_age(&self) -> Option<impl Iterator<Item = (u64, u64, &[u8])>> {
         let places = self.plain();
         let mut numbers: Vec<u32> = Vec::new();
@@ -46,7 +46,8 @@ impl Registry {
         })
     }
 
-    /// Drops spans of dead code outside of regions, the oldest first, as long as `more` returns true for the name of the next one.
+    /// Drops spans of dead code outside of regions, the oldest first, as long as `more` returns true for the name of the
+    /// next span.
     pub fn forget_while(&mut self, more: impl FnMut(&[u8]) -> bool) {
         self.plain_mut().forget_while(more);
     }
@@ -69,8 +70,8 @@ impl Registry {
         }
     }
 
-    /// Drops the oldest spans of dead code outside of regions if there are too many, and some more, so that this is rarely
-    /// necessary. Returns the number of dropped spans.
+    /// If too many spans of dead code lie outside of regions, drops the oldest of them. Drops more than necessary, so that
+    /// calls rarely have to drop any. Returns the number of dropped spans.
     pub fn forget_oldest(&mut self) -> usize {
         let places = self.plain_mut();
         let before = places.pieces.dead();

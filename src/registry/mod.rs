@@ -1,11 +1,11 @@
-//! Which code lies where: the live registrations, and for every address the code that lived there last.
+//! The registry of code: the live registrations, and for every address the code that lived there last.
 //!
-//! A perf map can only say which code lived at an address last: the format has no time and is read after the fact. So freed
-//! code keeps its name until its bytes are used again. No two pieces of a home overlap: readers answer overlaps with the entry that
-//! they find first.
+//! A perf map can only say which code lived at an address last: the format has no time, and perf reads the map after the
+//! recording. So freed code keeps its name until its bytes are used again. No two pieces of a home overlap: readers answer
+//! overlaps with the entry that they find first.
 //!
-//! Code in regions is named by the region's file, and all other code by the map. So an address may have live code in a region, and
-//! dead code of the map from before the region: each [`Home`] has its own pieces of the address space.
+//! Code in regions is named by the region's file, and all other code by the map. An address may have live code in a region,
+//! and dead code of the map from before the region. So each [`Home`] has its own pieces of the address space.
 //!
 //! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
 //! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
@@ -32,7 +32,7 @@ pub use places::{Inserted, MapChange};
 #[derive(Debug, Default)]
 pub struct Registry {
     entries: Entries,
-    /// By home.
+    /// The pieces of each home.
     places: [Places; 2],
 }
 
@@ -40,7 +40,7 @@ impl Registry {
     /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the live code
     /// ends, and its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
-        // This has no effect for ids from `Ids`, because their slot is free.
+        // Not the case for ids from `Ids`, because their slot is free.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
@@ -48,8 +48,8 @@ impl Registry {
     }
 
     /// Reserves what the tables may need for a registration with this id, and with a name and info records of these lengths.
-    /// `may_be_in_region`: the code may be inserted with either home, and not only with [`Home::Plain`]. False if there is no
-    /// memory.
+    /// `may_be_in_region`: the code may be inserted with either home, and not only with [`Home::Plain`]. False if memory is
+    /// short.
     #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize, may_be_in_region: bool) -> bool {
         let [plain, region] = &mut self.places;
@@ -61,7 +61,7 @@ impl Registry {
             && (info_len == 0 || info.make_room(info_len))
     }
 
-    /// The id of the live registration with this slot. 0, which is no id, if there is none.
+    /// The id of the live registration with this slot. 0, which is no id, if no live registration has the slot.
     pub fn id_in(&self, slot: u32) -> u64 {
         self.entries.id_in(slot)
     }
@@ -75,7 +75,7 @@ impl Registry {
         Some(live)
     }
 
-    /// Gives back the memory of dropped names and info records, if there is much of it.
+    /// Gives back the memory of dropped names and info records if they use much memory.
     pub fn tidy(&mut self) {
         self.entries.tidy();
         self.places.iter_mut().for_each(Places::tidy_names);

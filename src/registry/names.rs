@@ -20,7 +20,7 @@ impl Name {
     }
 }
 
-/// All names. Each has one owner, who drops it.
+/// All names. Each name has one owner, who drops the name.
 #[derive(Debug, Default)]
 pub struct Names(pub Heap);
 
@@ -31,12 +31,12 @@ impl Names {
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
     }
 
-    /// Makes room for names with this total length. False if there is no memory.
+    /// Makes room for names with this total length. False if memory is short.
     pub fn make_room(&mut self, len: usize) -> bool {
         self.0.make_room(len)
     }
 
-    /// The same name for another owner; an empty one if there is no memory.
+    /// A copy of a name for another owner; an empty name if memory is short.
     pub fn copy(&mut self, name: Name) -> Name {
         let copy = self.get(name).to_vec();
         self.add(&copy)
@@ -56,7 +56,7 @@ impl Names {
         self.0.is_wasteful()
     }
 
-    /// Drops the garbage. `owned` has all names that have an owner, and this changes them to their new places.
+    /// Drops the garbage. `owned` has all names that have an owner, and each gets its new place.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
         let owned = owned.map(|name| (name.at(), name.len(), name));
         self.0.compact(owned, |name, at| *name = Name::new(at, name.len()));

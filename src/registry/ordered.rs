@@ -1,14 +1,14 @@
 //! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
 //! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. A search
-//! begins there. A tree is searched from its root, which took two fifths of the writer's instructions.
+//! begins at the last added entry. A search from the root of a tree took two fifths of the writer's instructions.
 
 /// The largest number of entries in a block.
 const MOST: usize = 128;
 
 #[derive(Debug, Default)]
 pub struct Ordered {
-    /// One for each block, in order of address. No block is empty.
+    /// The head of each block, in order of address. No block is empty.
     heads: Vec<Head>,
     blocks: Vec<Block>,
     len: usize,
@@ -35,7 +35,7 @@ struct Block {
 pub struct Place {
     /// The index of the block in `heads`.
     head: usize,
-    /// Number of the block's entries before the place. If 0, no earlier block has an entry before it either.
+    /// Number of the block's entries before the place. If 0, no earlier block has an entry before the place either.
     at: usize,
 }
 
@@ -44,7 +44,7 @@ impl Ordered {
         self.len
     }
 
-    /// Makes room for more entries. False if there is no memory.
+    /// Makes room for more entries. False if memory is short.
     #[inline]
     pub fn make_room(&mut self, more: usize) -> bool {
         self.heads.try_reserve(more).is_ok() && self.blocks.try_reserve(more).is_ok()
@@ -89,7 +89,7 @@ impl Ordered {
         self.from(0).map(|(_, value)| value)
     }
 
-    /// Adds an entry at its place. There has to be room, and no entry with this key.
+    /// Adds an entry at its place. The map must have room, and no entry with this key.
     #[inline]
     pub fn insert(&mut self, place: Place, key: u64, value: u32) {
         let is_full = self.heads.get(place.head).is_none_or(|head| head.len as usize == MOST);
@@ -132,7 +132,7 @@ impl Ordered {
         }
     }
 
-    /// Removes an entry that is there.
+    /// Removes an entry, which must exist.
     pub fn remove(&mut self, key: u64) {
         let Place { head, at } = self.place(key + 1);
         let Head { first, block, len } = &mut self.heads[head];
@@ -146,7 +146,7 @@ impl Ordered {
         self.unite(head.wrapping_sub(1));
     }
 
-    /// Merges a block with the next one if both have few entries. Drops the block if it has none.
+    /// Merges a block with the next one if both have few entries. Drops the block if it is empty.
     fn unite(&mut self, head: usize) {
         let Some(&low) = self.heads.get(head) else { return };
         let gone = match self.heads.get(head + 1) {

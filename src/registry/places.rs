@@ -9,14 +9,14 @@ use crate::api::limits::NAME_MAX;
 /// Number of registrations for which room is made at once.
 const ROOM: u32 = 16;
 
-/// What registering did to the map.
+/// The change to the map that a registration causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
-    /// Nothing: the map already has the same line.
+    /// None: the map already has the same line.
     None,
-    /// One more line.
+    /// The map gets one more line.
     Append,
-    /// Older lines had to change or to be removed.
+    /// Older lines of the map have to be changed or removed.
     Rewrite,
 }
 
@@ -24,7 +24,7 @@ pub enum MapChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inserted {
     pub change: MapChange,
-    /// The live code before the new code was declared to have free bytes that reach into the new code.
+    /// Whether the live code before the new code claims free bytes that reach into the new code.
     pub was_claimed: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Reserves what a registration with a name of this length may need. False if there is no memory.
+    /// Reserves the memory that a registration with a name of this length may need. False if memory is short.
     #[inline(always)]
     pub fn make_room(&mut self, name_len: usize) -> bool {
         if (self.room == 0 || name_len > NAME_MAX) && !self.make_more_room(name_len) {
@@ -65,8 +65,8 @@ impl Places {
         made.is_some()
     }
 
-    /// Adds a registration, for which there is room. If the new code overlaps live code, the live code ends, and its ids are pushed
-    /// to `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, the live code ends, and
+    /// its ids are pushed to `overwritten`.
     #[inline(always)]
     pub fn insert(
         &mut self,
@@ -82,7 +82,7 @@ impl Places {
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let before = if overlapped.is_none() { highest } else { self.last_before(start) };
-        // Code that itself overlaps the new code does not count: it is overwritten.
+        // Live code that itself overlaps the new code does not count, because it is overwritten.
         inserted.was_claimed =
             before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(entries, number) > start);
         let number = match overlapped {
@@ -196,7 +196,7 @@ impl Places {
         self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
     }
 
-    /// Gives back the memory of dropped names, if there is much of it.
+    /// Gives back the memory of dropped names if they use much memory.
     #[inline(always)]
     pub fn tidy_names(&mut self) {
         if self.names.are_wasteful() {

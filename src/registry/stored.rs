@@ -1,4 +1,4 @@
-//! Where the groups of live code are in the jitdump, and the info records of code that is in no jitdump.
+//! The places of live code's groups in the jitdump, and the info records of code that is in no jitdump.
 
 use super::entry::{Entry, Stored, IN_MEMORY};
 use super::{Home, Registry};
@@ -6,13 +6,14 @@ use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {
-    /// All live registrations whose group was handed to the jitdump: id, where the group is, and how long the code is.
+    /// All live registrations whose group was handed to the jitdump: the id, the place of the group, and the size of the
+    /// code.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
         self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
 
-    /// The ids of all live registrations, or of those of one home, sorted by the place of the group in the jitdump, or of the info
-    /// records in memory. `None` if there is no memory.
+    /// The ids of all live registrations, or of those of one home, sorted by the place of the group in the jitdump, or of
+    /// the info records in memory. `None` if memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;
@@ -37,8 +38,8 @@ impl Registry {
         }
     }
 
-    /// Keeps the info records of live code, and forgets its place in the jitdump. Without memory the info records are not
-    /// kept.
+    /// Keeps the info records of live code, and forgets the place of its group in the jitdump. If memory is short, the info
+    /// records are not kept.
     pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
         let tables_len = self.entries.get(id).map_or(0, |entry| entry.tables_len);
         self.set_stored(id, None, tables_len);

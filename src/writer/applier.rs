@@ -1,6 +1,7 @@
-//! The applier: what each record does to the registry, and from there to the sinks.
+//! The applier: changes the registry as each record says, and reports the changes to the sinks.
 //!
-//! The writer has one for its process. The recovery of a dead process's spool makes another for that process.
+//! The writer has one applier for its process. The recovery of a dead process's spool makes another applier for that
+//! process.
 
 use std::sync::Arc;
 
@@ -23,17 +24,17 @@ pub struct Applier {
     pub status: Arc<Status>,
     pub registry: Registry,
     pub sinks: SinkSet,
-    /// What the owner of the ids has to be told.
+    /// Notices for the owner of the ids.
     pub notices: Vec<Notice>,
-    /// Whether the process lives, so that there may be regions.
+    /// Whether the process lives. Only a living process can have regions.
     pub alive: bool,
     /// Time of the last record.
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
-    /// Whether the record's code may lie in a region. Then the registry has room for the code with either home.
+    /// Whether the record's code may lie in a region. If so, the registry has room for the code with either home.
     pub(super) watching: bool,
-    /// For ids that a registration displaces; otherwise empty.
+    /// The ids that a registration overwrites. Otherwise empty.
     pub(super) overwritten: Vec<u64>,
 }
 
@@ -42,7 +43,7 @@ pub struct Applier {
 pub enum Notice {
     /// A call unregistered the code.
     Unregistered(u64),
-    /// The code left the registry without such a call.
+    /// The code left the registry without a call to unregister it.
     FreeLater(u64),
     /// The bytes of the stable code have been read.
     Read(u64),
@@ -65,7 +66,7 @@ impl Applier {
         }
     }
 
-    /// How far everything is written.
+    /// The progress of all files.
     pub fn state(&self) -> Progress {
         let (map, dump) = (self.sinks.saved(Sinks::MAP), self.sinks.saved(Sinks::JITDUMP));
         Progress {
@@ -77,7 +78,7 @@ impl Applier {
         }
     }
 
-    /// Makes room for what a record adds to the registry. Returns false if there is no memory.
+    /// Makes room for a record's additions to the registry. False if memory is short.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
         if event.kind != EventKind::Load {
@@ -152,10 +153,10 @@ impl Applier {
         }
     }
 
-    /// Times in a file must increase. A record may be stamped before the end of an earlier round but published later. Its time
-    /// is set after the last record that was written then. That time is correct too: the call had not returned, so its code had
-    /// not run. No two records have the same time either: the clock may stand still for some microseconds, and readers rely on
-    /// the order.
+    /// Times in a file must increase. A record may be stamped before the end of an earlier round but published later. In
+    /// that case, its time is set to a time after the last written record. The later time is just as correct: the call had
+    /// not returned, so its code had not run. Records never have equal times, although the clock may stand still for some
+    /// microseconds: readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -203,7 +204,7 @@ impl Applier {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs, but what is left of a stopped one may have a frame load for the old place.
+        // No jitdump runs, but info records from a stopped jitdump may contain a frame load for the old place.
         live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
         // The jitdump's group is for the old place, so `stored` is taken out below.
         (live.addr, live.index) = (event.addr, event.index);
@@ -227,7 +228,7 @@ impl Applier {
         }
     }
 
-    /// Remembers what the owner of the ids has to know. Without memory for that, the id is never used again.
+    /// Keeps a notice for the owner of the ids. If memory for the notice is lacking, the id is never used again.
     pub(super) fn notify(&mut self, notice: Notice) {
         if self.notices.try_reserve(1).is_ok() {
             self.notices.push(notice);
@@ -243,7 +244,7 @@ impl Applier {
         used
     }
 
-    /// Adds code outside of regions to the registry, where there is room for it, and tells the sinks.
+    /// Adds code outside of regions to the registry, which has room for it, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         self.retire_in_regions(live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);

@@ -1,4 +1,4 @@
-//! What the writer looks at before each round, and what it gives back to the pool afterwards: requests, threads, chunks, ids.
+//! The start and the end of a round: collects requests and chunks, and afterwards gives chunks and ids back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ impl Writer {
         }
     }
 
-    /// Finds the chunks to read in this round, and reads what callers have asked for.
+    /// Finds the chunks to read in this round, and reads the callers' requests.
     pub(super) fn collect(&mut self) {
         self.look_at_requests();
         for source in &mut self.sources {
-            // Before the channel is emptied: the full chunks of an ended thread are then in the channel, and its last chunk is
-            // in the slot.
+            // Done before the channel is emptied: if a thread has ended, its full chunks are in the channel, and its last
+            // chunk is in the slot.
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
-        // After the slots, so that a chunk that is changed now is found at least once. Also, a thread's older chunks are always
-        // found before its newer ones.
+        // The channel is read after the slots. So a chunk that a thread changes now is found at least once, and a thread's
+        // older chunks are found before its newer ones.
         while self.sources.try_reserve(1).is_ok() {
             let Some(message) = self.shared.receive() else { return };
             match message {
@@ -53,7 +53,7 @@ impl Writer {
                 }
             }
         }
-        // There is no memory. The other messages stay in the channel, even those of ended threads, so no thread counts as ended
+        // Memory is short. The other messages stay in the channel, even those of ended threads, so no thread counts as ended
         // in this round.
         self.sources.iter_mut().for_each(|source| source.ended = false);
         self.short = true;
@@ -99,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// Takes back the chunks of threads that have nothing unread in them and lay down no record.
+    /// Takes back chunks that contain nothing unread, from threads that are not writing a record.
     pub(super) fn take_back(&self) {
         let slots = self.sources.iter().map(|source| &source.slot);
         let idle = |slot: &&Arc<ThreadSlot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
@@ -113,8 +113,9 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). Then nothing may stay in
-    /// files that those processes can open: regions lose their files, and records continue in private memory.
+    /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). If so, nothing may
+    /// stay in files that those processes can open: the files of regions are removed, and records continue in private
+    /// memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();
@@ -141,7 +142,7 @@ impl Writer {
         }
     }
 
-    /// Tells the ids what has become of them.
+    /// Passes the notices of the applier to the ids.
     pub(super) fn heed_notices(&mut self) {
         let ids = &self.shared.ids;
         for notice in self.applier.notices.drain(..) {

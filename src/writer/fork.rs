@@ -1,5 +1,5 @@
-//! The writer and forks: how the writer quiesces, and what the child's writer inherits. It inherits the live code, and a copy
-//! of each piece's jitdump group for the child's own jitdump.
+//! The writer and forks: how the writer quiesces, and how the child's writer takes over data. The data is the live code, and
+//! a copy of each piece's jitdump group for the child's own jitdump.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::sink::Round;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
 
-/// How long a fork waits for threads that lay down a record.
+/// How long a fork waits for threads that are writing a record.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The data that a child inherits from its parent.
@@ -33,7 +33,7 @@ impl Writer {
         &self.shared.status.quiesce
     }
 
-    /// Quiesces for a fork. Writes first what was registered before.
+    /// Quiesces for a fork, after the registrations of earlier calls are written.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
         if self.exiting || !still.begin_hold() {
@@ -73,7 +73,8 @@ impl Writer {
     /// In a forked child: the parent's writer, at the address that `announce` has published.
     ///
     /// # Safety
-    /// `place` is NULL or what `announce` has told. The writer was quiescent at the fork, and nobody else has it in the child.
+    /// `place` is NULL or the address from `announce`. The writer was quiescent at the fork, and nobody else in the child
+    /// uses it.
     pub unsafe fn of_parent(place: *mut ()) -> Option<&'static mut Writer> {
         // SAFETY: the caller's promise.
         unsafe { place.cast::<Writer>().as_mut() }

@@ -13,14 +13,14 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that lay down a record, and how many times it looks at least: the whole process may have
-/// been stopped.
+/// How long an exit waits for threads that are writing a record, and how often it checks at least, because the whole process
+/// may have been stopped meanwhile.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
-    /// Begins, on the thread that will run the writer. Recovers dead processes' files if `recover`, then opens the spool and
-    /// the sinks. False if no wanted sink runs.
+    /// Begins, on the thread that will run the writer. Recovers dead processes' files if `recover` is set, then opens the
+    /// spool and the sinks. False if no wanted sink runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         if recover {
@@ -57,8 +57,8 @@ impl Writer {
         running
     }
 
-    /// Starts anew: ends what the last session left registered, and accepts requests again. Discards the records of calls that
-    /// came too late for the last close, and returned `Closed`.
+    /// Starts again: ends the registrations that the last session left, and accepts requests again. Discards the records of
+    /// calls that came too late for the last close, and returned `Closed`.
     pub(super) fn begin(&mut self) {
         self.off = false;
         let Applier { registry, notices, .. } = &mut self.applier;
@@ -67,7 +67,7 @@ impl Writer {
         self.heed_notices();
         self.collect();
         let mut requests = self.shared.requests();
-        // Requests made since `collect` count as answered too, because nobody would answer them any more.
+        // Requests made since `collect` count as answered too, because nobody else would answer them.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
         let (asked, told, answered, exiting) = (self.asked, self.told, self.answered, requests.exiting);
@@ -126,8 +126,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// While the process exits: other threads' registrations would no longer be written. From now on these threads are told
-    /// that their records are not accepted.
+    /// While the process exits, other threads' registrations would no longer be written. From now on, the calls of these
+    /// threads return an error.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();
@@ -162,7 +162,7 @@ pub fn fail(host: &Host, shared: &Shared) {
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);
-    // Dropping these tells the waiting thread that no answer will come.
+    // Dropping both requests tells the waiting threads that no answer will come.
     (requests.stop, requests.change) = (None, None);
     shared.tell_waiting();
     drop(requests);

@@ -20,15 +20,15 @@ struct Reading {
     order: Order,
 }
 
-/// Time stamp, and whether the event is not a registration. At the same time registrations come first: an event that ends them
-/// may have been stamped by a clock that stood still.
+/// Time stamp, and whether the event is not a registration. Of events with the same time, registrations come first: an event
+/// that ends one of them may have the same time because the clock stood still.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
     (event.timestamp, event.kind != EventKind::Load)
 }
 
-/// Returns events, the earliest first. The events of each thread are in order already.
+/// Returns the events of all threads, the earliest first. The events of each single thread are in order already.
 pub struct Merge {
     /// One for each thread with unread events.
     lanes: Vec<VecDeque<Reading>>,
@@ -52,12 +52,12 @@ impl Merge {
         Merge { lanes, run: None, done: Vec::new() }
     }
 
-    /// The next event not later than `until`.
+    /// The next event, if it is not later than `until`.
     pub fn next(&mut self, until: u64) -> Option<(Chunk, Event)> {
         self.next_if(until, |_| true)
     }
 
-    /// As `next`, but takes the event only if it `may` be taken now. Otherwise the event stays the next one.
+    /// As `next`, but takes the event only if it `may` be taken now. Otherwise it stays the next event.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {
@@ -67,7 +67,7 @@ impl Merge {
             let order = self.lanes[lane].front().map(|reading| reading.order);
             match order {
                 Some(order) if order <= bound => {
-                    // The earliest event of all lanes is too late.
+                    // The earliest event of all lanes is later than `until`.
                     if order.0 > until {
                         return None;
                     }
@@ -134,8 +134,8 @@ impl Reading {
         (next < end).then(|| Reading { chunk, marked: next, next, end, order: order(&chunk.event(next)) })
     }
 
-    /// Prefetches the name of an event that comes soon. The name lies in the cache of the thread that registered the code, so
-    /// the writer would wait for each name.
+    /// Prefetches the name of an event that will be read soon. The name lies in the cache of the thread that registered the
+    /// code, so the writer would wait for each name.
     #[inline(always)]
     fn look_ahead(&self) {
         let number = self.next + AHEAD;

@@ -48,20 +48,20 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A round with at least this many bytes shortens the pause. Each round has a fixed cost: with a region, about a dozen write
 /// calls.
 const BUSY_BYTES: usize = 256 * 1024;
-/// A round writes and commits after about this many bytes. Then threads reuse the chunks while the chunks are still in the
+/// A round writes and commits after about this many bytes, so that threads reuse the chunks while these are still in the
 /// processor's caches.
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
-/// How old the writer is before it asks the kernel for barriers in a process with several threads. A shorter program would wait
-/// for the kernel's answer in vain.
+/// How old the writer is before it asks the kernel for barriers in a process with several threads. A program that ends
+/// earlier would wait for the kernel's answer in vain.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// A thread's clock is always ahead by less than this.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
-/// How far the clock of a thread that a signal has interrupted is ahead at most, in nanoseconds or ticks. Holds while the
+/// The most by which the clock of a thread that a signal has interrupted is ahead, in nanoseconds or ticks. Valid while the
 /// writer stays on its processor.
 const SIGNAL_AHEAD: u64 = 50_000;
-/// Rounds that read nothing, at the longest pause, before the writer sleeps until it is woken.
+/// Number of rounds at the longest pause that read nothing, before the writer sleeps until it is woken.
 const IDLE_ROUNDS: u32 = 20;
 
 /// Everything that only the writer touches. Passed from one thread to the next when sessions close and open again.
@@ -69,7 +69,7 @@ pub struct Writer {
     pub host: &'static Host,
     pub shared: &'static Shared,
     pub applier: Applier,
-    /// In the order of the threads' numbers.
+    /// Sorted by the numbers of the threads' slots.
     sources: Vec<Source>,
     /// Number of the last request. A request is answered after a round that began later.
     asked: u64,
@@ -83,7 +83,7 @@ pub struct Writer {
     answered: u64,
     stop: Option<Stop>,
     change: Option<Change>,
-    /// No sink is wanted any more.
+    /// Whether all sinks were turned off.
     off: bool,
     exiting: bool,
     /// The progress that was committed last.
@@ -92,13 +92,13 @@ pub struct Writer {
     config: Option<Config>,
     /// All records stamped before this time are read, except those that were published late.
     until: u64,
-    /// Memory has run out, so some records are still unread.
+    /// Whether memory has run out, so that some records are still unread.
     short: bool,
-    /// The gdb sink must not start automatically.
+    /// Whether the gdb sink must not start automatically.
     no_debugger: bool,
     /// When the writer last saw that the spool exists.
     spool_seen: Option<Instant>,
-    /// Somebody has removed the spool, and the last attempt to make a new spool has failed.
+    /// Set after somebody has removed the spool and the last attempt to make a new spool has failed.
     spool_retry: Option<Retry>,
 }
 
@@ -129,7 +129,7 @@ impl Writer {
         }
     }
 
-    /// The thread's body: runs until the writer is asked to stop. Then passes the writer back through `home`, for the next
+    /// The thread's body: runs until the writer is asked to stop, and passes the writer back through `home`, for the next
     /// thread.
     pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.shared.signal_flush.run();
@@ -155,8 +155,8 @@ impl Writer {
             if self.quiesce().is_asked() {
                 self.be_quiescent();
             }
-            // Requests made by now are served by this round. Otherwise they would wait for a second round, after the writes of
-            // this one.
+            // Reads the requests before the round, so that this round serves them. Otherwise they would wait for a second
+            // round, after the writes of this round.
             self.look_at_requests();
             // A record that was committed before a request may have been stamped or published after the current round began. A
             // round that begins after the request reads all those records.
@@ -198,8 +198,8 @@ impl Writer {
             if signal_flush.is_some() {
                 self.rest();
             }
-            // Registers only when no caller waits, because with several threads the kernel needs milliseconds. Until then
-            // threads make fences.
+            // Registers for barriers only when no caller waits, because with several threads the kernel needs milliseconds.
+            // Until this registration, threads use fences.
             if !has_registered && begin.elapsed() > BARRIERS_AFTER {
                 has_registered = true;
                 barrier::register();
@@ -242,7 +242,7 @@ impl Writer {
         requests.answered = due;
         requests.result = self.problem();
         drop(requests);
-        // The round has answered this already, unless it had no memory.
+        // The round has already answered the calls that wait for sinks, unless memory was short.
         self.answer_told(due);
         self.shared.tell_waiting();
     }
@@ -276,20 +276,20 @@ impl Writer {
         }
     }
 
-    /// Reads everything that was published, writes it, and recycles the chunks. `now`: a caller wants all sinks up to date.
-    /// Returns how many bytes were read.
+    /// Reads everything that was published, writes it, and recycles the chunks. `now`: whether a caller wants all sinks up
+    /// to date. Returns how many bytes were read.
     fn round(&mut self, now: bool) -> usize {
         self.quiesce().enter();
         let bytes = self.round_inside(now);
         self.quiesce().leave();
-        // Forks do not wait for this, so it comes after `leave`.
+        // Called after `leave`, so that forks do not wait for this work.
         self.tidy_children(false);
         bytes
     }
 
-    /// The time now, but at least the time of the last request, because a request is about records stamped before it. A
-    /// thread's clock may be ahead of the writer's: if the kernel stopped the writer while it changed the clock (`sys/tsc`), by
-    /// as much as the old and the new clock diverged meanwhile.
+    /// The time now, but at least the time of the last request, because a request is about records stamped before the
+    /// request. A thread's clock may be ahead of the writer's. If the kernel stopped the writer during a change of clock
+    /// (`sys/tsc`), the old and the new clock diverged in this time.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot note the time of its request.
@@ -297,7 +297,7 @@ impl Writer {
         let earliest = if from_signal { self.shared.clock.now() + SIGNAL_AHEAD } else { 0 };
         let asked_at = self.asked_at.max(earliest);
         loop {
-            // In this order, because the thread may be stopped between the two lines.
+            // `is_late` comes before `now`, because the thread may be stopped between the two lines.
             let is_late = begin.elapsed() > CLOCK_AHEAD;
             let now = self.shared.clock.now();
             if now >= asked_at || is_late {
@@ -317,8 +317,8 @@ impl Writer {
             self.shared.set_short(true);
             return 0;
         }
-        // Records stamped later than this wait for the next round. If record B follows from record A, B is stamped after A was
-        // published. So a round that reads B also finds A.
+        // Records stamped later than `until` wait for the next round. If record B follows from record A, B is stamped after
+        // A was published. So a round that reads B also finds A.
         let until = self.time_of_round();
         self.until = until;
         fence(Ordering::SeqCst);
@@ -329,7 +329,7 @@ impl Writer {
         while !self.short {
             let (applier, short) = (&mut self.applier, &mut self.short);
             let may = |event: &Event| {
-                // Without memory a record stays in its chunk, and is read later.
+                // If memory is short, a record stays in its chunk, and is read later.
                 *short = !applier.make_room(event);
                 !*short
             };
@@ -356,11 +356,12 @@ impl Writer {
         bytes
     }
 
-    /// Writes everything that was read, which is all that was stamped before `until`, and recycles the chunks of these records.
+    /// Writes everything that was read, and recycles the chunks of these records. Everything stamped before `until` was
+    /// read.
     fn commit(&mut self, merge: &mut Merge, now: bool, until: u64) {
         let applier = &mut self.applier;
         if applier.sinks.remember() && !applier.sinks.map_runs() {
-            // Memory is kept for what a sink that starts later has to report: live code.
+            // A sink that starts later has to report only live code, so no memory is spent on dead code.
             applier.registry.forget_dead(Home::Plain);
         }
         applier.registry.tidy();
@@ -376,7 +377,7 @@ impl Writer {
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // Where a jitdump runs, recovery reads from the jitdump which code was where.
+            // If a jitdump runs, recovery reads from it which code was where.
             if !has_dump {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
@@ -422,7 +423,7 @@ impl Writer {
         }
         let pool = &self.shared.pool;
         let is_due = self.spool_retry.as_ref().is_some_and(Retry::is_due);
-        // A pool that was shut since gets a spool when it is opened again.
+        // If the pool has been shut in the meantime, it gets a spool when it is opened again.
         let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
         let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
         if !is_due {
@@ -442,8 +443,8 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes the empty spools of forked children that ended without exit handlers. Due after several forks, or with `any` after
-    /// one fork.
+    /// Removes the empty spools of forked children that ended without exit handlers. Due after several forks, or if `any` is
+    /// set, after one fork.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
         // Asks first whether children are due, because asking about rights takes several system calls.

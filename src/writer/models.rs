@@ -1,8 +1,9 @@
-//! Models of what threads do to each other, for loom. They use the library's own code. loom runs that code in every order of
-//! events, up to a number of unforced switches between threads. Each load returns every value that it may return in that order.
+//! loom models of the interactions between threads, with the library's own code. loom runs the code in every order of
+//! events, up to a number of unforced switches between threads. Each load returns every value that it may return in that
+//! order.
 //!
-//! Each model names the places whose order it depends on. With one of these places weakened the model has to fail: loom finds a
-//! race, a lost record, or a thread that waits for ever.
+//! Each model names the places whose order it depends on. If one of these places is weakened, the model has to fail: loom
+//! finds a race, a lost record, or a thread that waits for ever.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
 
@@ -32,7 +33,7 @@ struct Model {
     /// How often at most loom interrupts a thread that could continue.
     switches: usize,
     body: fn(&World),
-    /// File and text of each line of which an access is weakened, one line at a time.
+    /// File and text of each line with an access that is weakened, one line at a time.
     weak: &'static [(&'static str, &'static str)],
 }
 
@@ -86,10 +87,9 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // As in a busy process: threads find chunks that the writer has made, and need not take the lock under which chunks are
-        // made.
+        // As in a busy process, threads find chunks that the writer has made, and need not take the lock for making chunks.
         shared.pool.ask_for(CHUNK_SIZE);
-        // Records have bodies, although there is no file.
+        // Records have bodies, although no file is written.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { shared: Box::leak(Box::new(shared)), process }
     }
@@ -139,10 +139,10 @@ fn register(local: &mut Local, size: usize) {
     local.register(&code, 0).expect("there is room");
 }
 
-/// One such record fills half a chunk, so that two do not fit into one chunk.
+/// The body of such a record fills half a chunk, so that two records do not fit into one chunk.
 const LARGE: usize = CHUNK_SIZE / 2;
 
-/// A thread publishes records, changes its chunk and ends, while the writer reads. Each record is read once, and whole.
+/// A thread publishes records, changes its chunk and ends, while the writer reads. Each record is read once and completely.
 fn publish(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -216,7 +216,7 @@ fn sleep(world: &World) {
     drop(thread.join().expect("thread"));
 }
 
-/// A flush is answered, and everything registered before the flush is written then.
+/// When a flush is answered, everything registered before the flush is written.
 fn flush(world: &World) {
     let world = *world;
     let stop = world.start();
@@ -235,7 +235,8 @@ fn flush(world: &World) {
 /// A session is closed while a thread registers code. The record is written, or the caller is told that the session is closed.
 fn close(world: &World) {
     let world = *world;
-    // The session's place. A separate one, because the process's places are made once, but loom needs new atomics in each run.
+    // The session's place. The model has its own, because the process's places are made only once, and loom needs new
+    // atomics in each run.
     let place = std::sync::Arc::new(AtomicU64::new(1));
     let stop = world.start();
     let mut local = world.thread();
@@ -255,8 +256,8 @@ fn close(world: &World) {
     drop((local, writer));
 }
 
-/// A process forks while a thread begins to register code. Calls that returned before the fork are with the writer, and nothing
-/// changes until the fork is over.
+/// A process forks while a thread begins to register code. The writer has the records of calls that returned before the
+/// fork, and nothing changes until the fork is over.
 fn fork(world: &World) {
     let world = *world;
     let stop = world.start();
@@ -280,7 +281,7 @@ fn fork(world: &World) {
     stop();
 }
 
-/// A process forks while a thread lays down a record. The writer has read the record, or the record does not exist before the
+/// A process forks while a thread writes a record. The writer has read the record, or the record does not exist before the
 /// fork is over.
 fn halt(world: &World) {
     let world = *world;

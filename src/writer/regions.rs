@@ -44,7 +44,7 @@ impl Applier {
             }
             let (name_len, info_len) = self.lens_of(id);
             if !self.registry.make_room(id, name_len, info_len, true) {
-                // The other sinks continue to name the code until there is memory.
+                // The other sinks continue to name the code until memory is available.
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }
@@ -56,7 +56,7 @@ impl Applier {
         }
     }
 
-    /// Called before code ends: its memory may just have become a region, whose file must name the code.
+    /// Called before code ends: the memory of the code may just have become a region, whose file must name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -94,7 +94,7 @@ impl Applier {
         }
     }
 
-    /// Tells the sinks that code has ended, which was in a region or elsewhere.
+    /// Tells the sinks that code, in a region or elsewhere, has ended.
     fn has_ended(&mut self, id: u64, home: Home) {
         match home {
             Home::Plain => self.sinks.gone(id),
@@ -120,7 +120,7 @@ impl Applier {
     /// code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
-        // Without memory for the lines and tables, the code continues without them.
+        // If memory for the lines and tables is lacking, the code loses them.
         let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
         let mut live = self.registry.remove(id)?;
         if live.home == Home::Plain {
@@ -167,7 +167,7 @@ impl Applier {
         self.count_overwritten(ids);
     }
 
-    /// Ends live code of regions in a range in which code outside of regions is registered.
+    /// Ends live code of regions in a range, because code outside of regions is being registered there.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.registry.live_count(Home::Region) > 0 {
             let retired = self.sinks.region.retire_in(&mut self.registry, start, end);
@@ -206,7 +206,7 @@ impl Applier {
                 }
             }
         }
-        // What is left in the place of code that no region of the child has.
+        // Taking out code that lies in no region of the child left dead code in its place.
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
@@ -221,8 +221,8 @@ impl Applier {
             }
             has_regions && self.sinks.region.write_files(&mut self.registry, now, until)
         };
-        // When a file that had failed can be written again, some code is in no file yet. A flush must not report success
-        // then, so it writes once more.
+        // When a file that had failed can be written again, some code is in no file yet. A flush must not report success in
+        // this case, so the files are written once more.
         if write() && now {
             write();
         }
@@ -246,7 +246,7 @@ impl Applier {
         }
     }
 
-    /// Completes the files of regions, when the last session closes, the library is turned off or the process exits.
+    /// Completes the files of regions when the last session closes, the library is turned off or the process exits.
     pub(super) fn finish_regions(&mut self) {
         self.write_regions(true, u64::MAX);
         self.sinks.region.finish();

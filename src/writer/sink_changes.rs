@@ -1,4 +1,4 @@
-//! How sinks start and stop while the writer runs, and how the writer ends when no sink is wanted any more.
+//! How sinks start and stop while the writer runs, and how the writer ends when no sink is wanted.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::registry::Home;
 use crate::sink::with_wants;
 use crate::sys::{barrier, debugger, reserve, thread};
 
-/// How long the end of all sinks waits for threads that lay down a record.
+/// How long the end of all sinks waits for threads that are writing a record.
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Writer {
@@ -24,8 +24,8 @@ impl Writer {
         ack.give(result);
     }
 
-    /// Starts the gdb sink automatically if a debugger listens and another sink runs. A gdb sink that already runs with a limit
-    /// continues without the limit. The debugger finds the sink's entries all the time.
+    /// Starts the gdb sink automatically if a debugger listens and another sink runs. A gdb sink that already runs with a
+    /// limit continues without the limit. The debugger finds the sink's entries also during this change.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
@@ -46,8 +46,8 @@ impl Writer {
         }
     }
 
-    /// The gdb sink, if it should run beside `others`, for core files and for a debugger that comes later. It does so if the
-    /// others want the same records anyway, so that callers do not pay for it.
+    /// The gdb sink, if it should run in addition to `others`, for core files and for a debugger that starts later. It
+    /// should if the others want the same records anyway, so that callers do not pay for the gdb sink.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -114,12 +114,12 @@ impl Writer {
         }
     }
 
-    /// No sink is wanted now: gives back all memory, including the chunks that threads hold. Returns whether all earlier
-    /// records are written.
+    /// Called when no sink is wanted: gives back all memory, including the chunks that threads hold. Returns whether all
+    /// earlier records are written.
     ///
-    /// Waits for threads that lay down a record, and takes the chunks of all others. A thread that asks for a chunk later gets
-    /// none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that was
-    /// accepted.
+    /// Waits for threads that are writing a record, and takes the chunks of all others. A thread that asks for a chunk later
+    /// gets none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that
+    /// was accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
         let shared = self.shared;
@@ -131,7 +131,7 @@ impl Writer {
         loop {
             barrier::all_threads();
             if self.round_inside(false) > 0 {
-                // The last chunk takes the spool with it, so the files must be up to date before.
+                // The spool is removed with the last chunk, so the files must be up to date before.
                 self.round_inside(true);
             }
             self.take_back();
@@ -141,7 +141,7 @@ impl Writer {
             thread::sleep_micros(100);
         }
         self.applier.finish_regions();
-        // Sinks that could not start are not among those that are stopped.
+        // `sinks_failed_now` does not include sinks that could not start.
         let is_written = shared.status.sinks_failed_now() == Sinks::NONE;
         shared.status.stop_sinks();
         self.applier.sinks.stop(Sinks::ANY, None);
@@ -149,7 +149,7 @@ impl Writer {
         is_written
     }
 
-    /// Ends all registrations, and forgets what was known of them.
+    /// Ends all registrations, and gives back all memory for them.
     fn forget_all(&mut self) {
         let (applier, ids) = (&mut self.applier, &self.shared.ids);
         applier.registry.remove_all(|id| {

@@ -1,4 +1,4 @@
-//! What the writer does without work: how long it sleeps, and what wakes it.
+//! The writer without work: how long it sleeps, and what wakes it.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use crate::sys::{barrier, host_fds};
 
 /// How long nothing is written after an answer to a signal handler.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A thread that
-/// has used the library wakes the writer when it ends, so the writer learns of the first thread's end.)
+/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A first
+/// thread that has used the library wakes the writer when it ends.)
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often the writer checks whether the first thread has ended, if that thread does not wake it: it has never used the
-/// library.
+/// How often the writer checks whether the first thread has ended, if that thread does not wake the writer because it has
+/// never used the library.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
 impl Writer {
@@ -26,8 +26,8 @@ impl Writer {
         self.shared.clock.rest();
         self.shared.set_asleep(true);
         barrier::all_threads();
-        // A thread that publishes a record or sends a message from now on sees that the writer sleeps. Earlier records and
-        // messages are found here.
+        // A thread that publishes a record or sends a message from now on sees that the writer sleeps. `collect` finds
+        // earlier records and messages.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {
@@ -50,23 +50,23 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Called when there is work that the writer cannot do now, for instance without memory. Perhaps no other thread exists
-    /// either.
+    /// Called when there is work that the writer cannot do now, for instance because memory is short. Ends the process if no
+    /// other thread exists.
     pub(super) fn look_around(&mut self) {
         self.shared.set_asleep(true);
         self.end_with_the_last_thread();
         self.shared.set_asleep(false);
     }
 
-    /// The C library ends a process with its last thread. While nobody closes the session, the library's own threads would be
-    /// the last.
+    /// Ends the process if only this thread is left. The C library ends a process with its last thread. If nobody closed the
+    /// session, the threads of libjitsym would keep the process alive.
     fn end_with_the_last_thread(&mut self) {
         if last_thread::first_has_ended() && last_thread::is_this_one() {
             host_fds::end_process();
         }
     }
 
-    /// Pauses, because a signal handler that asked most likely ends the process now, which would cut a current write.
+    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and would cut a write short.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {

@@ -1,4 +1,4 @@
-//! A registering thread as the writer sees it: which chunks are to be read.
+//! The writer's view of a registering thread: the chunks to read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Source {
 
     /// The chunks to read in this round, oldest first.
     pub(super) fn readings(&self) -> impl Iterator<Item = Chunk> + '_ {
-        // If the thread has sent the chunk meanwhile, the chunk is also among the full ones.
+        // If the thread has sent the chunk meanwhile, the chunk is also among the full chunks.
         let current = self.current.filter(|current| !self.full.contains(current));
         self.full.iter().copied().chain(current)
     }

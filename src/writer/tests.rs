@@ -1,4 +1,4 @@
-//! The writer's rounds, one by one, without the writer's thread: what registering threads find after each round.
+//! The writer's rounds, one by one, without the writer's thread: the state that registering threads find after each round.
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
 use std::time::Duration;
@@ -18,7 +18,8 @@ struct World {
     writer: Box<Writer>,
 }
 
-/// A process with at most this much memory for records, whose threads wait at most this long for memory. It writes no file.
+/// A process with at most this much memory for records, whose threads wait at most this long for memory. The process writes
+/// no file.
 fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };
@@ -49,7 +50,7 @@ fn register(local: &mut Local, size: usize) -> Result<()> {
     local.register(&code, 0).map(drop)
 }
 
-/// Many threads that begin at once get a chunk each while there is memory. None waits for the writer.
+/// Many threads that begin at once get a chunk each while there is memory. No thread waits for the writer.
 #[test]
 fn a_thousand_threads_have_a_chunk_each() {
     let mut world = world(64 << 20, Duration::ZERO);
@@ -81,7 +82,7 @@ fn chunks_come_back_when_there_are_few() {
     }
 }
 
-/// Chunks of idle threads do not keep a large record from getting room either.
+/// A large record gets room although idle threads hold chunks.
 #[test]
 fn chunks_come_back_for_a_large_record() {
     let mut world = world(8 << 20, Duration::ZERO);
@@ -96,7 +97,7 @@ fn chunks_come_back_for_a_large_record() {
     world.writer.round(false);
 }
 
-/// A thread that waits for memory wakes the writer repeatedly, because another thread may have taken what was freed first.
+/// A thread that waits for memory wakes the writer repeatedly, because another thread may take the freed memory first.
 #[test]
 fn who_waits_for_memory_keeps_the_writer_awake() {
     let world = world(1 << 20, Duration::from_secs(20));

@@ -20,7 +20,7 @@ fn what_was_used_last_is_used_first() {
     for chunk in [b, a, small] {
         pool.recycle(chunk);
     }
-    // A small chunk is used only when there is no other.
+    // A small chunk is used only when no other chunk is free.
     for expected in [a, b, small] {
         let last = pool.take(FIRST_SIZE).unwrap();
         assert_eq!(last.chunk(), expected);
@@ -28,7 +28,7 @@ fn what_was_used_last_is_used_first() {
     }
 }
 
-/// The writer enlarges one chunk at a time: a thread that needs a chunk meanwhile finds another.
+/// The writer enlarges one chunk at a time: a thread that needs a chunk meanwhile finds another free chunk.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn free_chunks_stay_free_while_some_are_made_larger() {
@@ -100,14 +100,15 @@ fn the_pool_grows_to_its_bound_and_back() {
     assert_eq!((pool.bytes_held(), pool.bytes_used()), (8 << 20, 8 << 20));
     assert!(pool.is_low() && pool.is_ample() && !pool.grow(FIRST_SIZE) && pool.take_large(BODY_MAX + 1).is_none());
     taken.into_iter().for_each(|chunk| pool.recycle(chunk));
-    // The attempt to take a large chunk has set the mark.
+    // The attempt to take a large chunk has set `cramped`.
     assert!(pool.take_cramped() && !pool.take_cramped());
     pool.make_way();
     assert_eq!((pool.bytes_held(), pool.bytes_used()), (4 << 20, 0));
     assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
 }
 
-/// Small chunks may take all the memory that is allowed. A thread that needs a larger one finds it after the writer's next round.
+/// Small chunks may take all the memory that is allowed. A thread that needs a larger chunk finds one after the writer's
+/// next round.
 #[test]
 fn small_chunks_make_way_for_a_larger_one() {
     let pool = pool(64 << 20);

@@ -3,14 +3,15 @@
 //! The library is quiescent when the writer is between two rounds, no thread is writing a record, and everything published is
 //! applied.
 //!
-//! The forking thread asks the writer, and waits for a limited time. The writer keeps the registering threads from beginning
-//! another record, makes a last round, and stays quiescent until the fork is over. If the writer hangs in a slow disk, the
-//! fork proceeds without it. The child then learns that its data is incomplete or, if the writer was changing the data,
-//! unusable.
+//! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads
+//! from beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the
+//! writer, the fork does not wait for it. In that case the child learns that its data is incomplete or, if the writer was
+//! changing the data, unusable.
 //!
-//! Other threads wait for a limited time too. Between the library's handler and the fork itself, the host's own handlers run.
-//! They may wait for a lock held by a thread that waits here. So threads and writer continue after a while, and note this in
-//! memory that the child shares (`WithChildren`). The child sees at least every note that was made before the fork.
+//! Other threads wait for a limited time too. Between the library's handler and the fork itself, the host's own handlers
+//! run. These handlers may wait for a lock held by a thread that waits here. So threads and writer continue after a while,
+//! and note this in memory that the child shares (`WithChildren`). The child sees at least every note that was made before
+//! the fork.
 //!
 //! The child does not use this state: the lock may be held by a thread that does not exist in the child.
 
@@ -42,7 +43,7 @@ pub enum Rest {
     NoWriter = 1,
     /// The inherited data is sound, but more may have been registered.
     Partial = 2,
-    /// Everything that was registered is there.
+    /// The inherited data contains everything that was registered.
     Whole = 3,
 }
 
@@ -69,7 +70,7 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// For a fork in a child that has not used its inherited state, which its own child then inherits.
+    /// For a fork in a child that has not used its inherited state: the child's own child inherits that state.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -91,7 +92,7 @@ impl Found {
 pub struct Quiesce {
     state: Mutex<State>,
     changed: Condvar,
-    /// Threads that begin to register have to wait.
+    /// Whether threads that begin to register have to wait.
     halting: AtomicBool,
 }
 
@@ -101,17 +102,17 @@ struct State {
     writer: Option<WriterState>,
     /// Memory in which children see whether the library stayed quiescent until the fork.
     shared: Option<&'static WithChildren>,
-    /// The writer is changing data that a child would take over.
+    /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// The writer has interrupted such a change for slow work, for which no fork waits.
+    /// Whether the writer has interrupted its change of data for slow work, for which no fork waits.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
-    /// The writer is quiescent for these forks.
+    /// Whether the writer is quiescent for the waiting forks.
     answered: bool,
-    /// The writer had applied everything published when it became quiescent.
+    /// Whether the writer had applied everything published when it became quiescent.
     whole: bool,
-    /// Number of forks under way. Meanwhile the writer changes nothing.
+    /// Number of forks under way. If it is not 0, the writer changes nothing.
     forking: u32,
     /// When the first of the forks under way began.
     since: Option<Instant>,
@@ -178,13 +179,13 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// The writer begins to change data that a child would take over. Waits while the process forks.
+    /// Notes that the writer begins to change data that a child would take over. Waits while the process forks.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
-    /// The change that began with `enter` is complete.
+    /// Notes that the change that began with `enter` is complete.
     pub fn leave(&self) {
         self.rest(false);
     }
@@ -194,7 +195,7 @@ impl Quiesce {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
         state.is_aside |= is_aside && was_moving;
-        // Without a waiting fork, this would be a useless system call.
+        // If no fork waits, `notify_all` would be a useless system call.
         if state.waiting > 0 {
             self.changed.notify_all();
         }
@@ -244,7 +245,7 @@ impl Quiesce {
     }
 
     /// From now on, threads that begin to register wait. The writer then has to call `barrier::all_threads`, and to look for
-    /// threads that have begun earlier. False if no fork asks any more.
+    /// threads that have begun earlier. False if no fork waits any longer.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -254,7 +255,7 @@ impl Quiesce {
         asked
     }
 
-    /// Halts the threads of these slots. False if no fork asks any more.
+    /// Halts the threads of these slots. False if no fork waits any longer.
     pub fn hold_threads(&self, slots: impl Iterator<Item = Arc<ThreadSlot>>) -> bool {
         let mut state = self.state();
         if !state.is_asked() {
@@ -270,7 +271,7 @@ impl Quiesce {
         !self.state().halted.iter().any(|slot| slot.is_busy())
     }
 
-    /// The writer begins its last round before a fork. False if the fork has given up waiting.
+    /// Notes that the writer begins its last round before a fork. False if the fork has given up waiting.
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();

@@ -25,7 +25,8 @@ fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// Acts as the writer of these threads: waits until a fork asks, and answers. Does nothing if no fork asks, or only too late.
+/// Acts as the writer of these threads: waits until a fork asks, and answers. Does nothing if no fork asks, or if a fork
+/// asks too late.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);

@@ -9,7 +9,7 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Waiting is counted in steps of this length, so that time in which the process is stopped counts as one step at most.
+/// A wait is counted in steps of this length. If the process is stopped meanwhile, that time counts as one step at most.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -27,13 +27,13 @@ impl Shared {
         }
     }
 
-    /// Wakes waiting threads: there is an answer, or there will never be one.
+    /// Wakes waiting threads: an answer has come, or none will ever come.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files. `Closed` if the writer has ended. It has then written
-    /// everything, unless `last_answer` returns an error.
+    /// Waits until everything committed before the call is in the files. Returns `Closed` if the writer has ended. A writer
+    /// that ends has written everything, unless `last_answer` returns an error.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         self.await_answer(self.ask(true, false)?, timeout)
     }
@@ -50,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// Sets the time of the calling thread's request: no earlier than that of any record which this thread has written.
+    /// Sets the time of the calling thread's request. No record which this thread has written has a later time.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }

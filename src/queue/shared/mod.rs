@@ -52,7 +52,7 @@ pub enum Message {
     Full { slot: u64, chunk: Chunk },
 }
 
-/// The shared state. A process has one and never frees it.
+/// The shared state. A process has one shared state, and never frees it.
 #[derive(Debug)]
 pub struct Shared {
     pub pool: Pool,
@@ -74,21 +74,21 @@ pub struct Shared {
     forks: AtomicU32,
     /// Number of registrations and moves whose code bytes are still to be read by the writer.
     unread: AtomicI64,
-    /// The writer sleeps until it is woken.
+    /// Whether the writer sleeps until it is woken.
     asleep: AtomicBool,
-    /// The writer was woken because chunks run short, and has begun no round since.
+    /// Whether the writer was woken because chunks run short, and has begun no round since.
     hurried: AtomicBool,
-    /// The process's first thread will wake the writer when this thread ends.
+    /// Whether the process's first thread will wake the writer when this thread ends.
     first_tells: AtomicBool,
     pub parker: Parker,
     pub signal_flush: SignalFlush,
-    /// The process exits: only the exiting thread may register code.
+    /// Whether the process exits, so that only the exiting thread may register code.
     shut: AtomicBool,
-    /// The next round reads all records of threads other than the exiting one.
+    /// Whether the next round reads all records of threads other than the exiting one.
     exit_whole: AtomicBool,
-    /// A writer has ended without reading all records, because memory was short.
+    /// Whether a writer has ended without reading all records, because memory was short.
     left_unread: AtomicBool,
-    /// Memory is short, and the writer leaves records in their chunks.
+    /// Whether memory is short, so that the writer leaves records in their chunks.
     short: AtomicBool,
 }
 
@@ -150,7 +150,8 @@ impl Shared {
         self.forks.fetch_add(1, Ordering::Relaxed) + 1 >= FORKS
     }
 
-    /// Whether to look for spools of children: after `FORKS` forks, or with `any` after one. If so, the count begins anew.
+    /// Whether to look for spools of children: after `FORKS` forks, or if `any` is true, after one fork. If so, resets the
+    /// count.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -171,7 +172,7 @@ impl Shared {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// What threads write records for: see [`Status::wanted`].
+    /// The set for which threads write records: see [`Status::wanted`].
     #[inline]
     pub fn wanted(&self) -> Sinks {
         self.status.wanted()
@@ -224,7 +225,7 @@ impl Shared {
     }
 
     /// Whether a thread may no longer register code, because the process exits. A new thread has to send its slot to the
-    /// writer before it asks.
+    /// writer before it calls this function.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
@@ -267,7 +268,7 @@ impl Shared {
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library within `patience`. `attached`: the calling thread has a slot.
+    /// Before a fork: quiesces the library within `patience`. `attached`: whether the calling thread has a slot.
     pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
         let still = &self.status.quiesce;
         // Most processes that fork have one thread, and have registered nothing for a while.
@@ -284,7 +285,7 @@ impl Shared {
         }
         let end = Instant::now() + Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         let mut message = message;
-        // The channel's blocking `send` has thread-local storage with a destructor: see `sys/loader`.
+        // The channel's blocking `send` uses thread-local storage with a destructor: see `sys/loader`.
         while let Err(full) = self.messages.0.try_send(message) {
             if Instant::now() >= end {
                 self.status.counters.dropped.add(1);

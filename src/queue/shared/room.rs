@@ -1,4 +1,4 @@
-//! Room for records: empty chunks, and how long a thread waits for one.
+//! Room for records: empty chunks, and how long a thread waits for a chunk.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// Takes a chunk of at least this size, if there is one. `filled`: the calling thread has filled a chunk before.
+    /// Takes a chunk of at least this size, if possible. `filled`: whether the calling thread has filled a chunk before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {
             self.ask_for_chunks(size);
         } else if self.pool.is_scarce() {
-            // Early, so that the writer takes idle chunks back before a thread has to wait.
+            // Wakes the writer early, so that it takes idle chunks back before a thread has to wait.
             self.hurry();
         }
         taken
     }
 
-    /// Takes the next free chunk, if it has room for a body of this length. The thread has filled a chunk of `size` bytes. The
-    /// next one may be smaller: enlarging it would cost the thread more than changing chunks more often, until the writer has
-    /// made larger ones.
+    /// Takes the next free chunk, if it has room for a body of this length. The thread has filled a chunk of `size` bytes.
+    /// The next chunk may be smaller. To enlarge it would cost the thread more than to change chunks more often until the
+    /// writer has made larger ones.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
@@ -39,7 +39,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer, at most once a round: if many threads need chunks, only one of them wakes the writer.
+    /// Wakes the writer, at most once a round, even if many threads need chunks.
     pub(super) fn hurry(&self) {
         if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
@@ -75,17 +75,18 @@ impl Shared {
     }
 
     /// Waits for a chunk that the writer frees, as long as the writer makes progress. If threads merely register faster than
-    /// the writer writes, waiting costs less than the faults of new memory. If the writer hangs in a slow disk, only new
+    /// the writer writes, waiting costs less than the page faults of new memory. If a slow disk blocks the writer, only new
     /// memory helps.
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
-        // Ends the wait of a thread that finds every freed chunk taken by others.
+        // Ends the wait of a thread that finds every freed chunk taken by other threads.
         const LONGEST: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);
         while self.may_wait() {
-            // Not shorter: waking eight threads ten times a millisecond would cost as much as writing what they register.
+            // A shorter sleep costs too much: waking eight threads ten times a millisecond costs as much as writing their
+            // records.
             thread::sleep_micros(400);
             let taken = self.pool.take(size);
             if taken.is_some() {
@@ -103,7 +104,7 @@ impl Shared {
         None
     }
 
-    /// Whether waiting is allowed and can help. Without memory, or without records to write, the writer frees no chunk.
+    /// Whether waiting is allowed and can help. If memory is short or no records are wanted, the writer frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
         !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()

@@ -15,8 +15,8 @@ impl Shared {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the calling thread will wake the writer when the thread ends. Counts only for the process's first thread.
-    /// The host's own work at the thread's end may come later.
+    /// Notes whether the calling thread will wake the writer when this thread ends. Ignored unless the calling thread is the
+    /// process's first. The host's own work at the thread's end may come after the wake.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -29,8 +29,8 @@ impl Shared {
     }
 
     /// Keeps a registering thread's announcement before the thread's following read. The writer calls `barrier::all_threads`
-    /// between its own announcement and its own read. Where the kernel makes that call a barrier for every thread, only the
-    /// compiler has to be kept from reordering here.
+    /// between its own announcement and its own read. If the kernel makes `all_threads` a barrier for every thread, a
+    /// compiler fence is enough here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {

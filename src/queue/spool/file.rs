@@ -63,7 +63,7 @@ fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl SpoolFile {
-    /// Makes the spool of this process in `dir`, `len` bytes long, without any memory allocated to it yet.
+    /// Makes the spool of this process in `dir`, `len` bytes long. The file has no memory yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
         if rights::are_more() {
             return Err(io::Error::other(rights::WHY_NO_FILE));
@@ -126,7 +126,7 @@ impl SpoolFile {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// What has to be known about the spool once it is mapped and has no descriptor.
+    /// The path and the identity of the spool, for the time when it is mapped and has no descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
@@ -153,20 +153,20 @@ fn options() -> OpenOptions {
     options
 }
 
-/// A spool in a directory, with what its name says.
+/// A spool in a directory, with the data in its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
     /// The time at which the spool was made (`monotonic_ns`). This is the first field because lists are sorted by it.
     pub made: u64,
     pub pid: u32,
-    /// Whether the spool belongs to this process, or to the program that this process ran before it executed this one.
+    /// Whether the spool belongs to this process, or to a program that this process ran before.
     pub is_own: bool,
     pub path: PathBuf,
 }
 
 impl Listed {
     /// Whether the spool was made within the last second by another process that seems to live. Opens no file: when many
-    /// processes start at once, each looks at the spools of all others.
+    /// processes start at once, each of them looks at the spools of all other processes.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
@@ -187,7 +187,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
     Ok(found)
 }
 
-/// Whether the process to which a spool belongs holds its lock.
+/// Whether the process to which a spool belongs holds the spool's lock.
 pub fn is_locked_by_owner(dir: &Dir, name: &OsStr) -> bool {
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0);
     opened.is_ok_and(|file| range_lock::is_locked(&file, range_lock::WHOLE))

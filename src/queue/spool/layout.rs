@@ -5,11 +5,11 @@
 //! ```
 //!
 //! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) beside the data of the last committed round. Then one store of the round's number makes the new data valid: a process
-//! may be killed between any two stores.
+//! are) next to the data of the last committed round. One last store of the round's number makes the new data valid, because
+//! a process may be killed between any two stores.
 //!
-//! A round that replaces a file is committed by the rename. Its data is stored before, and counts once the new file has the
-//! name.
+//! A round that replaces a file is committed by the rename. The data of such a round is stored before the rename, and
+//! becomes valid once the new file has the name.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -29,8 +29,8 @@ use crate::sys::owner_process::Owner;
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;
 
-/// In the directory: the unit is part of a chunk that begins in an earlier unit. Other words are the number of units of the
-/// chunk that begins in this unit, or 0 if no chunk begins here.
+/// A word of the directory: the unit is part of a chunk that begins in an earlier unit. Any other word is the number of
+/// units of the chunk that begins in this unit, or 0 if no chunk begins here.
 pub const INSIDE: u32 = u32::MAX;
 
 /// In `Header::awaited`, in place of a round: a recovery has written all records to a new map. The records count as written
@@ -56,8 +56,8 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after two rounds: the last committed one, and the round before or after it. The index is the lowest bit of
-    /// the round's number.
+    /// The progress after two rounds: the last committed round, and the round before or after it. The index is the lowest
+    /// bit of the round's number.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
@@ -77,9 +77,9 @@ pub struct Progress {
     pub last_time: u64,
     /// The perf map, if it is written.
     pub map: Option<FileState>,
-    /// Lines of the map have to change: the map has all lines that it should have, but also outdated ones.
+    /// Whether lines of the map have to change, because the map also has outdated lines. No line is missing.
     pub map_is_stale: bool,
-    /// Other code in the process also writes to the map, so the library only appends to it.
+    /// Whether other code in the process also writes to the map. If so, the library only appends to the map.
     pub map_is_shared: bool,
     /// The jitdump, if it is written.
     pub dump: Option<FileState>,
@@ -92,14 +92,14 @@ pub struct FileState {
     pub len: u64,
 }
 
-/// What stays the same about the files while a session is open.
+/// Properties of the files that stay the same while a session is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     pub map_path: Vec<u8>,
     pub dump_path: Vec<u8>,
-    /// The map is for simpleperf.
+    /// Whether the map is for simpleperf.
     pub simpleperf: bool,
-    /// Time stamps are raw counter values.
+    /// Whether time stamps are raw counter values.
     pub arch_timestamps: bool,
 }
 
@@ -138,15 +138,15 @@ struct FileStateCell {
     len: AtomicU64,
 }
 
-/// Announces the file that is about to replace the map: an offset in the spool, and the bytes to write there. `awaited`: see
-/// the field.
+/// The announcement of the file that is about to replace the map: an offset in the spool, and the bytes to write there.
+/// `awaited`: see `Header::awaited`.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
     let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// Sets the number of the last committed round: an offset in the spool, and the bytes to write there.
+/// The number of the last committed round: an offset in the spool, and the bytes to write there.
 pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
@@ -187,7 +187,7 @@ impl FileStateCell {
 }
 
 impl Header {
-    /// Stores whose spool this is. Only this makes the file a spool.
+    /// Stores the owner of the spool. Only this call makes the file a spool.
     pub fn describe(&self, owner: &Owner, units: usize) {
         self.version.store(VERSION, Ordering::Relaxed);
         self.unit_size.store(CHUNK_SIZE as u32, Ordering::Relaxed);
@@ -199,12 +199,12 @@ impl Header {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Makes the spool void: nobody completes files from it any more.
+    /// Makes the spool void, so that nobody completes files from it.
     pub fn void(&self) {
         self.magic.store(0, Ordering::Release);
     }
 
-    /// Whose spool this is, and how many units it has. `None` if this is no spool, or one of another version.
+    /// The owner of the spool, and the number of its units. `None` if the file is no spool, or a spool of another version.
     pub fn description(&self) -> Option<(Owner, usize)> {
         let known = self.magic.load(Ordering::Acquire) == MAGIC
             && self.version.load(Ordering::Relaxed) == VERSION
@@ -218,7 +218,7 @@ impl Header {
         known.then_some((owner, usize::try_from(self.units.load(Ordering::Relaxed)).ok()?))
     }
 
-    /// The directory of a spool with that many units, whose memory begins with this header.
+    /// The directory of a spool that has `units` units, and whose memory begins with this header.
     pub fn directory(&self, units: usize) -> &[AtomicU32] {
         // SAFETY: the directory lies after the header in the same mapping (`header_len`); zero is a valid value.
         unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
@@ -246,8 +246,8 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Prepares a commit by rename. Everything that was stored for the next round becomes valid once a file of `state`, which
-    /// the last round does not have, gets its name. The round has to be committed afterwards in any case.
+    /// Prepares a commit by rename. Everything that was stored for the next round becomes valid once a new file, which is in
+    /// `state` but not in the state of the last round, gets its name. After the rename, the round still has to be committed.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -309,8 +309,8 @@ impl Header {
         is_committed
     }
 
-    /// Makes another file the map of the last committed round: an offset in the spool, and the bytes to write there. Nothing
-    /// is known of the file's length.
+    /// The data that makes another file the map of the last committed round: an offset in the spool, and the bytes to write
+    /// there. The length of this file is not known, and stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -325,7 +325,7 @@ impl Header {
         self.awaited.load(Ordering::Acquire) == ALL
     }
 
-    /// Stores what stays the same about the files. One store makes all of it valid. To be called while no file is written.
+    /// Stores the properties of the files. The last store makes all of them valid. To be called while no file is written.
     pub fn set_files(&self, files: &Files) {
         let Files { map_path, dump_path, simpleperf, arch_timestamps } = files;
         let set = self.files_set.load(Ordering::Relaxed).wrapping_add(1);
@@ -339,7 +339,7 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// What stays the same about the files. `None` if the data is invalid.
+    /// The properties of the files. `None` if the data is invalid.
     pub fn files(&self) -> Option<Files> {
         let cell = &self.files[(self.files_set.load(Ordering::Acquire) & 1) as usize];
         let flags = cell.flags.load(Ordering::Relaxed);
@@ -357,7 +357,7 @@ impl Header {
 pub struct HeaderCopy(Region);
 
 impl HeaderCopy {
-    /// Reads the header and the directory of a spool with that many units. `None` if the file is too short.
+    /// Reads the header and the directory of a spool with `units` units. `None` if the file is too short.
     pub fn read(file: &File, units: usize) -> Option<HeaderCopy> {
         let len = header_len(units);
         let copy = Region::private(len).ok()?;
@@ -385,7 +385,7 @@ mod tests {
 
     /// Starts a process that has the shared memory of this one and calls `body` until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
-        // This is not the C library's `fork`, because that runs handlers.
+        // A system call, because the C library's `fork` would run handlers.
         // SAFETY: without a stack for the child this is a fork, and the child only writes to the spool and ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);

@@ -1,8 +1,8 @@
 //! The memory for records on their way to the writer. If possible, it outlives the process.
 //!
-//! The memory is a header and a range of units, each of the size of a chunk. If possible, it is a file in shared memory, the
-//! spool. Then published records and the writer's progress survive SIGKILL, and [`recover`] continues from them. Without a
-//! spool, and while nothing is written, it is private memory of the same layout at the same addresses.
+//! The memory is a header and a range of units, each of the size of a chunk. If possible, the memory is a file in shared
+//! memory, the spool. Published records and the writer's progress in a spool survive SIGKILL, and [`recover`] continues from
+//! them. Without a spool, and while nothing is written, the memory is private, with the same layout at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -31,7 +31,7 @@ pub struct Memory {
     start: usize,
     /// Locked for moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// The units that are private memory: the file system had no more room, or the spool is being left.
+    /// The units that are private memory, because the file system had no more room or the spool is being left.
     private: Box<[AtomicBool]>,
 }
 
@@ -50,7 +50,7 @@ impl Memory {
         let len = self.start + self.units * CHUNK_SIZE;
         let file = SpoolFile::create(dir, &owner, len)?;
         let named = file.named().inspect_err(|_| file.remove())?;
-        // With memory for the first chunk: a spool without room for a chunk is useless.
+        // Includes memory for the first chunk, because a spool without room for a chunk is useless.
         let head = (self.start + FIRST_SIZE).next_multiple_of(page_size());
         let mapped = Region::closed_file(file.file(), len).and_then(|region| {
             region.open(0..head)?;
@@ -118,7 +118,7 @@ impl Memory {
     /// Gives everything back to the kernel, and removes the spool. No chunk may be in the memory.
     pub fn detach(&self) {
         let spool = self.spool().take();
-        // Without address space for the new mapping, the old one stays.
+        // Without address space for the new mapping, the old mapping stays.
         let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
         spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
@@ -132,7 +132,7 @@ impl Memory {
         self.spool().clone()
     }
 
-    /// Whether somebody has removed the spool. Nobody would find it after the end of the process.
+    /// Whether somebody has removed the spool. A removed spool cannot be found after the end of the process.
     pub fn is_spool_lost(&self) -> bool {
         self.known_spool().is_some_and(|spool| spool.is_lost())
     }
@@ -176,7 +176,7 @@ impl Memory {
                 Ok(())
             }
         };
-        // A unit that is private stays private: memory that the file has there could not be given back.
+        // A private unit stays private: the memory of the file under this unit could not be given back.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
@@ -207,7 +207,7 @@ impl Memory {
     /// The chunk that begins with a unit.
     ///
     /// # Safety
-    /// `make_chunk` has made one there, and `unmake_chunks` has not taken it away.
+    /// `make_chunk` has made this chunk, and `unmake_chunks` has not removed it.
     pub unsafe fn chunk_of(&self, unit: usize) -> Chunk {
         // SAFETY: the range lies in the region, and by contract a chunk begins there.
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
@@ -237,13 +237,13 @@ impl Memory {
         self.header().committed() + 1
     }
 
-    /// Commits a round of the writer: what was marked as consumed in it counts as written from now on.
+    /// Commits a round of the writer: records that this round marked as consumed count as written from now on.
     pub fn commit(&self, state: &Progress) {
         self.header().commit(self.next_round(), state);
     }
 
-    /// In a forked child: unmaps the memory, unless the kernel has done so. With the memory, the child would keep the spool
-    /// locked.
+    /// In a forked child: unmaps the memory, unless the kernel has done so. A child that kept the memory mapped would keep
+    /// the spool locked.
     pub fn leave_in_child(&self) {
         self.region.leave_in_child();
     }

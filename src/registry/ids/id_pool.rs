@@ -1,4 +1,4 @@
-//! Free slots that a thread holds ready, so that most registrations take one without access to the shared stack.
+//! Free slots that a thread holds ready, so that most registrations take a slot without access to the shared stack.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::sys::prefetch;
 #[derive(Debug)]
 #[repr(C)]
 pub struct IdPool<'i> {
-    /// Slots that were never used: they lie side by side, from slot `next_fresh` on.
+    /// Slots that were never used. They lie side by side, from slot `next_fresh` on.
     fresh: slice::Iter<'i, IdSlot>,
     next_fresh: u32,
     /// Slots that were used before.
@@ -65,7 +65,7 @@ impl<'i> IdPool<'i> {
     #[inline(never)]
     fn take_used(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
         if self.used_len == 0 {
-            // Reversed, so that the slot which was freed last is taken first.
+            // The order is reversed below, so that the slot which was freed last is taken first.
             while self.used_len < BATCH {
                 let Some(slot) = ids.pop_free() else { break };
                 self.used[self.used_len] = slot;
@@ -81,7 +81,7 @@ impl<'i> IdPool<'i> {
         Some((slot, ids.place(slot)?))
     }
 
-    /// Takes a batch of slots that were never used. Returns the first and keeps the rest.
+    /// Takes a batch of slots that were never used. Returns the first slot and keeps the others.
     #[cold]
     fn take_fresh(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
         let next = |fresh: u32| fresh.checked_add(BATCH as u32);
@@ -97,7 +97,7 @@ impl<'i> IdPool<'i> {
     /// Gives the slots back when the thread ends.
     pub fn give_back(&mut self, ids: &'i Ids) {
         let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
-        // Used slots are pushed last, so that they are taken before those that were never used.
+        // Used slots are pushed last, so that they are taken before slots that were never used.
         unused.rev().chain(self.used[..self.used_len].iter().copied()).for_each(|slot| ids.push_free(slot));
         *self = IdPool::new();
     }

@@ -1,8 +1,8 @@
 //! Ids: which registrations exist, and how large their code is. Any thread can check and retire an id without a lock.
 //!
-//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation is
-//! odd while the code is registered. So an id is live exactly if its generation is odd and equal to that of the word, and no
-//! id is given out twice.
+//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation
+//! is odd while the code is registered. So an id is live exactly if its generation is odd and equal to the generation in the
+//! word. No id is given out twice.
 
 mod id_pool;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use crate::api::Id;
 use crate::registry::Registry;
 pub use id_pool::IdPool;
 
-/// Slots of the first segment; each further one is twice as long.
+/// Number of slots in the first segment. Each further segment is twice as long as the one before.
 const FIRST_SEGMENT: u32 = 1 << 8;
 const SEGMENTS: usize = 24;
 /// Number of slots that a thread takes at once.
@@ -28,7 +28,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// A free slot with this generation is not used again: after one more use, the generations would start again from 0.
 const LAST: u32 = u32::MAX - 1;
 
-/// The bytes of the code are not copied, and the writer has not read them yet.
+/// A bit in the word of a slot: the bytes of the code are not copied, and the writer has not read them yet.
 const UNREAD: u64 = 1 << 31;
 
 /// The slot of one registration.
@@ -43,11 +43,11 @@ pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
     /// Slots from here on were never used.
     fresh: AtomicU32,
-    /// The kernel has provided the memory of all slots below. Only the writer asks for this memory ahead of use.
+    /// The kernel has provided the memory of all slots below this one. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
     /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and
-    /// pop. The word of a free slot holds the slot below in place of a size. (With a channel, registering threads would free
-    /// memory that the writer has allocated, and wait for the lock of the writer's arena.)
+    /// pop. The word of a free slot holds the slot below in place of a size. (Instead of a stack, a channel would make
+    /// registering threads free memory that the writer has allocated, and wait for the lock of the writer's arena.)
     free: AtomicU64,
 }
 
@@ -79,14 +79,14 @@ impl Ids {
                 continue;
             }
             registry.remove(registered);
-            // Nobody has an id of this slot, or its holder will be told that the id has ended.
+            // Nobody has an id of this slot, or calls with the id will report that it has ended.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
         }
         child
     }
 
-    /// Only for loom models, which have one slab for each order of events. A process never frees its slab.
+    /// Only for loom models, which make new ids for each order of events. A process never frees its `Ids`.
     #[cfg(jitsym_loom)]
     pub fn free(&mut self) {
         for (segment, start) in self.segments.iter_mut().enumerate() {
@@ -133,7 +133,7 @@ impl Ids {
     }
 
     /// Has the kernel provide memory for the next slots. Otherwise a page fault would cost a registering thread some
-    /// microseconds, once in `IN_A_PAGE` calls. For one thread at a time.
+    /// microseconds, once in `IN_A_PAGE` calls. Only one thread at a time may call this.
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
@@ -147,7 +147,7 @@ impl Ids {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Frees the slot of an id to which nothing refers any more. Any thread may then take the slot.
+    /// Frees the slot of an id to which nothing refers any more. Any thread may take a freed slot.
     pub fn recycle(&self, id: Id) {
         self.push_free(split(id).1);
     }
@@ -181,7 +181,7 @@ impl Ids {
         (generation % 2 == 1 && word >> 32 == u64::from(generation)).then_some((place, word))
     }
 
-    /// The size of the code that is registered with this id; `None` if there is none.
+    /// The size of the code that is registered with this id; `None` if the id is not live.
     #[inline]
     pub fn size_of(&self, id: Id) -> Option<u64> {
         self.live(id).map(|(_, word)| word & (UNREAD - 1))
@@ -196,7 +196,7 @@ impl Ids {
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;
         if unread {
-            // This fails if the code is unregistered meanwhile. Then it does not matter.
+            // This fails if the code is unregistered meanwhile. Nobody needs the bit in this case.
             let _ = place.word.compare_exchange(word, word | UNREAD, Ordering::AcqRel, Ordering::Relaxed);
         }
         Some(place.addr.swap(addr, Ordering::AcqRel))
@@ -219,10 +219,11 @@ impl Ids {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            // The end of the session may retire the id first. Then the caller sees from now on that the session has ended.
+            // The end of the session may retire the id first. In that case the caller sees, from this call on, that the
+            // session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
-                // Another thread has just retired the id, or has noted that its bytes are read.
+                // Another thread has just retired the id, or has noted that the code's bytes are read.
                 Err(_) => std::hint::spin_loop(),
             }
         }

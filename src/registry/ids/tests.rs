@@ -16,7 +16,7 @@ fn an_id_lives_once() {
     assert!(ids.size_of(Id(0)).is_none() && !ids.retire(Id(0)) && !ids.retire(Id(u64::MAX)));
 }
 
-/// A slot has two billion ids, and gives none out twice.
+/// A slot has two billion ids, and gives out no id twice.
 #[test]
 fn a_slot_ends_before_its_ids_begin_anew() {
     let (ids, mut id_pool) = (Ids::new(), IdPool::new());
@@ -24,7 +24,7 @@ fn a_slot_ends_before_its_ids_begin_anew() {
     let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
     for &id in &first {
         assert!(ids.retire(id));
-        // As if the slot had given out all but a few of its ids.
+        // Pretends that the slot has given out all but a few of its ids.
         ids.place(split(id).1).unwrap().word.store(word_of(LAST - 6, 0), Ordering::Relaxed);
         ids.recycle(id);
     }
@@ -160,7 +160,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
     assert!(all.iter().skip(3).step_by(4).all(|&id| child.size_of(id) == Some(40)));
 }
 
-/// 1 if the page of a slot is in memory.
+/// Returns 1 if the page of a slot is in memory.
 fn residency(ids: &Ids, slot: u32) -> u8 {
     let place = std::ptr::from_ref(ids.place(slot).expect("its segment is there"));
     let page = place.map_addr(|addr| addr & !4095);

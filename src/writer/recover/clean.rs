@@ -1,10 +1,10 @@
 //! Removes perf maps, jitdumps, spools and files of regions or for valgrind that dead processes of this user have left.
 //!
-//! `/tmp` is full of other people's files. A pid may be in use by another process, or by a process that is not visible here. So
-//! a file is removed only if its name has exactly the right form, and the file belongs to this user. The file must have only one
-//! name, unless it is a file of a region or for valgrind. It must have the library's mark or begin like a spool, because files of
-//! other runtimes and of the user may have such names. No process with its pid may be alive. Nobody may have the file locked,
-//! and no visible process may have it open or mapped.
+//! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not
+//! visible here. So a file is removed only if its name has exactly the right form, and the file belongs to this user. The
+//! file must have only one name, unless it is a file of a region or for valgrind. The file must have the library's mark or
+//! begin like a spool, because files of other runtimes and of the user may have such names. No process with its pid may be
+//! alive. Nobody may have the file locked, and no visible process may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,14 +25,14 @@ use crate::sys::{file, process};
 pub struct Cleaned {
     /// The path of the file.
     pub path: PathBuf,
-    /// Why the file is still there; `None` if it is gone.
+    /// Why the file was kept; `None` if it was removed, or would be without `dry_run`.
     pub kept: Option<String>,
     /// How many bytes of disk space the removal frees. If a file has several names, each name counts for an equal part.
     pub bytes: u64,
 }
 
-/// Removes the files of dead processes from a directory. With `dry_run`, only lists the files. With `before`, skips files that
-/// somebody has written to since that time.
+/// Removes the files of dead processes from a directory. If `dry_run` is set, only lists the files. If `before` is given,
+/// skips files that somebody has written to since that time.
 pub fn clean(dir: &Path, dry_run: bool, before: Option<SystemTime>) -> io::Result<Vec<Cleaned>> {
     let held = Dir::open(dir)?;
     let mut names = Vec::new();
@@ -84,8 +84,8 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     }
 }
 
-/// The process and kind of a file with this name. For a replacement file, those of the file to be replaced. `None` if no process
-/// leaves files of this name.
+/// The process and the kind of a file with this name. A replacement file has the process and kind of the file that it is to
+/// replace. `None` if no process leaves files of this name.
 fn named(name: &OsStr) -> Option<(u32, FileKind)> {
     // Files of the kind `Injected` are made by `perf inject`.
     let parsed = parse(name).filter(|(_, kind)| !matches!(kind, FileKind::Injected { .. }));

@@ -1,12 +1,12 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
 //! Recovery begins at the last round that the writer has committed. It cuts the jitdump to its length at that round, and
-//! rewrites the map. Then it applies everything published but not consumed, as the writer would have done. It removes the spool
-//! last, so after an interrupted recovery another one begins again at the same place.
+//! rewrites the map. Then it applies everything published but not consumed, as the writer would have done. It removes the
+//! spool last, so that another recovery can begin at the same round if this one is interrupted.
 //!
-//! A spool is the memory of a process that may have been killed because it misbehaved. Or somebody made the spool to have files
-//! written. So nothing in it is trusted, and it is not mapped: a process that touches a mapping of a file that somebody cuts
-//! gets a signal.
+//! A spool is the memory of a process that may have been killed because it misbehaved. Or somebody made the spool to have
+//! files written. So recovery trusts nothing in a spool, and does not map it: if somebody cuts a file, access to its mapping
+//! raises a signal.
 
 pub mod clean;
 mod replay;
@@ -44,16 +44,16 @@ use replay::{is_sound, Replay};
 pub struct Report {
     /// The process.
     pub pid: u32,
-    /// How many records its files lacked and now have.
+    /// How many records were missing from the process's files and are now in them.
     pub records: u64,
     /// The steps that failed, and why.
     pub problems: Vec<String>,
-    /// Whether the spool is still there, because another attempt may succeed.
+    /// Whether the spool was kept, because another attempt may succeed.
     pub kept: bool,
 }
 
-/// How many spools with unwritten records a session leaves alone that does not ask for recovery. Each takes some MiB of memory.
-/// Beyond this number the oldest are recovered anyway, or removed if no process is left that could recover them.
+/// How many spools with unwritten records a session without recovery leaves alone. Each spool takes some MiB of memory.
+/// Beyond this number the oldest spools are recovered anyway, or removed if no process is left that could recover them.
 const LEFT_ALONE: usize = 16;
 /// With less free space than this in the directory, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
 const ROOM: u64 = 32 << 20;
@@ -84,7 +84,7 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 
 /// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. Removes empty
 /// spools. Also handles spools of earlier programs of this process: removes a spool if the new files replace its files, and
-/// otherwise completes the files. If that takes too long for a session, it continues in the background.
+/// otherwise completes the files. If the work takes too long for a session, it continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
@@ -96,13 +96,14 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
             Opened::Dead(dead) if listed.is_own && !all && dead.is_replaced_by(config) => dead.file.remove(),
             Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
             Opened::Dead(_) if listed.is_own => own.push(listed.path),
-            // Not kept locked, because another process may want to recover it.
+            // The spool is not kept locked, because another process may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
             Opened::Locked | Opened::Other => {}
         }
     }
-    // The namespace of a spool is not certain: the kernel may give its number to a later namespace. So both kinds count.
+    // Both kinds count, because the namespace of a spool is not certain: the kernel may give its number to a later
+    // namespace.
     let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
@@ -165,10 +166,10 @@ fn remove_orphans(paths: &[PathBuf]) -> usize {
     removed
 }
 
-/// What a file is whose name looks like a spool's.
+/// The nature of a file whose name looks like a spool's.
 enum Opened {
     Dead(Dead),
-    /// Its process lived in another mount namespace, where paths mean other files.
+    /// The spool of a process in another mount namespace, where paths mean other files.
     Elsewhere(Dead),
     /// A living process's spool, or a spool that somebody else recovers.
     Locked,
@@ -207,7 +208,7 @@ impl Dead {
         }
     }
 
-    /// As `open`, but waits: the process that has the spool locked is most likely done soon.
+    /// As `open`, but waits while another process has the spool locked: that process is most likely done soon.
     fn wait_for(path: &Path) -> Opened {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -227,7 +228,7 @@ impl Dead {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return None,
             Ok(()) if magic != [0; 8] => {}
             _ => {
-                // Its process was killed while it made the spool.
+                // The process was killed while it made the spool.
                 file.remove();
                 return None;
             }
@@ -241,7 +242,8 @@ impl Dead {
         Some(Dead { file, header, owner, units, backed })
     }
 
-    /// Whether all its records are in the files. Reads only the heads of the chunks, because a session that starts has no time.
+    /// Whether all records of the spool are in the files. Reads only the heads of the chunks, because a session that starts
+    /// has no time.
     fn is_empty(&self) -> bool {
         !self.header.state().map_is_stale
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
@@ -313,15 +315,15 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // Noted, because the next announcement overwrites the announcement from which this is known.
+            // Notes the commit in the spool, because the next announcement overwrites the announcement that proves it.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long and have little memory, but a copy of it is not sparse. So at most as much is read as the
-        // file has memory.
+        // A sparse file may be long and have little memory, but a copy of it is not sparse. So no more bytes are read than
+        // the file has memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -349,7 +351,7 @@ impl Dead {
         report
     }
 
-    /// Whether the file at a sink's path is this one.
+    /// Whether the file at a sink's path has this identity.
     fn has_name(&self, sink: Sinks, identity: Identity) -> bool {
         let Some(files) = self.header.files() else { return false };
         let path = if sink == Sinks::MAP { files.map_path } else { files.dump_path };
@@ -358,7 +360,8 @@ impl Dead {
         found.is_some_and(|found| found == identity)
     }
 
-    /// Whether an interrupted recovery has done everything except removing the spool. With a jitdump the recovery is repeated.
+    /// Whether an interrupted recovery has done everything except removing the spool. If the process has a jitdump, an
+    /// interrupted recovery is always repeated.
     fn is_completed(&self) -> bool {
         let is_alone = self.header.state().dump.is_none();
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
@@ -375,7 +378,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // Without the note the next recovery leaves the file alone. That file is complete, unless this recovery is interrupted.
+        // A failure is ignored: without the note, the next recovery does not change the new map. The new map is complete,
+        // unless this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
@@ -387,15 +391,15 @@ impl Dead {
         };
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
-        // In the order of time. At the same time, in the order in which the chunks were begun.
+        // Sorted by serial number: of records with the same time, those in the chunk that was begun first come first.
         let mut order: Vec<_> = copies.iter().enumerate().map(|(at, copied)| (copied.chunk.serial(), at)).collect();
         sort(&mut order);
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
-        // What the map lacks, or what a move needs, is in the jitdump.
+        // The jitdump has the lines that the map lacks, and the groups that moves need.
         let search = header.state().map_is_stale || moves();
-        // The children of a dead process hold the locks that it had.
+        // Children of a dead process hold the locks that the process had.
         let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);
         let mut replay = Replay::new(Arc::new(status), &files, header, (search, may_be_locked), &mut report.problems);
         let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));

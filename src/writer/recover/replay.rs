@@ -28,19 +28,19 @@ pub struct Replay {
     last_id: u64,
     /// The last id of code that is known from the files.
     last_from_files: u64,
-    /// The replay's ids for those of the dead process.
+    /// The replay's ids, by the ids of the dead process.
     ids: BTreeMap<u64, u64>,
-    /// Whether a file could not be taken over, but may be there at another attempt.
+    /// Whether a file could not be taken over, although another attempt may succeed.
     pub lacks_a_file: bool,
-    /// Why the jitdump could not be read, so that something may be missing.
+    /// Why the jitdump could not be read. If it could not, code may be missing.
     unread: Option<String>,
-    /// Whether there was too little memory.
+    /// Whether memory was short.
     is_short: bool,
 }
 
 impl Replay {
-    /// Takes over the files, and adds to `problems` what cannot be taken over. `search`: also reads what is in the jitdump.
-    /// `may_be_locked`: a lock on a file may be held by a process with another pid.
+    /// Takes over the files, and adds to `problems` what cannot be taken over. `search`: also reads the code in the jitdump.
+    /// `may_be_locked`: accepts that a process with another pid holds a lock on a file.
     pub fn new(
         status: Arc<Status>,
         files: &Files,
@@ -63,7 +63,8 @@ impl Replay {
             is_short: false,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
-            // As live code: nobody knows any more whether it is live, and bytes with live code are not free.
+            // Nobody knows any more whether this code is live. It is added as live code, because bytes with live code are
+            // not free.
             if size < TOO_LARGE {
                 replay.know(
                     &Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0, home: Home::Plain },
@@ -78,7 +79,7 @@ impl Replay {
         replay
     }
 
-    /// Takes note of code that is in a file.
+    /// Adds code that is in a file to the registry.
     fn know(&mut self, live: &Live, name: &[u8]) {
         let id = self.new_id();
         let registry = &mut self.applier.registry;
@@ -95,7 +96,7 @@ impl Replay {
         self.last_id
     }
 
-    /// Takes note of all code that is in the jitdump. A move copies the group from there.
+    /// Adds all code in the jitdump to the registry. A move copies the group of its code from the jitdump.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.applier.sinks.dump() {
@@ -116,7 +117,7 @@ impl Replay {
         }
     }
 
-    /// Applies one record, which is sound.
+    /// Applies one sound record.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         event.id = self.our_id(event);
         if event.kind == EventKind::Move && !self.is_sound_move(event) {
@@ -149,7 +150,8 @@ impl Replay {
         }
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
-            // The code was registered in an earlier round. Or it was overwritten, if the code there is newer than the files.
+            // The code was registered in an earlier round. But if the code at the old place is newer than the files, the
+            // moved code was overwritten.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
@@ -158,8 +160,8 @@ impl Replay {
         known.unwrap_or_default()
     }
 
-    /// Writes everything. Returns how many records were written, or why that failed. `announce` is told of a file before the
-    /// file replaces the map.
+    /// Writes everything. Returns how many records were written, or why writing failed. Calls `announce` with a file before
+    /// this file replaces the map.
     pub fn finish(mut self, announce: Announce<'_>) -> Result<u64, String> {
         if self.is_short {
             return Err("no memory for all that the files are to have".into());
@@ -186,8 +188,8 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
     addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
 }
 
-/// Whether an event of a dead process makes sense, with its body. (A move is checked only as far as that works without its
-/// code.)
+/// Whether an event of a dead process and its body are valid. (`is_sound_move` checks the parts of a move that depend on the
+/// moved code.)
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         EventKind::Load => {
