@@ -37,7 +37,7 @@ const LONG: u64 = 1_000_000_000;
 pub struct Candidates {
     /// Some of the declined ranges.
     shown: Shown,
-    /// When to look at waiting memory next; `NEVER` if none waits.
+    /// When to look at waiting memory next; `NEVER` if no memory waits.
     due: AtomicU64,
     table: Mutex<Table>,
 }
@@ -102,7 +102,7 @@ impl Candidates {
         result
     }
 
-    /// Whether any memory waits. In the common case none does.
+    /// Whether any memory waits. In the common case no memory waits.
     #[inline(always)]
     pub fn any_waits(&self) -> bool {
         self.due.load(Ordering::Relaxed) != NEVER

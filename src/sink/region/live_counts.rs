@@ -41,7 +41,7 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Called when code has ended. With the last code of a part, all parts without code are in doubt: a host that gives
+    /// Called when code has ended. When the last code of a part ends, all parts without code are in doubt: a host that gives
     /// memory back also gives back memory that it has never used.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;

@@ -20,7 +20,7 @@ pub struct Placement {
     pub header_len: u64,
     /// Where the tables are mapped.
     pub tables: Range<u64>,
-    /// libdw may take the last page of this region for the beginning of the object above.
+    /// Whether libdw may take the last page of this region for the beginning of the object above.
     pub has_object_above: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Makes the final copy of a region's file, with its contents before its code was replaced.
+//! Makes the final copy of a region's file, with the contents from before code was replaced.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Writes the contents of this file to an empty file, as if [`RegionFile::finish`] had been called. This file stays
-    /// unchanged. The copy also has what this file does not have yet, except for unwritten bytes of code. Code and unwind
+    /// unchanged. The copy also has the data that waits to be written to this file, except for bytes of code. Code and unwind
     /// tables lie at the same places.
     ///
     /// `has_bytes` tells whether the bytes that the file has for the code at an offset in the text still belong to that code.

@@ -40,7 +40,7 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // This happens when much code is added at once.
+            // Writes happen here when much code is added at once.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
@@ -95,7 +95,8 @@ fn read_anytime(bytes: &[u8]) -> usize {
     names
 }
 
-/// Each write fails once, in turn. No structure is torn then, and the next attempt brings the file to the same contents.
+/// Each write fails once, in turn. No failed write leaves a torn structure, and the next attempt brings the file to the same
+/// contents.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_write_that_fails_is_made_up_for() {
