@@ -1,7 +1,7 @@
 //! The C API: pointers in, statuses out, nothing else.
 //!
-//! Every function has the same three steps: it checks what C passed (`input`), calls the Rust API, and turns the result
-//! into a status. All three run inside the panic boundary.
+//! Every function has the same three steps: it checks the input from C (`input`), calls the Rust API, and turns the
+//! result into a status. All three run inside the panic boundary.
 
 #![allow(non_camel_case_types)]
 
@@ -404,9 +404,9 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 
 /// Copies to `buf` the NUL-terminated path of a sink's file: `JITSYM_DIR_MAX` + 64 bytes are always enough.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also for
-/// a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if the
-/// path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also
+/// for a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if
+/// the path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///

@@ -55,8 +55,8 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// ([epochs](regions.md#epochs)).
 ///
 /// `JITSYM_ERR_NOT_PLAIN`: also if the memory contains a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if
-/// no address space is free below the memory, or there are 768 regions. `JITSYM_ERR_SINK_FAILED`: the file cannot be
-/// made, or must not be executed (`noexec`, SELinux `execmod`).
+/// no address space is free below the memory, or 768 regions exist. `JITSYM_ERR_SINK_FAILED`: the file cannot be made,
+/// or must not be executed (`noexec`, SELinux `execmod`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,

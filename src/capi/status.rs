@@ -113,7 +113,7 @@ pub enum jitsym_status {
     ///
     /// The memory of a region would not be locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region or `jitsym_alloc` memory begins there, or the memory is a region.
+    /// No region or `jitsym_alloc` memory begins at the address, or a region is there.
     ///
     /// Calls that a region of this kind does not support also return this status.
     JITSYM_ERR_REGION = 37,

@@ -52,7 +52,7 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 
-/// The caller's own `jitsym_code`, or a copy in `place` if its size is another one.
+/// The caller's own `jitsym_code`, or a copy in `place` if its size differs.
 ///
 /// # Safety
 /// As `read`, and every pointer in the struct is valid, as the header demands.

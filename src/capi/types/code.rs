@@ -19,9 +19,10 @@ pub enum jitsym_code_flag {
     ///
     /// The flag is for code with an unwind description whose `free_after` is 0 or less than `jitsym_unwind_size`. It
     /// adds a small record to the jitdump. The record describes an unused place below the code, and the tables follow
-    /// that place. `perf inject` then makes each object twice, and the process has up to 1 GiB less address space. The
-    /// flag has no effect if this address space is used up, or if no unused place lies within 1.75 GiB below the code.
-    /// Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
+    /// that place. With this record, `perf inject` makes each object twice, and the process has up to 1 GiB less
+    /// address space. The flag has no effect if this address space is used up, or if no unused place lies within 1.75
+    /// GiB below the code. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is
+    /// written.
     JITSYM_CODE_PACKED = 2,
     /// More code is registered before any of it runs: this call waits for no sink.
     ///
@@ -102,7 +103,7 @@ pub struct jitsym_code {
     /// UTF-8; cleaned, never refused. NULL or empty: `jit_ADDRESS`.
     ///
     /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
-    /// A name may become empty by that. A name of one or two bytes gets `()` appended, because perf drops such names or
+    /// Cleaning can leave a name empty. A name of one or two bytes gets `()` appended, because perf drops such names or
     /// demangles them.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.

@@ -78,9 +78,9 @@ pub struct jitsym_stats {
     /// Records that could not be written to the jitdump.
     ///
     /// There was no room on the disk or within `jitsym_options.jitdump_max`, and none in the memory in which records
-    /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, such code is
-    /// written if it still lives, without lines and unwind tables. A forked child also counts code whose record the
-    /// parent was writing at the fork, if the fork did not wait for the write.
+    /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, code of lost
+    /// records is written if it still lives, without lines and unwind tables. A forked child also counts code whose
+    /// record the parent was writing at the fork, if the fork did not wait for the write.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -118,7 +118,7 @@ pub struct jitsym_stats {
     /// The memory was not executable yet, or its mapping did not contain all of the code. `region_refused` counts
     /// memory that has waited for more than a second.
     pub region_put_off: u64,
-    /// How often a region was not made or adopted, because there were already 768.
+    /// How often a region was not made or adopted, because 768 regions existed already.
     pub region_limit: u64,
 }
 

@@ -3,9 +3,9 @@
 //! ```text
 //! base      header page, and pages without access rights
 //! start     code, and room for more
-//!           a page without access rights, so that the return address of a call at the end of the code lies in nothing else
+//!           a page without access rights, so that the return address of a call at the end of the code lies in no other object
 //! tables    unwind tables
-//! write     the second view, or elsewhere if there is no room
+//! write     the second view; elsewhere if there is no room here
 //! ```
 
 use super::placement::Placement;
@@ -92,7 +92,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 mod tests {
     use super::*;
 
-    /// The second view lies below the region if there is no room above, and the region stays near.
+    /// The second view lies below the region if there is no room above, and the region stays near the wanted address.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;

@@ -67,7 +67,7 @@ pub struct Wait {
     /// Where the pages of the first code end.
     pub first_end: u64,
     since: u64,
-    /// When code was last registered there while the pages were not executable.
+    /// When code was last registered in the pages while they were not executable.
     looked: u64,
     next: u64,
     pause: u64,

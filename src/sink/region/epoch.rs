@@ -3,7 +3,7 @@
 //!
 //! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
 //! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
-//! which the dead code ran. The file itself then describes only the later epochs. This step is called a split.
+//! which the dead code ran. After this step, the file itself describes only the later epochs. The step is called a split.
 //!
 //! perf takes a name when memory is mapped, or when its protection changes. With two views, the thread that registers code
 //! renames the file and makes perf take the name. The thread does the same for memory that is writable and executable at once.
@@ -46,7 +46,8 @@ const TURN_PAUSE: u64 = 10_000_000;
 /// address.
 const BRIEF: u64 = 300_000;
 
-/// Code that dies within this number of nanoseconds after a new name shares that name, if no code was registered meanwhile.
+/// Code that dies within this number of nanoseconds after an epoch begins counts as dead since this epoch, if no code was
+/// registered in the epoch.
 const SHARED: u64 = 10_000_000;
 
 impl Region {

@@ -173,7 +173,7 @@ impl Regions {
         drop(left);
     }
 
-    /// Records the file of a region that ends as an old file. Otherwise such files would accumulate.
+    /// When a region ends, records its file as an old file. Otherwise the files of ended regions would accumulate.
     fn keep_last(&self, region: &Region) {
         for (number, Past { path, identity, .. }) in last_of(region).into_iter().enumerate() {
             let bytes = if number > 0 { 0 } else { std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512) };

@@ -124,7 +124,7 @@ impl Regions {
     }
 
     fn watch(&self) {
-        // The lock is needed because the writer may end a region while another thread makes one.
+        // The lock is needed because the writer may end a region while another thread makes a region.
         let _settings = self.settings();
         let any = self.all().next().is_some() || self.are_adopting();
         self.watching.store(any, Ordering::Release);

@@ -63,7 +63,7 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Copies the bytes of code that the header page lies over to `place`, and returns the range there.
+    /// Copies the bytes of code under the header page to `place`, and returns their range there.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = self.below_header().end;
         let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };

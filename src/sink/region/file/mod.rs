@@ -221,7 +221,7 @@ impl RegionFile {
         self.disk.check().is_ok()
     }
 
-    /// Replaces the descriptor by one that the calling thread has opened for the same file.
+    /// Replaces the descriptor by another descriptor, which the calling thread has opened for the same file.
     pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
         let disk = Disk::new(file)?;
         (self.disk.file, self.again) = (disk.file, None);

@@ -127,7 +127,7 @@ impl SearchTable {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Appends rows, or writes a new table if one is needed, and is due or `now` is set.
+    /// Appends rows. If a new table is needed, writes the table when it is due, or at once with `now`.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {

@@ -40,7 +40,7 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // Writes happen here when much code is added at once.
+            // Adding much code at once also writes the parts without the header page.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
@@ -106,7 +106,7 @@ fn a_write_that_fails_is_made_up_for() {
     }
 }
 
-/// Adds code, and lets one of the writes fail. Returns false if there are fewer writes.
+/// Adds code, and lets one of the writes fail. Returns false if fewer writes happen.
 fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut region = Region::new(1 << 18);
     let mut writes = 0;
