@@ -8,24 +8,25 @@ use super::status::jitsym_status;
 use super::types::*;
 use crate::session;
 
-/// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`, register it with
-/// `out->exec`, run it there. The memory is the caller's until `jitsym_free`, also after the session is closed. `size`:
-/// in bytes, at most 1 GiB, rounded up to 64. `alignment`: a power of two up to 4096; at least 64, also if it is 0.
-/// `near_addr`: an address that is within 32 bits of all of the memory; 0: anywhere. `out`: its `struct_size` is set by
-/// the caller.
+/// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run
+/// it at `out->exec`. The memory is the caller's until `jitsym_free`, even after the session is closed. `size`: in
+/// bytes, at most 1 GiB, rounded up to 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as 64.
+/// `near_addr`: an address that is within 32 bits of all of the memory; 0: anywhere. The caller sets
+/// `out->struct_size`.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
-/// The memory may contain the bytes of earlier code. Code may fill all of the memory, and needs no room after it
-/// (`jitsym_code.free_after`). A signed displacement of 32 bits reaches all of the memory from `near_addr`, and the
-/// reverse. For code that calls another piece directly, pass the address of that piece.
+/// The memory may contain the bytes of earlier code. Code may fill all of the memory, because code in a region needs no
+/// free bytes after its end (`jitsym_code.free_after`). A signed 32-bit displacement reaches from `near_addr` to all of
+/// the memory, and from all of the memory to `near_addr`. For code that calls another piece directly, pass the address
+/// of that piece.
 ///
-/// If there can be no file, the call still returns memory, as `jitsym_region_create` does. Without sinks, a session
-/// that writes nothing is enough (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all memory, and owns what
-/// its parent had allocated.
+/// If the region's file is not available, the call still returns memory, as `jitsym_region_create` does. A session that
+/// writes nothing is enough for this call (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all this memory,
+/// and owns the pieces that its parent had allocated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
-/// `JITSYM_ERR_NO_MEMORY`, also if nothing is free near the address, or there are 256 regions; `JITSYM_ERR_SESSION`,
-/// `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;
+/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///
@@ -46,14 +47,15 @@ pub unsafe extern "C" fn jitsym_alloc(
     })
 }
 
-/// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only when it is made. `exec`: where
+/// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only after compilation. `exec`: where
 /// the memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call it before the
 /// code is registered.
 ///
-/// Other code may use the part that is taken back at once, so no code may be registered there.
+/// A later `jitsym_alloc` may return the part that is taken back, so no code may be registered in this part.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` is more than there is;
-/// `JITSYM_ERR_REGION` if no such memory begins there; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` exceeds the memory's size;
+/// `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`,
+/// `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -61,12 +63,12 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Takes back memory from `jitsym_alloc`, when no thread runs code there any longer. Code that is registered there is
-/// unregistered first, as by `jitsym_unregister_range`. `exec`: where the memory begins, in the executable view. Any
-/// session will do.
+/// Takes back memory from `jitsym_alloc`, when no thread runs code in the memory any longer. Code in the memory that is
+/// still registered is unregistered first, as by `jitsym_unregister_range`. `exec`: where the memory begins, in the
+/// executable view. `session`: any open session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins there, for instance because it was freed;
-/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`, for instance because the memory was
+/// freed; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 #[no_mangle]

@@ -1,4 +1,4 @@
-//! The panic boundary: whatever goes wrong inside, C gets a status.
+//! The panic boundary: a panic inside the library becomes a status for C.
 
 use super::status::jitsym_status;
 use crate::api::error::Result;
@@ -12,8 +12,8 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     valgrind::without_races(|| boundary_on(|_| body()))
 }
 
-/// As `boundary`, for a body that needs the library's data of the calling thread, and accesses no other data that
-/// threads share.
+/// Like `boundary`, for a body that needs the library's data of the calling thread, and accesses no data that threads
+/// share.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
     // The refusal is reported inside the guard, because the noted details belong to this call.
@@ -24,7 +24,7 @@ pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status
     }
 }
 
-/// As `boundary`, for functions that access files or wait, which are cancellation points of POSIX threads.
+/// Like `boundary`, for functions that access files or wait. Such operations are cancellation points of POSIX threads.
 pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     thread::uncancelled(|| boundary(body))
 }

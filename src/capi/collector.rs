@@ -40,7 +40,7 @@ struct MethodStart {
     rows: *const Row,
 }
 
-/// `iJIT_Method_Load`. The field for the source follows a field that is no longer used and the field for the class.
+/// `iJIT_Method_Load`. An unused field and the field for the class precede the field for the source.
 #[repr(C)]
 struct MethodLoad {
     start: MethodStart,
@@ -74,8 +74,8 @@ pub extern "C" fn Initialize() -> c_uint {
     answer(started)
 }
 
-/// Called for each event. Each runtime numbers its methods from 1, and a process may have several runtimes. They are
-/// told apart by the return address of the call.
+/// Called for each event. Each runtime numbers its methods from 1, and a process may have several runtimes. The return
+/// address of the call tells which runtime calls.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -88,7 +88,7 @@ pub extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_uint {
     std::arch::naked_asm!("mv a2, ra", "tail {}", sym notify);
 }
 
-/// The same for architectures on which runtimes are not told apart.
+/// `NotifyEvent` for architectures on which the library cannot tell runtimes apart.
 ///
 /// # Safety
 /// `data` points to the struct that belongs to the event.
@@ -127,7 +127,7 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
                             collector::inline(parent, method)
                         })
                     }
-                    // Some runtimes pass only the number.
+                    // Some runtimes pass only the method's number instead of a struct.
                     UNLOAD => collector::unload(caller, data.cast::<c_uint>().read_unaligned()),
                     UPDATE => {
                         let start = data.cast::<MethodStart>().read_unaligned();
@@ -160,7 +160,7 @@ fn answer(done: crate::api::error::Result<bool>) -> c_uint {
 /// Runs `body` with the number of the parent and the contents of the struct.
 ///
 /// # Safety
-/// There is a struct with this start and this field, and all pointers in it are valid for the call.
+/// `start` and `source` point into one struct, and all pointers in this struct are valid for the call.
 unsafe fn with_method<T>(
     start: *const MethodStart,
     source: *const *const c_char,

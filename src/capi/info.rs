@@ -1,4 +1,4 @@
-//! The C calls that change nothing: what a session wants to know of code, the texts of statuses, the version.
+//! The C calls that change nothing: which information about code is of use, the texts of statuses, the version.
 
 use std::ffi::{c_char, CStr};
 
@@ -8,7 +8,7 @@ use crate::api::options::Wanted;
 use crate::session;
 use crate::sys::valgrind;
 
-/// Tells what the library wants to know of code at present, for all sessions: `JITSYM_WANT_*` bits. 0 if a registration
+/// Tells which information about code is of use at present, for all sessions: `JITSYM_WANT_*` bits. 0: registering code
 /// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
 /// The answer is also 0 for a session that is NULL, closed or was never opened, and in a forked child that cannot
@@ -28,7 +28,7 @@ pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
         | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
-/// An English sentence for a status, also for an unknown status. Static, never NULL.
+/// An English sentence for a status, even for an unknown status. Static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]

@@ -1,7 +1,7 @@
 //! The C API: pointers in, statuses out, nothing else.
 //!
-//! Every function has the same three steps: it checks what C passed (`input`), calls the Rust API, and turns the result
-//! into a status. All three run inside the panic boundary.
+//! Every function has the same three steps: it checks the input from C (`input`), calls the Rust API, and turns the
+//! result into a status. All three run inside the panic boundary.
 
 #![allow(non_camel_case_types)]
 
@@ -32,16 +32,16 @@ use status::jitsym_status;
 use types::*;
 
 /// Opens a session. The first session also starts the sinks, and the background thread that writes their files.
-/// `options` may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
-/// `jitsym_get_stats` and `jitsym_last_error` report the others.
+/// If `options` is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
+/// `jitsym_get_stats` and `jitsym_last_error` report the other sinks.
 ///
 /// A later session uses the options of the first. `JITSYM_ERR_CONFLICT`: a later session asks for other directories,
 /// another dialect, or a sink that does not run (except for `JITSYM_SINK_REGION`). After the last session is closed, a
 /// new session may have other options; with the same directories it continues the same files. If this is the first call
 /// in a forked child, the child also continues all sessions of its parent, with these options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: a disk hangs. The files cannot be opened, or another call that opens, closes or enables still
-/// waits for the disk.
+/// `JITSYM_ERR_TIMEOUT`: a disk hangs, so the files cannot be opened, or another call that opens or closes a session or
+/// enables sinks still waits for the disk.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -67,8 +67,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 }
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call it when the bytes are final and
-/// before the code runs. `code` and what it points to are not needed afterwards. Live code in the same range ends.
-/// `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
+/// before the code runs. `code` and the data that it points to are not needed afterwards. Live code in the same range
+/// ends. `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
 ///
 /// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
@@ -77,8 +77,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// some code could not be reported to valgrind. In both cases the code is registered, `out_id` is written, and
 /// `jitsym_flush` waits until the sinks know the code.
 ///
-/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: calls tell the unwinder themselves, and another
-/// thread has done that for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)).
+/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: each call tells the unwinder itself, and another
+/// thread's call has been in the unwinder for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)).
 /// `JITSYM_ERR_SINK_FAILED`: the sinks of this forked child could not start yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
@@ -159,9 +159,9 @@ fn register_with_file(
     }
 }
 
-/// A registration that is not as usual, or whose session is not the last one that the thread used. `flags`: what is
-/// known of the code's place, if the session was asked for that. `tell` gets the id as soon as the id exists: it is
-/// valid even if a sink does not know the code yet.
+/// A registration that is not usual (`Given::is_usual`), or whose session is not the last session that the thread used.
+/// `flags`: the flags of the code's event, if the session has already been asked for them. `tell` gets the id as soon
+/// as the id exists: the id is valid even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -176,7 +176,7 @@ fn register_otherwise<'a>(
         }
         let code = code()?;
         let registered = code.with_code(|code| session.register(code, flags.take()));
-        // The code was refused before the session was called.
+        // If `flags` is still set, the code was refused before the session was called.
         if let Some(flags) = flags {
             session::not_registered(code.addr(), code.size(), flags);
         }
@@ -188,11 +188,10 @@ fn register_otherwise<'a>(
     })
 }
 
-/// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call it
-/// after the bytes were copied and before they run there.
+/// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call this
+/// after the bytes were copied and before the code runs at the new address.
 ///
-/// Samples that were taken before keep the name at the old place. `target->bytes` has as many readable bytes as the
-/// code has.
+/// Earlier samples at the old address keep the name. `target->bytes` points to as many readable bytes as the code has.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or as `jitsym_register`.
 ///
@@ -222,9 +221,9 @@ pub unsafe extern "C" fn jitsym_move(
 
 /// Reports that code has ended. Call it before the code's memory is freed or overwritten.
 ///
-/// The perf map keeps the name until the bytes are used again, because profiles are read after the recording.
+/// The perf map keeps the name until new code uses the addresses, because profiles are read after the recording.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code that newer code was registered over; or as `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code over which newer code was registered; or as `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -238,8 +237,8 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
 /// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
-/// This includes code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
-/// Until then `jitsym_unregister` may still return `JITSYM_OK` for them, without effect.
+/// The call ends code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
+/// Until that flush, `jitsym_unregister` may still return `JITSYM_OK` for these ids, without effect.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or as `jitsym_register`.
 ///
@@ -252,8 +251,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
 }
 
-/// Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
-/// `timeout_ms` is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
+/// Waits until everything that was registered before the call is in the files, which survive even SIGKILL. `timeout_ms`
+/// is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start.
 ///
@@ -269,17 +268,17 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
-/// Writes everything that was registered before: for a host's crash handler. `timeout_ms` is in milliseconds; 0: one
-/// second. Needs no session.
+/// For a host's crash handler: writes everything that was registered before the call. `timeout_ms` is in milliseconds;
+/// 0: one second. Needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
 /// nothing and does not change `errno`. It asks the background thread to write, and waits. The time runs out if the
-/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. Without
-/// `JITSYM_OK`, registered code may be in the spool alone (`JITSYM_SPOOL_SHARED`).
+/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. If the call
+/// does not return `JITSYM_OK`, some registered code may be only in the spool (`JITSYM_SPOOL_SHARED`).
 ///
-/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_FORKED`: this child
-/// has not used its parent's sessions. `JITSYM_ERR_WRITER` is returned at once on the background thread itself, where
-/// no descriptor of the host is open.
+/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_FORKED`: this forked
+/// child has made no call yet that continues its parent's sessions, so nothing is to be written. `JITSYM_ERR_WRITER` is
+/// returned at once on the background thread itself, where no descriptor of the host is open.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -289,7 +288,8 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
     let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
-    // There is no panic boundary here, because it uses thread-local storage. Nothing in this call can panic.
+    // There is no panic boundary here, because a panic boundary uses thread-local storage. Nothing in this call can
+    // panic.
     match valgrind::without_races_in_handler(|| session::flush_from_signal(timeout)) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),
@@ -297,13 +297,13 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 }
 
 /// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-/// `JITSYM_OK`, all live code that is known is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this
-/// session would have started when it was opened, or map, jitdump and region if it would have started none.
+/// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this session
+/// would have started when it was opened, or map, jitdump and region if it would have started none.
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host has to register other
-/// code again (its registration returned id 0). Code that was registered while only the perf map ran, without
-/// `JITSYM_INIT_REMEMBER`, gets no lines and unwind tables. The code bytes in the files are those that are at the
-/// code's address now.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose registration
+/// returned the id 0 is not known, so the host has to register this code again. Code that was registered while only the
+/// perf map ran, without `JITSYM_INIT_REMEMBER`, gets no lines and unwind tables. The files get the bytes that are at
+/// the code's address at the time of this call.
 ///
 /// A sink that already runs does not change. Directories, bounds and other options are those of this session, unless a
 /// running sink uses others. A file that still exists is continued.
@@ -324,11 +324,11 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks in a running process, for all sessions, also for those that asked for these sinks. Everything that was
-/// registered before is written first. The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*`
-/// bits; 0: all.
+/// Stops sinks in a running process, for all sessions, even for sessions that asked for these sinks. Everything that
+/// was registered before the call is written first. The files stay, and `jitsym_enable` continues them. `sinks`:
+/// `JITSYM_SINK_*` bits; 0: all.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files do not stay. When the last sink stops, the background thread ends, the
+/// With `JITSYM_INIT_REMOVE_FILES` the files are removed. When the last sink stops, the background thread ends, the
 /// memory for records and the spool are freed, and calls return at once. All ids end: after `jitsym_enable`, calls
 /// return `JITSYM_ERR_UNKNOWN_ID` for them. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files,
 /// and ids stay valid.
@@ -346,7 +346,7 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
     })
 }
 
-/// Closes a session: everything registered is written, and with the last session the background thread ends. The files
+/// Closes a session: everything registered is written, and the background thread ends with the last session. The files
 /// stay, because they are read after the recording. Code stays registered as long as another session is open.
 ///
 /// In a forked child, the call closes the child's copy of the session.
@@ -360,7 +360,7 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
 }
 
-/// Reads the counters into `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` before.
+/// Reads the counters into `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` first.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -378,8 +378,8 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 }
 
 /// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
-/// arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be NULL, as
-/// after a failed `jitsym_init`.
+/// arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be NULL, for
+/// instance after a failed `jitsym_init`.
 ///
 /// For a sink, or for opening a session, the text names the operation, the file, and the system's error. For a refused
 /// call it names the status, and the field, index and value that are wrong.
@@ -402,12 +402,11 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
     })
 }
 
-/// Copies the path of the file that a sink writes to `buf`, NUL-terminated: `JITSYM_DIR_MAX` + 64 bytes are always
-/// enough.
+/// Copies to `buf` the NUL-terminated path of a sink's file: `JITSYM_DIR_MAX` + 64 bytes are always enough.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not one `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also for
-/// a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if the
-/// path of a region is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also
+/// for a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if
+/// the path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
@@ -429,7 +428,7 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
 /// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. The
 /// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size`: the size that will be registered; 0: a result that
 /// is enough for any size. All entries of an `.eh_frame` section count, because the address of the code decides which
-/// entries are for it.
+/// entries describe the code.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///

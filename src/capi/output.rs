@@ -9,8 +9,8 @@ use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::CodeRegion;
 
-/// Writes a region, or a piece of one, to `out`. `make` is called only once it is certain that the caller can receive
-/// the result.
+/// Writes a region, or a piece of one, to `out`. Before `make` is called, the function checks that the caller can
+/// receive the result.
 ///
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
@@ -58,7 +58,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
     Ok(())
 }
 
-/// Copies text to a buffer, as many whole characters as fit, with a NUL after it.
+/// Copies as many whole characters of a text to a buffer as fit, with a NUL after them.
 ///
 /// # Safety
 /// `buf` is NULL or points to `size` writable bytes.

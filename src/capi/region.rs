@@ -8,21 +8,21 @@ use super::types::*;
 use super::{input, output};
 use crate::session;
 
-/// Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in it by
-/// `jitsym_register` with its executable address. The memory stays until `jitsym_region_release`, also when the session
-/// is closed. `out`: its `struct_size` is set by the caller.
+/// Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in the region by
+/// `jitsym_register` with an address in the executable view. The memory stays until `jitsym_region_release`, even when
+/// the session is closed. The caller sets `out->struct_size`.
 ///
 /// If the file is not available (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still
 /// returns memory. The code is written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
 /// When `fork` returns, the child has a copy of a region with two views. If there is no memory for the copy, or after a
-/// system call that forks without running fork handlers, parent and child each see what the other writes.
+/// system call that forks without running fork handlers, parent and child see each other's writes.
 /// [docs/regions.md](regions.md#fork-exit-crash) describes the child's file.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
-/// `JITSYM_ERR_TOO_LARGE` above 1 GiB, or above an alignment of 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if nothing is
-/// free near the address, or there are 768 regions; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+/// `JITSYM_ERR_TOO_LARGE` above 1 GiB, or above an alignment of 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
+/// space is free near `near_addr`, or 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -43,20 +43,20 @@ pub unsafe extern "C" fn jitsym_region_create(
 }
 
 /// Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
-/// protections replaces it. `addr`, `size`: whole pages. During the call other threads may execute the memory, but
-/// nobody may write to it or change its protection. After a failure the memory is as it was.
+/// protections replaces the memory. `addr`, `size`: whole pages. During the call other threads may execute the memory,
+/// but nobody may write to it or change its protection. After a failure the memory is unchanged.
 ///
 /// Afterwards the runtime uses the memory as before: it may write, change protections, unmap parts, give pages up and
 /// fork. [docs/regions.md](regions.md#limits) has the limits of `madvise`, `mremap` and protection keys. The file takes
 /// [room on its file system](regions.md#fork-exit-crash).
 ///
-/// The file also names code that is already registered there. When new code replaces dead code in memory that is
-/// writable and executable at once, the library changes the protection of the new code's pages for a moment
+/// The file also names code that is already registered in the memory. When new code replaces dead code in memory that
+/// is writable and executable at once, the library changes the protection of the new code's pages for a moment
 /// ([epochs](regions.md#epochs)).
 ///
-/// `JITSYM_ERR_NOT_PLAIN`: also for a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if no address space is
-/// free below the memory, or there are 768 regions. `JITSYM_ERR_SINK_FAILED`: the file cannot be made, or must not be
-/// executed (`noexec`, SELinux `execmod`).
+/// `JITSYM_ERR_NOT_PLAIN`: also if the memory contains a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if
+/// no address space is free below the memory, or 768 regions exist. `JITSYM_ERR_SINK_FAILED`: the file cannot be made,
+/// or must not be executed (`noexec`, SELinux `execmod`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,
@@ -74,8 +74,8 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 ///
 /// `JITSYM_ERR_SINK_FAILED`: the host has closed the region's file, and the library cannot open the file again.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no region begins there, or it has one view; `JITSYM_ERR_TOO_LARGE`,
-/// `_NO_MEMORY`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no region begins at `exec`, or the region has one view;
+/// `JITSYM_ERR_TOO_LARGE`, `_NO_MEMORY`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -83,15 +83,15 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
-/// Gives pages of a region back to the system, when no code in them is registered or runs any longer. They read as zero
-/// afterwards. `addr`, `size`: whole pages of the executable view.
+/// Gives pages of a region back to the system, when no code in these pages is registered or runs any longer. The pages
+/// read as zero afterwards. `addr`, `size`: whole pages of the executable view.
 ///
-/// The pages take memory again when they are written to. Then the file system must have room for the pages, or the
+/// The pages take memory again when they are written to. If the file system has no room for the pages at that time, the
 /// kernel raises `SIGBUS`.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
-/// `JITSYM_ERR_NO_MEMORY` if the file system does not support this, or pages are unmapped; `JITSYM_ERR_SINK_FAILED` as
-/// `jitsym_region_grow`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_NO_MEMORY` if the file system cannot give pages back, or some pages are unmapped;
+/// `JITSYM_ERR_SINK_FAILED` as `jitsym_region_grow`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -101,10 +101,10 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
 
 /// Ends a region. A created region is unmapped; an adopted region becomes plain memory again, with the same bytes and
 /// protections, under the same conditions as `jitsym_region_adopt`. `exec`: where the region begins. Unregister the
-/// code in it as usual.
+/// code in the region as usual.
 ///
 /// Code that was registered in the region is written first. The region's file stays, for profiles that are read later.
-/// Code that continues to run in adopted memory needs a new registration to have a name from then on.
+/// If code continues to run in adopted memory, register this code again: otherwise its later samples have no name.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///

@@ -31,7 +31,7 @@ pub enum jitsym_status {
     ///
     /// The bytes of `jitsym_code.free_after` count too.
     JITSYM_ERR_ADDRESS_RANGE = 7,
-    /// Larger than the function allows, or than a record can be.
+    /// A size above the limit of the function, or of a record.
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
@@ -62,12 +62,12 @@ pub enum jitsym_status {
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The time is over; the work continues in the background.
     ///
-    /// A call for code memory has changed nothing: another such call has taken more than 10 seconds, because its disk
-    /// hangs.
+    /// A call for code memory that returns this status has changed nothing: another call for code memory has taken more
+    /// than 10 seconds, because a disk hangs.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     ///
-    /// `jitsym_stats.dropped` counts it.
+    /// `jitsym_stats.dropped` counts such records.
     JITSYM_ERR_DROPPED = 19,
     /// No memory, or more code than `jitsym_options.max_memory` allows.
     JITSYM_ERR_NO_MEMORY = 20,
@@ -101,21 +101,21 @@ pub enum jitsym_status {
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
-    /// From `jitsym_dl.h` only: no shared library, or one with another ABI.
+    /// From `jitsym_dl.h` only: the shared library is missing, or has another ABI.
     ///
     /// `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 34,
     /// Not adopted: not all of the memory is private and without a file.
     ///
-    /// It is shared, mapped from a file, a heap or a stack, or not mapped.
+    /// Some of the memory is shared, mapped from a file, a heap or a stack, or not mapped.
     JITSYM_ERR_NOT_PLAIN = 35,
     /// Not adopted: the process has locked memory (`mlock`, `mlockall`).
     ///
-    /// A region would not be locked.
+    /// The memory of a region would not be locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region, or no memory of `jitsym_alloc`, begins there; or a region is there.
+    /// No region or `jitsym_alloc` memory begins at the address, or a region is there.
     ///
-    /// Also if regions of this kind do not support the call.
+    /// Calls that a region of this kind does not support also return this status.
     JITSYM_ERR_REGION = 37,
     /// Not a multiple of the page size, or an alignment that is not a power of two.
     JITSYM_ERR_ALIGNMENT = 38,

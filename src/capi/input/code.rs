@@ -45,13 +45,14 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
     check_flags(flags & !known | reserved, 0)
 }
 
-/// A `jitsym_code` of this version's size. It and what its pointers point to are valid, as the header demands.
+/// A `jitsym_code` of this version's size. The struct and the data behind its pointers are valid, as the header
+/// demands.
 ///
 /// The structs of nearly all callers have this size and are not copied: each field is read where it is needed.
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 
-/// The caller's own `jitsym_code`, or a copy in `place` if its size is another one.
+/// The caller's own `jitsym_code`, or a copy in `place` if its size differs.
 ///
 /// # Safety
 /// As `read`, and every pointer in the struct is valid, as the header demands.
@@ -111,8 +112,8 @@ impl<'a> CodeInput<'a> {
     }
 
     /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file, and the line as a row of the
-    /// line table. `None` if the code is not as usual, or any text has to be cleaned or cut: `with_code` does that, and counts
-    /// it.
+    /// line table. `None` if the code is not usual (`is_usual`), or a text has to be cleaned or cut: `with_code` cleans
+    /// texts, and counts them.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
         // SAFETY: the maker's promise, here and below.

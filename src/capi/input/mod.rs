@@ -1,7 +1,7 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! No Rust reference to a C struct is ever made. Instead its bytes, up to its `struct_size`, are copied over a struct of zeros.
-//! So callers that were compiled with an older or a newer header are supported.
+//! No Rust reference to a C struct is ever made. Instead the bytes of the C struct, up to its `struct_size`, are copied
+//! over a struct of zeros. So callers that were compiled with an older or a newer header are supported.
 
 mod code;
 mod options;
@@ -87,7 +87,7 @@ unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 /// Copies a struct that begins with its size.
 ///
 /// # Safety
-/// `from` is NULL or points to a `size_t` and as many readable bytes as it says.
+/// `from` is NULL or points to a `size_t` and as many readable bytes as this number says.
 #[inline(always)]
 unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
@@ -126,7 +126,8 @@ struct Array<'a, T> {
 
 impl<T: Plain> Array<'_, T> {
     /// # Safety
-    /// `start` is NULL or points to `count` elements of `stride` bytes, or of the first version's size if that is 0.
+    /// `start` is NULL or points to `count` elements of `stride` bytes, or of the first version's size if `stride` is
+    /// 0.
     #[inline(always)]
     unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
         let stride = if stride == 0 { T::FIRST_SIZE } else { stride };

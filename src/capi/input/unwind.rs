@@ -19,8 +19,8 @@ unsafe impl Plain for jitsym_unwind_row {
     const TOO_SMALL: &'static str = size_of_element!("jitsym_unwind_row", "jitsym_unwind.row_size");
 }
 
-/// The record of the unwind tables for a `jitsym_unwind` and code of this size. The `jitsym_unwind` is decoded only if it is not
-/// the one that was used last.
+/// The record of the unwind tables for a `jitsym_unwind` and code of this size. The `jitsym_unwind` is decoded only if
+/// it differs from the last one that was used.
 ///
 /// # Safety
 /// As `unwind`.
@@ -60,8 +60,9 @@ unsafe fn decode_and_encode(
 ) -> Result<Option<&UnwindingTemplate>> {
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
-    // Rows and sections lie outside the struct, and the cache compares their contents. Code that ends where the epilogue ends has
-    // other tables than longer code, and so has code that ends where the epilogue would begin.
+    // Rows and sections lie outside the struct, and the cache compares their contents. Code that ends where the
+    // epilogue ends has other tables than longer code. The same holds for code that ends where the epilogue would
+    // begin.
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
@@ -85,7 +86,7 @@ pub enum UnwindInput<'a> {
 const FEW_ROWS: usize = 16;
 
 /// # Safety
-/// As `read`, and every pointer in the struct is valid, as the header demands. NULL is no description.
+/// As `read`, and every pointer in the struct is valid, as the header demands. NULL means no description.
 pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> {
     if from.is_null() {
         return Ok(UnwindInput::Ready(Unwind::None));

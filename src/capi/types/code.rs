@@ -10,18 +10,19 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The writer reads the bytes later: they stay until a flush, move or unregistration.
     ///
-    /// The call copies none of the bytes: for large code, and for runtimes that never free code. The bytes must stay
-    /// unchanged and in place until `jitsym_flush`, or `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move`
-    /// of this code, has returned. The last three wait until the writer has read the bytes, 10 seconds at most. If the
-    /// process is killed before, the record is recovered without the bytes.
+    /// The call copies none of the bytes. The flag is for large code, and for runtimes that never free code. The bytes
+    /// must stay unchanged and in place until `jitsym_flush`, or `jitsym_unregister`, `jitsym_unregister_range` or
+    /// `jitsym_move` of this code, has returned. The last three wait until the writer has read the bytes, 10 seconds at
+    /// most. If the process is killed before the writer has read the bytes, the record is recovered without them.
     JITSYM_CODE_STABLE = 1,
     /// Other code follows without a gap: makes unwinding in perf with libunwind possible.
     ///
     /// The flag is for code with an unwind description whose `free_after` is 0 or less than `jitsym_unwind_size`. It
     /// adds a small record to the jitdump. The record describes an unused place below the code, and the tables follow
-    /// that place. `perf inject` then makes each object twice, and the process has up to 1 GiB less address space. The
-    /// flag has no effect when this address space is used up, or without an unused place within 1.75 GiB below the
-    /// code. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is written.
+    /// that place. With this record, `perf inject` makes each object twice, and the process has up to 1 GiB less
+    /// address space. The flag has no effect if this address space is used up, or if no unused place lies within 1.75
+    /// GiB below the code. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is
+    /// written.
     JITSYM_CODE_PACKED = 2,
     /// More code is registered before any of it runs: this call waits for no sink.
     ///
@@ -39,7 +40,7 @@ pub enum jitsym_range_flag {
     ///
     /// From the call until whole pages in the range are unmapped, nobody may read, write or run the memory. The library
     /// forgets the regions that the range covers. Without the flag, the library reads all mappings of the process to
-    /// notice that these regions are gone. The flag has no effect in memory that the library unmaps itself: that of
+    /// notice that these regions are gone. The flag has no effect in memory that the library unmaps itself: memory from
     /// `jitsym_alloc`, and regions with two views.
     JITSYM_RANGE_UNMAP = 1,
 }
@@ -70,10 +71,10 @@ pub struct jitsym_inline {
     pub begin: u32,
     /// Bytes from the start of the code to the end of the range.
     ///
-    /// More than `begin`, and at most the end of the range of `parent`, or the size of the code. Two ranges with the
-    /// same parent have no byte in common.
+    /// More than `begin`, and at most the end of the range of `parent`. Without a parent, at most the size of the code.
+    /// Two ranges with the same parent have no byte in common.
     pub end: u32,
-    /// The inlined function, UTF-8, cleaned as `jitsym_code.name` is; not empty after that.
+    /// The inlined function, UTF-8, cleaned as `jitsym_code.name` is; not empty then.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
@@ -99,18 +100,19 @@ pub struct jitsym_code {
     pub addr: u64,
     /// In bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
-    /// UTF-8. Cleaned, not refused. NULL, or empty after that: `jit_ADDRESS`.
+    /// UTF-8; cleaned, never refused. NULL or empty: `jit_ADDRESS`.
     ///
     /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
-    /// A name of one or two bytes gets `()` appended, because perf drops such names or demangles them.
+    /// Cleaning can leave a name empty. A name of one or two bytes gets `()` appended, because perf drops such names or
+    /// demangles them.
     pub name: *const c_char,
     /// Length of `name` in bytes. 0: it ends at its NUL.
     pub name_len: usize,
-    /// `size` readable bytes: `addr`, or the writable view of it. NULL: the kernel is asked.
+    /// Points to `size` readable bytes: `addr`, or its writable view. NULL: the kernel reads.
     ///
-    /// Pass this if you can, right after the code is emitted. With NULL the library asks the kernel to read at `addr`,
-    /// which costs a system call. Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the
-    /// call.
+    /// Pass `addr`, or the address of a writable view of the same memory, right after the code is emitted. With NULL
+    /// the library asks the kernel to read at `addr`, which costs a system call. Unreadable bytes are zero in the
+    /// record, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL: not known.
     pub unwind: *const jitsym_unwind,
@@ -122,8 +124,8 @@ pub struct jitsym_code {
     pub line_size: usize,
     /// Bytes after the code that hold no other code as long as this code lives.
     ///
-    /// If there are at least as many as `jitsym_unwind_size` reports, perf builds with libunwind (most before perf 7)
-    /// unwind through this code. Never declare bytes that are not free: code there would lose its name.
+    /// If there are at least as many free bytes as `jitsym_unwind_size` reports, perf builds with libunwind (most
+    /// before perf 7) unwind through this code. Never declare bytes that are not free: code there would lose its name.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
@@ -131,8 +133,8 @@ pub struct jitsym_code {
     pub reserved: u32,
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
-    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example. `lines` gives the innermost place,
-    /// as for all code. Profilers show inlined functions only for code in regions.
+    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example. In `lines`, each row has the file
+    /// and line of the innermost function. Profilers show inlined functions only for code in regions.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,
@@ -142,7 +144,7 @@ pub struct jitsym_code {
     ///
     /// The name becomes `NAME FILE:LINE` for every reader but debuggers. Without a line table, file and line are also
     /// the only row of the line table, at offset 0, so an absolute path is best. The file is cleaned as the name is,
-    /// and counts as not known if it is empty then. `JITSYM_NAME_MAX` limits the whole name.
+    /// and counts as not known if it is empty after that. `JITSYM_NAME_MAX` limits the whole name.
     pub file: *const c_char,
     /// Line in `file`, from 1. 0: not known.
     ///

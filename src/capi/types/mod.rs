@@ -64,8 +64,8 @@ pub enum jitsym_sink {
     /// The process's unwinder: C++ exceptions, `backtrace` and `pthread_exit` pass through code.
     ///
     /// The code needs an unwind description. While this sink runs, a call that registers, moves or ends code returns
-    /// only when the unwinder knows of the change. [docs/exceptions.md](exceptions.md) has the unwinders, and describes
-    /// which thread tells them.
+    /// only when the unwinder knows of the change. [docs/exceptions.md](exceptions.md) lists the supported unwinders,
+    /// and describes which thread tells them.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
     ///

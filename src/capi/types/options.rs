@@ -22,11 +22,11 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_NO_SPOOL = 64,
     /// First complete files of processes that were killed, as `jitsym recover` does.
     ///
-    /// These are this user's processes that left a spool.
+    /// The processes are those of this user that left a spool.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` makes the child's files, instead of the child's first call.
     ///
-    /// Every child pays the cost, also a child that only executes another program.
+    /// Every child pays the cost, even a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW.
     ///
@@ -35,8 +35,8 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit: for readers of living processes.
     ///
-    /// These are the map, the jitdump and the files of regions. Afterwards `perf report` finds no names. `perf inject`
-    /// fails if a jitdump is missing that existed during the recording.
+    /// The files are the map, the jitdump and the files of regions. After their removal `perf report` finds no names.
+    /// `perf inject` fails if a jitdump is missing that existed during the recording.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
@@ -48,13 +48,13 @@ pub enum jitsym_init_flag {
     ///
     /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. Memory that is not
     /// executable yet is adopted by a later call that registers, moves or unregisters code. During these calls only the
-    /// calling thread may write to such memory or change its protection; other threads may execute it.
+    /// calling thread may write to the memory or change its protection; other threads may execute the memory.
     ///
     /// This rule is for every writer of code in the process, because the kernel joins neighbouring memory with the same
     /// protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the details, and the
     /// alternatives for a process with several writers.
     JITSYM_INIT_ADOPT = 4096,
-    /// Register also what other libraries (LLVM, wasmtime) tell gdb.
+    /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
     /// The library registers the code in `__jit_debug_descriptor`, from this session on until the process ends. The
     /// options of the first session with this flag decide where the code is written, unless files are already being
@@ -62,7 +62,7 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_BRIDGE = 8192,
 }
 
-/// What the library wants to know of code (`jitsym_wanted`). Bits; a later version may have more.
+/// Which information about code is of use (`jitsym_wanted`). Bits; a later version may have more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_want {
@@ -74,7 +74,7 @@ pub enum jitsym_want {
     JITSYM_WANT_LINES = 2,
     /// `jitsym_code.unwind`.
     JITSYM_WANT_UNWIND = 4,
-    /// Code memory is adopted: only the registering thread may write to it meanwhile.
+    /// Code memory is adopted: during a call, only the calling thread may write to it.
     ///
     /// `JITSYM_INIT_ADOPT` or the variable `JITSYM_ADOPT` asks for this.
     JITSYM_WANT_ADOPT = 8,
@@ -122,20 +122,21 @@ pub struct jitsym_options {
     pub file_mode: u32,
     /// Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB.
     ///
-    /// A value outside this range is replaced by the nearest end. The memory starts with 16 KiB, and takes 4 MiB (at
-    /// most half of the bound) when many records are registered. It grows further when the writer cannot keep up. Code
-    /// whose record does not fit into the bound minus these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The memory
-    /// takes at least 256 MiB of address space, if available. The first session of a process decides.
+    /// A value outside this range is replaced by the nearest end of the range. The memory starts with 16 KiB, and takes
+    /// 4 MiB (at most half of the bound) when many records are registered. It grows further when the writer cannot keep
+    /// up. Code whose record does not fit into the bound minus these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The
+    /// memory takes at least 256 MiB of address space, if available. The first session of a process decides.
     pub max_memory: u64,
     /// Milliseconds that a call waits when the memory for records is full. 0: 10.
     ///
-    /// Then the record of the call is dropped.
+    /// After this time the record of the call is dropped.
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
     /// Absolute directory of the spool, in memory. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
     ///
-    /// The session that first starts a sink, or first remembers code, decides, until all sinks are disabled.
+    /// The session that first starts a sink, or first remembers code, decides the directory, until all sinks are
+    /// disabled.
     pub spool_dir: *const c_char,
     /// Most bytes of the perf map, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///
@@ -146,6 +147,6 @@ pub struct jitsym_options {
     ///
     /// At the bound, the jitdump is rewritten with live code alone; meanwhile there are two files. If live code takes
     /// more than three quarters of the bound, newly registered code is left out (`jitsym_stats.jitdump_lost`), until
-    /// enough other code has been unregistered. Then code that was left out is written after all, if it still lives.
+    /// enough other code has been unregistered. After that, the code that was left out and is still live is written.
     pub jitdump_max: u64,
 }

@@ -12,7 +12,7 @@ pub enum jitsym_region_flag {
     /// child has its own copy. Without this flag there are two views of shared memory, whose protections must not be
     /// changed.
     JITSYM_REGION_ONE_VIEW = 1,
-    /// Aligned to 2 MiB, and with huge pages where the kernel has them for such memory.
+    /// Aligned to 2 MiB, and in huge pages if the kernel has them for this memory.
     JITSYM_REGION_HUGE_PAGES = 2,
 }
 

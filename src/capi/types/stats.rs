@@ -4,12 +4,12 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_spool_state {
-    /// They are in private memory: after SIGKILL they are lost.
+    /// Records are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, these are the records of the last 50 milliseconds at most. Records for which the file
-    /// system of the spool has no room are in private memory too.
+    /// While the writer keeps up, the lost records are those of the last 50 milliseconds at most. Records for which the
+    /// file system of the spool has no room are in private memory too.
     JITSYM_SPOOL_NONE = 0,
-    /// They are in a spool, from which `jitsym recover` completes the files.
+    /// Records are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
 }
 
@@ -20,7 +20,7 @@ pub enum jitsym_spool_state {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct jitsym_stats {
-    /// `sizeof(jitsym_stats)`, set by the caller: at most as many bytes are written.
+    /// `sizeof(jitsym_stats)`, set by the caller: at most this many bytes are written.
     ///
     /// Fields of a newer header that the library does not know are not changed.
     pub struct_size: usize,
@@ -65,7 +65,7 @@ pub struct jitsym_stats {
     pub write_errors: u64,
     /// Bytes in use for records on their way to the writer.
     pub memory: u64,
-    /// Bytes held for such records, used or not, at most `jitsym_options.max_memory`.
+    /// Bytes held for these records, used or not, at most `jitsym_options.max_memory`.
     pub memory_held: u64,
     /// Records that had to wait because `max_memory` was reached.
     pub waited: u64,
@@ -78,9 +78,9 @@ pub struct jitsym_stats {
     /// Records that could not be written to the jitdump.
     ///
     /// There was no room on the disk or within `jitsym_options.jitdump_max`, and none in the memory in which records
-    /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, such code is
-    /// written if it still lives, without lines and unwind tables. A forked child also counts code whose record the
-    /// parent was writing at the fork, if the fork did not wait for the write.
+    /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, code of lost
+    /// records is written if it still lives, without lines and unwind tables. A forked child also counts code whose
+    /// record the parent was writing at the fork, if the fork did not wait for the write.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -118,7 +118,7 @@ pub struct jitsym_stats {
     /// The memory was not executable yet, or its mapping did not contain all of the code. `region_refused` counts
     /// memory that has waited for more than a second.
     pub region_put_off: u64,
-    /// How often a region was not made or adopted, because there were already 768.
+    /// How often a region was not made or adopted, because 768 regions existed already.
     pub region_limit: u64,
 }
 

@@ -13,7 +13,7 @@ pub enum jitsym_unwind_kind {
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
     /// The canonical frame address (CFA) has this distance in all of the code, or between a prologue and an epilogue.
-    /// Take this kind also for code with a frame pointer, if the stack pointer does not move.
+    /// Use this kind even for code with a frame pointer, if the stack pointer does not move.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -38,8 +38,8 @@ pub struct jitsym_saved_register {
 
 /// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` up to the next row.
 ///
-/// Before the first row the state is that at a call's target: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, nothing
-/// saved.
+/// Before the first row, the state is as at the entry of a function: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and
+/// no register is saved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
@@ -83,12 +83,12 @@ pub struct jitsym_unwind {
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
-    /// From there to `epilogue_end` the frame is as at entry. 0 is for code that is left in other ways. Use ROWS for
-    /// code with several epilogues.
+    /// From this place to `epilogue_end` the frame is as at entry. 0 is for code that is left in other ways. Use ROWS
+    /// for code with several epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
     ///
-    /// From there to the end of the code the frame exists again.
+    /// From this place to the end of the code the frame exists again.
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
@@ -125,7 +125,7 @@ pub struct jitsym_unwind {
     ///
     /// Pc-relative pointers in the section are relative to this address.
     pub eh_frame_addr: u64,
-    /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame is there from the start.
+    /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///
     /// The instruction allocates the frame; it is not before `fp_pushed`. Up to this place the frame is as at entry,
     /// except for the values that the instruction at `fp_pushed` stores.

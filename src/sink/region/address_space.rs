@@ -3,9 +3,9 @@
 //! ```text
 //! base      header page, and pages without access rights
 //! start     code, and room for more
-//!           a page without access rights, so that the return address of a call at the end of the code lies in nothing else
+//!           a page without access rights, so that the return address of a call at the end of the code lies in no other object
 //! tables    unwind tables
-//! write     the second view, or elsewhere if there is no room
+//! write     the second view; elsewhere if there is no room here
 //! ```
 
 use super::placement::Placement;
@@ -73,7 +73,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
         let end = base + code;
         let above = maps::gap(&maps, end, HIGHEST, max_len, page, end);
-        // Above a stack there is little address space, so a place below is the second choice.
+        // Above a stack there is little address space, so a place below the region is the second choice.
         let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
         // Another thread may have mapped something there meanwhile.
         if Reserved::at(base, code).is_none() {
@@ -92,12 +92,12 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 mod tests {
     use super::*;
 
-    /// The second view lies below the region if there is no room above, and the region stays near.
+    /// The second view lies below the region if there is no room above, and the region stays near the wanted address.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;
         let tables_len = 16 << 20;
-        // The first place has room for the code and for the second view, the second one only for half of that.
+        // The first place has room for the code and for the second view, the second place only for half of that.
         for near in [HIGHEST - tables_len - 3 * LEN / 2, HIGHEST - tables_len - LEN / 2, HIGHEST] {
             let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
             let Placement { start, base, tables, .. } = &room.place;

@@ -29,21 +29,21 @@ const LOWEST: u64 = 1 << 16;
 /// How far below the code the header page may lie: the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
 /// How many pages below the code a header page may lie if these pages are free. Later regions at the same address have their
-/// header pages nearer.
+/// header pages nearer to the code.
 const APART: u64 = 16;
 /// An arena has at least this length.
 const ARENA_LEAST: u64 = 64 << 10;
-/// The preferred distance between the code and its tables: the length of the code, but at most this number of bytes. Memory
-/// that the host adds at the end of the code then shows the file.
+/// The preferred distance between the code and its tables: the length of the code, but at most this number of bytes. At this
+/// distance, the file can also show memory that the host adds at the end of the code.
 const GROWTH_NEAR: u64 = 32 << 20;
-/// Up to this number of regions, the host keeps a descriptor for each region.
+/// Up to this number of regions, the host's descriptor table has an open descriptor for each region.
 const OPEN_MOST: usize = 256;
 /// How many times a swap is tried if the process forks meanwhile.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
-    /// Makes memory of the host a region. Meanwhile other threads may execute the memory, but not write to it, and nobody may
-    /// change its protection.
+    /// Makes memory of the host a region. During the call, other threads may execute the memory, but not write to it, and
+    /// nobody may change its protection.
     pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -104,8 +104,8 @@ impl Regions {
         })
     }
 
-    /// Reserves address space for the header page right below a range, and for tables after the range. If there is no room after
-    /// the range, both lie below.
+    /// Reserves address space for the header page right below a range, and for tables after the range. If there is no room
+    /// after the range, both lie below the range.
     fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
@@ -115,8 +115,8 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // Epochs alternate between two beginnings (see `Region::can_begin_at_code`). One of them is in the memory
-                // below.
+                // Epochs alternate between two beginnings (see `Region::can_begin_at_code`). One of the two beginnings is in
+                // the memory below the range.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -230,7 +230,8 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
 }
 
 /// Where the last object before an address ends for perf 7.2. perf assumes that code is as far from the object's beginning in
-/// memory as in the file. Linkers (lld) may place code farther away. Then the object seems to begin and end that much later.
+/// memory as in the file. Linkers (lld) may place code farther away in memory. For perf, such an object begins and ends at
+/// higher addresses, by the difference of the two distances.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -283,7 +284,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        // The header page may lie over the first page of the code, which is the process's own now.
+        // The header page may lie over the first page of the code. The process has its own copy of this page now.
         let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
         Ok((Backing::Private { adopted: true, never_flips }, file))
     })

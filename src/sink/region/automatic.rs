@@ -1,5 +1,5 @@
-//! Automatic adoption, which a setting turns on: memory becomes a region when code is registered in it, or later, when it has
-//! become executable.
+//! Automatic adoption, which a setting turns on: memory becomes a region when code is registered in it, or later, once the
+//! memory is executable.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Regions {
         // The forking thread may wait for a lock that the caller holds. Later registrations try again.
         let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
-            // Another thread was faster.
+            // Another thread has adopted the memory.
             return Some(region);
         }
         if let Some(region) = self.join(status, addr, size) {
@@ -64,7 +64,8 @@ impl Regions {
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
                 status.counters.region_put_off.add(1);
-                // The host may be writing to the code. Only its own pages wait, because the rest of the mapping may be no code.
+                // The host may be writing to the code. Only the pages of the code wait, because the rest of the mapping may not
+                // be code.
                 self.wait_for(status, &pages, now);
                 (pages, NOT_NOW)
             }

@@ -37,7 +37,7 @@ const LONG: u64 = 1_000_000_000;
 pub struct Candidates {
     /// Some of the declined ranges.
     shown: Shown,
-    /// When to look at waiting memory next; `NEVER` if none waits.
+    /// When to look at waiting memory next; `NEVER` if no memory waits.
     due: AtomicU64,
     table: Mutex<Table>,
 }
@@ -67,7 +67,7 @@ pub struct Wait {
     /// Where the pages of the first code end.
     pub first_end: u64,
     since: u64,
-    /// When code was last registered there while the pages were not executable.
+    /// When code was last registered in the pages while they were not executable.
     looked: u64,
     next: u64,
     pause: u64,
@@ -102,7 +102,7 @@ impl Candidates {
         result
     }
 
-    /// Whether any memory waits. In the common case none does.
+    /// Whether any memory waits. In the common case no memory waits.
     #[inline(always)]
     pub fn any_waits(&self) -> bool {
         self.due.load(Ordering::Relaxed) != NEVER

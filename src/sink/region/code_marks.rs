@@ -18,7 +18,7 @@ pub struct Marks {
     memory: Region,
     ends: Region,
     count: usize,
-    /// The newest epoch in any mark. If it is not newer than a caller asks for, the caller need not read the marks.
+    /// The newest epoch in any mark. A caller that looks only for newer epochs need not read the marks.
     newest: AtomicU32,
 }
 
@@ -65,7 +65,8 @@ impl Marks {
         self.pieces(offset, len).filter_map(dead).max().filter(|&last| last > first)
     }
 
-    /// Clears the marks for use by another region, and gives the memory back. A thread that still reads the marks finds none.
+    /// Clears the marks for use by another region, and gives the memory back. A thread that still reads the marks finds no
+    /// mark.
     pub fn clear(&self) {
         self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
@@ -94,8 +95,8 @@ impl Marks {
     }
 
     /// Records that code begins to live in a range. Returns whether other live code begins or ends there. (A change that
-    /// another thread makes in the same word at the same moment may be lost. Then the writer notices a little later that code
-    /// is overwritten.)
+    /// another thread makes in the same word at the same moment may be lost. After such a loss, the writer notices a little
+    /// later that code is overwritten.)
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -132,13 +133,13 @@ impl Marks {
     /// Records that code in a range is dead since `epoch`.
     pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
-            // If a piece has dead code at both ends, the bytes between count as dead too.
+            // If a piece has dead code at both ends, the bytes between the two count as dead too.
             let (_, begin, end) = read(mark.load(Ordering::Relaxed));
             let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
             mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);
         }
         if self.newest.load(Ordering::Relaxed) < epoch {
-            // Not a store: another thread may be one epoch ahead.
+            // `fetch_max` instead of a store, because another thread may be one epoch ahead.
             self.newest.fetch_max(epoch, Ordering::Relaxed);
         }
     }

@@ -32,8 +32,8 @@ pub struct RegionOptions {
     pub max_size: u64,
     /// The address where code runs is a multiple of this power of two, at most 512 MiB. 0: the page size.
     pub alignment: u64,
-    /// From this address all code of the region is within reach of a signed 32-bit displacement, as x86-64 calls and jumps
-    /// have it. 0: the region may lie anywhere.
+    /// From this address all code of the region is within reach of a signed 32-bit displacement, as in x86-64 calls and jumps.
+    /// 0: the region may lie anywhere.
     pub near: u64,
     /// One private view, writable at first. The runtime changes its protection itself.
     pub one_view: bool,
@@ -64,7 +64,7 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region. If it can have no file, the region is plain memory, and code in it goes to the other sinks.
+    /// Makes a region. If the region can have no file, the region is plain memory, and its code goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -178,7 +178,7 @@ fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> 
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(place.text() + place.max_len).ok()?;
-        // A sandbox may forbid the call. Then the kernel provides the memory when it is touched.
+        // A sandbox may forbid the call. In that case the kernel provides the memory when the memory is touched.
         let provided = code_memory::provide(&file, place.text(), len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, room, len).ok()?;

@@ -3,12 +3,12 @@
 //!
 //! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
 //! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
-//! which the dead code ran. The file itself then describes only the later epochs. This step is called a split.
+//! which the dead code ran. After this step, the file itself describes only the later epochs. The step is called a split.
 //!
 //! perf takes a name when memory is mapped, or when its protection changes. With two views, the thread that registers code
-//! renames the file and makes perf take the name. The same is true for memory that is writable and executable at once. Where
-//! the host changes the protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long
-//! before it registers the code, so there the name changes when code dies.
+//! renames the file and makes perf take the name. The thread does the same for memory that is writable and executable at once.
+//! Where the host changes the protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long
+//! before it registers the code, so in such memory the name changes when code dies.
 
 use std::sync::atomic::Ordering;
 
@@ -35,18 +35,19 @@ const NAMES_MOST: usize = 4096;
 /// How many numbers a new name may skip because files of a dead process have names with these numbers.
 const LEFT_MOST: u32 = 256;
 
-/// In nanoseconds. Shortly after an epoch begins, perf may still have taken the earlier name for new code.
+/// Code that is registered within this number of nanoseconds after an epoch begins may have the earlier name in perf.
 const SETTLE_TIME: u64 = 20_000_000;
 
 /// The least time between two turns (see `turn`), in nanoseconds, because each turn costs a copy of the file's contents. perf
 /// takes some samples in this time.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// In an epoch shorter than this number of nanoseconds, perf has probably taken no sample. So the next epoch keeps its
-/// beginning.
+/// In an epoch shorter than this number of nanoseconds, perf has probably taken no sample. So the next epoch begins at the same
+/// address.
 const BRIEF: u64 = 300_000;
 
-/// Code that dies within this number of nanoseconds after a new name shares that name, if no code was registered meanwhile.
+/// Code that dies within this number of nanoseconds after an epoch begins counts as dead since this epoch, if no code was
+/// registered in the epoch.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
@@ -129,20 +130,21 @@ impl Region {
         }
     }
 
-    /// Whether the name of the file may be one with which the object begins at the code.
+    /// Whether the file may have a name that makes the object begin at the code.
     ///
     /// perf 7 (its libdw) keeps one table of the objects of a process, by their beginnings. If a path begins with
-    /// `/tmp/jitted-`, perf takes the beginning of the mapping for that of the object (linux tools/perf/util/unwind-libdw.c,
-    /// `__report_module`). With other paths, perf takes the beginning of the file. The library alternates between two kinds
-    /// of names. So each epoch begins at another address than the epoch before, though nothing moves.
+    /// `/tmp/jitted-`, perf takes the beginning of the mapping for the beginning of the object (linux
+    /// tools/perf/util/unwind-libdw.c, `__report_module`). With other paths, perf takes the beginning of the file. The library
+    /// alternates between two kinds of names. So each epoch begins at another address than the epoch before, though nothing
+    /// moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
-    /// Whether the next epoch should begin at another address, in memory whose protection the host changes. There a mapping
-    /// may show only a part of the memory, so its beginning proves nothing. The beginning therefore stays until code replaces
-    /// dead code.
+    /// Whether the next epoch should begin at another address, in memory whose protection the host changes. In such memory, a
+    /// mapping may show only a part of the region, so the mapping's beginning proves nothing. The beginning therefore stays
+    /// until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
@@ -227,7 +229,7 @@ impl Region {
         true
     }
 
-    /// Whether another split may be queued for the writer.
+    /// Whether the queue of splits for the writer has room for another split.
     fn has_room(status: &Status, naming: &Naming) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
         (naming.archives.len() as u64) < most
@@ -237,7 +239,7 @@ impl Region {
     /// Returns the time of the split. The writer may wait `settle_time` nanoseconds first.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
         let mut naming = self.naming();
-        // The caller registers its code after this, so the code gets a later time.
+        // The caller registers its code after this split, so the code gets a later time.
         let now = status.clock.now();
         if settle_time == 0 {
             // Code takes the place of dead code, so the writer has to handle the waiting splits before that code.

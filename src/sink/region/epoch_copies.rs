@@ -14,9 +14,9 @@ use crate::sys::file::Identity;
 use crate::sys::held_dir::Dir;
 use crate::sys::{file, thread};
 
-/// What the end of an epoch may cost the writer, in nanoseconds of its processor's time, for callers to begin the next one at
-/// any time. Beyond that they do so only if it takes at most this part of the writer's time. Of two ends the cheaper one counts: on
-/// a busy machine a single end sometimes looks expensive.
+/// If the end of an epoch costs the writer at most `CHEAP_SWITCH` nanoseconds of processor time, the next epoch may begin at
+/// any time. Otherwise the ends of epochs take at most 1/`SWITCH_SHARE` of the writer's time. The cheaper one of the last two
+/// ends counts, because on a busy machine a single end sometimes looks expensive.
 const CHEAP_SWITCH: u64 = 2_000_000;
 const SWITCH_SHARE: u64 = 8;
 
@@ -60,7 +60,7 @@ impl RegionSink {
         }
     }
 
-    /// Writes what the file says under the names that it had before an epoch.
+    /// Writes the contents of the file under the names that the file had before an epoch.
     fn put_aside(&mut self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
         let (names, own) = (naming.take_names(first), naming.named());
@@ -78,7 +78,7 @@ impl RegionSink {
         result
     }
 
-    /// Writes what the file says under names, of which readers find the file or a whole copy at any time.
+    /// Writes the contents of the file under other names. At any time, readers find the file or a whole copy under each name.
     fn copy_to(
         &self,
         registry: &Registry,
@@ -94,8 +94,8 @@ impl RegionSink {
         drop(naming);
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // A profile finds live code in newer files too. Where code has died the host may have written other code already, which a
-        // private mapping keeps to itself.
+        // A profile finds the bytes of live code in newer files too. Over dead code, the host may have written other code
+        // already. Only in a shared mapping does that change the file.
         let start = region.start();
         let (is_private, with_live) =
             (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());

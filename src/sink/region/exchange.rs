@@ -11,20 +11,20 @@ use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. The reserve has less than this, and is meant for other purposes.
+/// How many bytes are copied at a time. The reserve (`sys::reserve`) is smaller than this, and is meant for other purposes.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes and protection. After an error the memory is
 /// plain, and has its former bytes and protection.
 ///
-/// Returns `WouldBlock` if the process was forked meanwhile. Then the child may execute the file, so nobody may change the
-/// file.
+/// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the file, so nobody may change
+/// the file.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
     let pages = copy_to_file(piece, file, offset)?;
-    // From here until the process has its own copies of the pages, a forked child would see later changes of the file in
-    // them.
+    // From here until the process has its own copies of the pages, a forked child would see later changes of the file in these
+    // pages.
     let parting = Parting::begin().ok_or_else(forked)?;
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
@@ -45,8 +45,8 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
 }
 
 /// Makes the file system provide room for private memory too. A file system in memory (tmpfs) needs another page for each page
-/// that is touched, and the kernel raises SIGBUS if it has no page left. A file system on a disk needs none, and nothing is
-/// done if the file system cannot provide room.
+/// that is touched, and the kernel raises SIGBUS if it has no page left. A file system on a disk needs no such page. If a file
+/// system does not support the operation, nothing is done.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if file::is_on_disk(file) {
         return Ok(());
@@ -64,14 +64,14 @@ fn forked() -> io::Error {
 /// Puts plain memory in the place of pieces that have been exchanged.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // A piece stays mapped if that fails. The memory has the right bytes all the same.
+        // If this fails, the piece stays a mapping of the file, which has the right bytes too.
         let _ = make_plain(piece);
     }
 }
 
 /// Passes each page of a mapping that is not all zero to `each`.
 pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
-    // This file also shows memory whose protection forbids reading.
+    // `/proc/thread-self/mem` also shows memory whose protection forbids reading.
     let memory = File::open("/proc/thread-self/mem")?;
     let mut block = Vec::new();
     block.try_reserve_exact(BLOCK)?;
@@ -107,15 +107,15 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u6
 
 /// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise the process would execute the
 /// bytes that are written to the file later. Later bytes are the code as registered, which the host may have patched since.
-/// In a forked child they are the code of its parent.
+/// In a forked child, the later bytes are the code of the parent.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
-    // A write to this file also changes memory whose protection forbids writing.
+    // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
-/// Makes the text of the file zero again. Then pages that the host gives up (`MADV_DONTNEED`) read zero. A file system in
-/// memory must keep the room of these pages.
+/// Makes the text of the file zero again. Afterwards, pages that the host gives up (`MADV_DONTNEED`) read zero. A file system
+/// in memory must keep the room of these pages.
 fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());

@@ -34,8 +34,8 @@ impl Regions {
 
     /// Runs in a forked child before anything else. After this call, parent and child do not see each other's writes.
     ///
-    /// Only the forking thread exists in the child, so nobody else there uses the memory. The parent's other threads may continue
-    /// to write to the memory during the copy, as they may write to a file.
+    /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
+    /// may continue to write to the memory during the copy, because the kernel copies the bytes, as when a file is read.
     pub fn part_in_child(&self, status: &Status) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
         for region in self.all() {
@@ -60,7 +60,7 @@ impl Regions {
     /// In a forked child that takes over: adds the parent's regions, with new files if sinks run.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
-            // Without this, each generation of children would have one more open descriptor.
+            // Without this step, each generation of children would have one more open descriptor.
             self.settings().last_dir = settings.last_dir.take();
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
@@ -76,7 +76,7 @@ impl Regions {
             let is_named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
             if !is_named && old.is_mapping_group() {
-                // Memory that does not belong to the group lies in its range too, so the range cannot be a region.
+                // Memory that does not belong to the group also lies in the group's range, so the range cannot be a region.
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
@@ -215,7 +215,7 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
-        // The time 0 lies before every registration, so the pages have all code of the parent.
+        // The time 0 lies before every registration, so all code of the parent counts as registered in these pages.
         pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
     let place = Placement { max_len: old.len(), ..old.place.clone() };
@@ -223,7 +223,7 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
-/// Makes the region one without a file: the other sinks write its code.
+/// Makes the region a region without a file: the other sinks write its code.
 fn plain(old: &Region) -> Parts {
     // Profilers look for names in the parent's file as long as the memory is a mapping of that file.
     let is_whole = || {

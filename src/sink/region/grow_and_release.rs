@@ -66,14 +66,15 @@ impl Regions {
         }
         // SAFETY: the caller gives these pages up. The file has zeros there.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
-        // The header page gets zeros of the process's own: the file has other bytes there.
+        // The process gets its own copy of the header page, filled with zeros, because the file has other bytes in this page.
         let shows_header = addr == region.place.base && naming.has_file();
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)
     }
 
-    /// Makes the file system provide room again for pages that were given back. Then an access to these pages raises no signal.
+    /// Makes the file system provide room again for pages that were given back. After this call, an access to these pages
+    /// raises no signal.
     pub fn provide(&self, addr: u64, size: u64) -> Result<()> {
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
@@ -93,7 +94,7 @@ impl Regions {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
         let had_file = region.naming().has_file();
-        // Memory that the host has mapped here since is the host's, and stays.
+        // Memory that the host has mapped in the place of lost pages belongs to the host, and stays.
         let mapped = match region.kind {
             Backing::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
             _ => Vec::new(),
@@ -172,7 +173,7 @@ impl Regions {
         drop(left);
     }
 
-    /// Records the file of a region that ends as an old file. Otherwise such files would accumulate.
+    /// When a region ends, records its file as an old file. Otherwise the files of ended regions would accumulate.
     fn keep_last(&self, region: &Region) {
         for (number, Past { path, identity, .. }) in last_of(region).into_iter().enumerate() {
             let bytes = if number > 0 { 0 } else { std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512) };

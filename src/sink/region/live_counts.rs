@@ -7,7 +7,8 @@ use crate::api::error::{Error, Result};
 /// Live code is counted for each block of this size, which hosts are likely to give back.
 const PART: u64 = 64 << 10;
 
-/// A flag in the count of a part: the last code there has ended, and nobody has checked since that the part is still mapped.
+/// A flag in the count of a part: the last code of the part has ended, and no check has shown yet that the part is still
+/// mapped.
 const IN_DOUBT: u32 = 1 << 31;
 
 /// Counts begin at this value, so that a subtraction before the matching addition does no harm.
@@ -41,7 +42,7 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Called when code has ended. With the last code of a part, all parts without code are in doubt: a host that gives
+    /// Called when code has ended. When the last code of a part ends, all parts without code are in doubt: a host that gives
     /// memory back also gives back memory that it has never used.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;

@@ -1,4 +1,5 @@
-//! The list of all regions, and the search for the region of an address. Every registration searches, so this takes no lock.
+//! The list of all regions, and the search for the region of an address. Every registration searches, so the search takes no
+//! lock.
 
 use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -58,8 +59,8 @@ impl Places {
         places.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
     }
 
-    /// Passes the regions that may contain an address to `is_right`, and returns the first region that `is_right` accepts. Begins
-    /// with the highest start.
+    /// Passes the regions that may contain an address to `is_right`, and returns the first region that `is_right` accepts. The
+    /// region with the highest start comes first.
     #[inline]
     pub fn around(&self, addr: u64, mut is_right: impl FnMut(&'static Region) -> bool) -> Option<&'static Region> {
         let memory = self.memory.get()?;
@@ -75,11 +76,11 @@ impl Places {
         if version % 2 == 0 && memory.version.load(Ordering::Relaxed) == version {
             return found;
         }
-        // Another thread changed the index meanwhile. The list `places` is correct at any moment.
+        // Another thread changed the index during the search. The list `places` is correct at any moment.
         self.all().find(|region| is_right(region))
     }
 
-    /// Whether the list can take no further region: it is full, or has no memory.
+    /// Whether no further region can be added, because the list is full or has no memory.
     pub fn is_full(&self) -> bool {
         self.all().count() >= MOST || self.memory().is_none()
     }

@@ -26,7 +26,7 @@ pub struct Pages {
 /// the region's file.
 #[derive(Debug)]
 struct Times {
-    /// 0: no mapping there has joined yet.
+    /// 0: no mapping has joined at this page yet.
     since: Box<[AtomicU64]>,
     until: Box<[AtomicU64]>,
 }

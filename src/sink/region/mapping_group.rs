@@ -3,7 +3,8 @@
 //! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
 //! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages become
 //! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set
-//! of tables and one descriptor serve all mappings. A mapping needs neither a region nor a read of the whole list of mappings.
+//! of tables and one descriptor serve all mappings. A mapping needs no region of its own, and no read of the whole list of
+//! mappings.
 //!
 //! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a mapping
 //! group has no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name,
@@ -30,8 +31,8 @@ use crate::sys::panic_guard;
 use crate::sys::thread::{self, undisturbed};
 use crate::sys::{debug, reserve};
 
-/// How far a mapping group reaches in both directions from its first mapping. Limited because perf may copy its file, holes
-/// included.
+/// How far a mapping group reaches in both directions from its first mapping. The reach is limited because perf may copy the
+/// group's file, holes included.
 const REACH: u64 = 4 << 20;
 /// A mapping larger than this becomes a separate region.
 const MAPPING_MOST: u64 = 1 << 20;
@@ -147,7 +148,8 @@ impl Region {
         let file = self.naming().file().ok()?;
         if let Err(error) = exchange(it, &file, self.place.base) {
             if error.kind() == io::ErrorKind::WouldBlock {
-                // A child may execute this part of the file, so nobody writes there again. The next try joins another group.
+                // A child may execute this part of the file, so nobody writes to this part again. The next try joins another
+                // group.
                 self.pages.use_up(it.start, it.end, status.clock.now());
             }
             return None;

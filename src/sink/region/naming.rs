@@ -24,24 +24,24 @@ use crate::sys::sync::outside::Mutex;
 #[derive(Debug)]
 pub struct Naming {
     pub path: PathBuf,
-    /// The file has the name `path`. If false, the file has no name.
+    /// Whether the file has the name `path`. If not, the file has no name.
     is_named: bool,
     identity: Option<Identity>,
     /// The identity of the final copy, once that copy has taken over the names of the file.
     last: Option<Identity>,
-    /// The descriptor in the host's table is only open while a thread uses it.
+    /// Whether the descriptor in the host's table is open only while a thread uses it.
     is_light: bool,
     host: Open,
     writer: Open,
     /// The pid and the number from which the names of the file are built.
     of: (u32, u32),
-    /// The file was made in this process right after the fork that created the process.
+    /// Whether the file was made in this process, right after the fork that created the process.
     is_of_child: bool,
     /// Further names of the file, one for each older epoch; oldest first.
     pub(super) names: VecDeque<(u32, OsString)>,
     /// The splits that the writer has not handled yet.
     pub(super) archives: VecDeque<Archive>,
-    /// Code has taken the place of dead code since the last epoch that moved the beginning of the loaded segment.
+    /// Whether code has taken the place of dead code since the last epoch that moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
     /// The last time at which an epoch moved the beginning of the loaded segment, or a check found no reason to move it.
     pub(super) turned_at: u64,
@@ -64,7 +64,7 @@ pub struct Archive {
     pub first: u32,
     /// Where the loaded segment begins after the split, as an offset in the file.
     pub begin: u64,
-    /// No code that is dead when the writer handles the split ran in the epoch `first` or later.
+    /// Whether none of the code that is dead when the writer handles the split ran in the epoch `first` or later.
     pub is_clean: bool,
 }
 
@@ -133,7 +133,8 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // This process is a child that has not taken over. It runs no writer that could remove the files of its own children.
+        // This process is a child that has not taken over. So no writer runs that could remove the files of this process's own
+        // children.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
@@ -167,7 +168,7 @@ impl Naming {
         self.identity.is_some()
     }
 
-    /// The identity of that file.
+    /// The identity of the file whose mapping the memory is.
     pub fn identity(&self) -> Option<Identity> {
         self.identity
     }
@@ -182,7 +183,8 @@ impl Naming {
         self.last.or_else(|| self.named())
     }
 
-    /// Gives all names of the file to a final copy that is now named `copy`. A name that now belongs to another file stays there.
+    /// Gives all names of the file to a final copy that is now named `copy`. A name that now belongs to another file is not
+    /// changed.
     pub(super) fn replace_by(&mut self, copy: &OsStr) -> io::Result<()> {
         let (dir, last) = (self.dir()?, self.last());
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| last.is_some_and(|last| last.is(&found)));

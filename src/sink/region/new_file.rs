@@ -24,8 +24,8 @@ pub(super) struct New {
 }
 
 impl New {
-    /// Makes the file that of a region: `put` maps it in the place of the memory. If that fails, the name of the file is
-    /// removed.
+    /// Makes the file the file of a region: `put` maps the file in the place of the memory. If that fails, the name of the file
+    /// is removed.
     pub fn put_in_place(
         self,
         place: Placement,

@@ -10,10 +10,10 @@ use crate::sys::held_dir::Dir;
 /// How many old files are kept. `OLD_BYTES` is how many bytes they may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
-/// If old files have more bytes than this, a new one gets names and tables, but not the bytes of code that lives on.
+/// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that lives on.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// How long old files are to last, in nanoseconds, when they take all the room. Once they take three quarters of it, new
-/// files are delayed, and the more so the fuller it is.
+/// How long old files are kept, in nanoseconds, when they take all the room. Once old files take three quarters of the room,
+/// new files are delayed. The delay grows with the room in use.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -36,13 +36,13 @@ impl Past {
 
 #[derive(Debug, Default)]
 pub struct Files {
-    /// Files of older epochs, and the last ones of ended regions; oldest first.
+    /// Files of older epochs, and the last files of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
     recent: Recent,
 }
 
-/// How much of the room older epochs have taken recently. The number decreases at the rate of the full room in `KEPT_FOR`.
+/// How much of the room older epochs have taken recently. The number decreases at the rate of the full room per `KEPT_FOR`.
 #[derive(Debug, Default)]
 struct Recent {
     bytes: u64,
@@ -75,8 +75,8 @@ impl Files {
         self.old_bytes < OLD_BYTES_FEW
     }
 
-    /// Returns how long the next epoch of a region has to wait, in nanoseconds. The file of the epoch before has this number
-    /// of bytes. The result holds if no other region begins epochs.
+    /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
+    /// file. The result holds if no other region begins epochs.
     pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
         self.recent.add(bytes, now)
     }
@@ -86,7 +86,7 @@ impl Files {
     }
 }
 
-/// How long a file that takes `part` of the room has to delay the next one, so that a full room lasts for [`KEPT_FOR`].
+/// How long a file that takes `part` of the room has to delay the next file, so that a full room lasts for [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64

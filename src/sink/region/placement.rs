@@ -20,7 +20,7 @@ pub struct Placement {
     pub header_len: u64,
     /// Where the tables are mapped.
     pub tables: Range<u64>,
-    /// libdw may take the last page of this region for the beginning of the object above.
+    /// Whether libdw may take the last page of this region for the beginning of the object above.
     pub has_object_above: bool,
 }
 
@@ -73,7 +73,8 @@ impl Placement {
         });
     }
 
-    /// The header page, or its address space, and the tables. If the tables lie below the code, all this is one range.
+    /// The header page, or its address space, and the tables. If the tables lie below the code, they and the header page are
+    /// one range.
     fn beside_code(&self, header_len: u64) -> impl Iterator<Item = Range<u64>> {
         let both = match self.tables.start < self.start {
             true => [self.base..self.tables.end, 0..0],

@@ -32,13 +32,13 @@ const BUSY_FOR: u64 = 1_000_000_000;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Threads that register code have to look for its region, because regions exist or unknown memory is adopted.
+    /// Whether threads that register code must look for the code's region: regions exist, or unknown memory is adopted.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,
-    /// There are new regions that the writer has not seen yet.
+    /// Whether new regions exist that the writer has not seen yet.
     some_new: AtomicBool,
-    /// There are regions that the host has unmapped and the writer has not ended yet.
+    /// Whether the host has unmapped regions that the writer has not ended yet.
     pub(super) some_gone: AtomicBool,
     places: Places,
     pub(super) candidates: Candidates,
@@ -61,16 +61,16 @@ pub(super) struct Settings {
     pub files: Files,
     /// The ended regions. They are never freed, because a call that races with the end of a region may still read it.
     ended: Vec<&'static Region>,
-    /// Of the ended regions: the base address (see `Placement::base`) and the length of the code.
+    /// The base address (see `Placement::base`) and the length of the code of each ended region.
     pub bases: BTreeMap<u64, u64>,
     /// Files of ended regions that the writer has open. Only the writer can close them.
     pub to_close: Vec<Arc<Held>>,
     /// Marks of ended regions, for new regions to use again. A call that races with the end of a region may see the marks of
-    /// another region. At worst, that begins one epoch too many.
+    /// another region. At worst, such a call begins one epoch too many.
     spare_marks: Vec<Arc<Marks>>,
 }
 
-/// While a thread holds this, it may make and end regions, and the process does not fork.
+/// The thread that holds a `Changer` may make and end regions. Meanwhile the process does not fork.
 pub(super) struct Changer<'r> {
     _one: Locked<'r, ()>,
     _inside: Inside,
@@ -104,7 +104,7 @@ impl Regions {
         self.adopting.load(Ordering::Relaxed)
     }
 
-    /// Whether the last region that was created has got no file.
+    /// Whether the last created region has no file.
     pub fn are_without_files(&self) -> bool {
         self.without_files.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ impl Regions {
     }
 
     fn watch(&self) {
-        // The lock is needed because the writer may end a region while another thread makes one.
+        // The lock is needed because the writer may end a region while another thread makes a region.
         let _settings = self.settings();
         let any = self.all().next().is_some() || self.are_adopting();
         self.watching.store(any, Ordering::Release);
@@ -193,7 +193,7 @@ impl Regions {
         }
     }
 
-    /// Whether the number of regions has reached its limit. Counts each such refusal.
+    /// Whether the number of regions has reached its limit. If so, counts a refusal.
     pub(super) fn is_full(&self, status: &Status) -> bool {
         let is_full = self.places.is_full();
         if is_full {
@@ -202,7 +202,8 @@ impl Regions {
         is_full
     }
 
-    /// Adds a region to the list. From then on other threads use the region, so the caller can only end it.
+    /// Adds a region to the list. After this call other threads may use the region, so the caller may end the region, but not
+    /// free it.
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
         let marks = self.marks_for(parts.place.max_len)?;
@@ -269,7 +270,7 @@ impl Regions {
         if pause == 0 {
             return 0;
         }
-        // All busy regions share the room for old files, so each of them has to wait that much longer.
+        // All busy regions share the room for old files, so the pause grows with the number of busy regions.
         let is_busy = |region: &&Region| region.not_before.load(Ordering::Relaxed) + BUSY_FOR > now;
         pause.saturating_mul(self.all().filter(is_busy).count().max(1) as u64).min(KEPT_FOR)
     }

@@ -31,7 +31,7 @@ pub static KIND: Kind = Kind {
 pub struct RegionSink {
     pub(super) status: Arc<Status>,
     pub(super) regions: Arc<Regions>,
-    /// Some data waits to be written.
+    /// Whether data waits to be written.
     have_work: bool,
     /// When to retry a failed write.
     again: Option<Instant>,
@@ -119,7 +119,7 @@ impl RegionSink {
         }
     }
 
-    /// Rewrites a file with the live code, and with the names of the last dead code elsewhere.
+    /// Rewrites a file with the live code. Where no code is live, the file gets the names of the last dead code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
         file.reset();
         let (start, end) = (region.start(), region.end());
@@ -132,8 +132,8 @@ impl RegionSink {
         }
     }
 
-    /// Closes and removes the files that nobody needs any more, before the others are written. False if there are no regions.
-    /// `until`: the writer has handled all records with an earlier time.
+    /// Closes and removes the files that nobody needs any more, before the other files are written. Returns false if there are
+    /// no regions. `until`: the writer has handled all records with an earlier time.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
@@ -147,8 +147,8 @@ impl RegionSink {
         are_watching
     }
 
-    /// Brings the files up to date. Returns whether a file can be written again after an error. Code registered meanwhile is
-    /// in the other sinks, but not in that file yet.
+    /// Brings the files up to date. Returns whether a file can be written again after an error. Code that was registered after
+    /// the error is in the other sinks, but not in that file yet.
     pub fn write_files(&mut self, registry: &mut Registry, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);

@@ -25,14 +25,14 @@ const HOLE_MOST: u64 = 64 << 20;
 /// How the memory of a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Mapped twice: executable here, and writable at the address `write`. Both mappings show the file.
+    /// Mapped twice: executable at the region's start, and writable at the address `write`. Both mappings show the file.
     TwoViews { write: u64 },
     /// Mapped once. The host changes the protection, and the host's writes do not reach the file.
     Private {
-        /// The memory belonged to the host before it became a region.
+        /// Whether the memory belonged to the host before it became a region.
         adopted: bool,
-        /// The memory is writable and executable at the same time. So the host has no reason to call `mprotect`, which would make
-        /// perf take a new name.
+        /// Whether the memory is writable and executable at the same time. If so, the host has no reason to call `mprotect`, so
+        /// perf takes no new name.
         never_flips: bool,
     },
 }
@@ -55,23 +55,25 @@ pub struct Region {
     pub(super) first: AtomicU32,
     /// When the present epoch began.
     pub(super) named_at: AtomicU64,
-    /// Code has been registered since the file got its present name. Only used for private memory.
+    /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// The writer has not seen the region yet.
+    /// Whether the writer has not seen the region yet.
     pub is_new: AtomicBool,
-    /// When the library learned that the host has unmapped the region, or `NEVER`. Earlier code is still written.
+    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before is still
+    /// written.
     pub(super) gone: AtomicU64,
-    /// The file of the region cannot be written: new code in the region is written by the other sinks.
+    /// Whether the file of the region cannot be written. If so, the other sinks write new code in the region.
     pub has_failed: AtomicBool,
     /// Before this time, no epoch begins that costs a copy of the file.
     pub(super) not_before: AtomicU64,
-    /// The least time between two such epochs, in nanoseconds.
+    /// The least time between two epochs that cost a copy of the file, in nanoseconds.
     pub(super) pause: AtomicU64,
-    /// When the first split is due that the writer has not handled yet, or `NEVER`.
+    /// When the first split that the writer has not handled yet is due, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
-    /// The file's inode number, or 0. Kept outside of `naming`, because in a forked child that lock may be held for ever.
+    /// The file's inode number, or 0. Kept outside of `naming`, because in a forked child the lock of `naming` may be held for
+    /// ever.
     inode: AtomicU64,
     /// Only the writer holds this lock for long.
     pub(super) file: Mutex<Option<Box<RegionFile>>>,

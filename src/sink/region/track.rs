@@ -126,7 +126,7 @@ impl Regions {
 }
 
 impl Region {
-    /// Called before code is registered that has been added to `tally`. Returns flags for the code's event.
+    /// Called before the registration of code that has been added to `tally`. Returns flags for the code's event.
     fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
         let replaces = self.marks.begin(addr - self.start(), size);
         if replaces {
@@ -153,7 +153,7 @@ impl Region {
     fn begin_to_use(&self, addr: u64, size: u64) {
         self.is_in_use.store(true, Ordering::Relaxed);
         // The file may have got another name since code was last registered. Usually the host's `mprotect` makes perf take the
-        // new name. It does not if the memory is now writable and executable at the same time.
+        // new name. If the memory is now writable and executable at the same time, no `mprotect` has done that.
         if self.epoch.load(Ordering::Relaxed) > FIRST {
             undisturbed(|| self.announce(addr, size));
         }

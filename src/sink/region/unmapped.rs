@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings, and checks all private regions against this list at once. A later check would take
-    /// regions that are made meanwhile for unmapped, because the list does not contain them.
+    /// Reads the list of all mappings, and checks all private regions against this list at once. A later check would treat a
+    /// region that was made after the list was read as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -73,13 +73,14 @@ impl Regions {
 
     /// Marks a region that the host has unmapped or is about to unmap.
     fn set_gone(&self, status: &Status, region: &Region) {
-        // Code that is registered after this gets a later time. Another thread may have set the time already.
+        // Code that is registered after this call gets a later time. Another thread may have set the time already.
         let now = status.clock.now();
         let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
         self.some_gone.store(true, Ordering::Release);
     }
 
-    /// Called before the host unmaps memory whose code has ended. Then later registrations need not check this memory.
+    /// Called before the host unmaps memory whose code has ended. Because of this call, later registrations need not check the
+    /// memory.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {

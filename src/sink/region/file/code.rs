@@ -36,7 +36,7 @@ impl PendingCode {
         has_room
     }
 
-    /// Writes all pieces. `text` is where the file has the beginning of the text. After an error all pieces continue to wait.
+    /// Writes all pieces. `text` is the offset of the text in the file. After an error all pieces continue to wait.
     pub fn write(&mut self, disk: &mut Disk, text: u64) -> io::Result<()> {
         let (mut pieces, mut bytes) = (&self.pieces[..], &self.bytes[..]);
         while !pieces.is_empty() {

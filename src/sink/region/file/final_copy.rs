@@ -1,4 +1,4 @@
-//! Makes the final copy of a region's file, with its contents before its code was replaced.
+//! Makes the final copy of a region's file, with the contents from before code was replaced.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Writes the contents of this file to an empty file, as if [`RegionFile::finish`] had been called. This file stays
-    /// unchanged. The copy also has what this file does not have yet, except for unwritten bytes of code. Code and unwind
+    /// unchanged. The copy also has the data that waits to be written to this file, except for bytes of code. Code and unwind
     /// tables lie at the same places.
     ///
     /// `has_bytes` tells whether the bytes that the file has for the code at an offset in the text still belong to that code.
@@ -63,7 +63,7 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Copies the bytes of code that the header page lies over to `place`, and returns the range there.
+    /// Copies the bytes of code under the header page to `place`, and returns their range there.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = self.below_header().end;
         let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };

@@ -9,7 +9,7 @@ pub(super) const HDR_SHARE: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Offset of the code, a multiple of the page size. If the offset is 0, the header page lies over the first page of the
-    /// text. Then the file has no code bytes in that page.
+    /// text. In that case the file has no code bytes in that page.
     pub text: u64,
     /// The length of the code.
     pub text_len: u64,
@@ -18,9 +18,9 @@ pub struct Layout {
     /// Offset of the tables, after the text or before it, and their size; see [`RegionFile::tables_room`].
     pub tables: u64,
     pub tables_len: u64,
-    /// The mapping of the text is private.
+    /// Whether the mapping of the text is private.
     pub is_private: bool,
-    /// libdw may take the last page of the text for the beginning of the object above.
+    /// Whether libdw may take the last page of the text for the beginning of the object above.
     pub has_object_above: bool,
 }
 

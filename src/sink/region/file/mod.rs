@@ -9,8 +9,8 @@
 //!          .symtab, .strtab, .debug_*   appended to; see `part`
 //! ```
 //! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of
-//! such a file. The bytes of the code lie elsewhere in the file. Only a [`RegionFile::snapshot`] has them where readers look
-//! for them.
+//! such a file. The bytes of the code lie elsewhere in the file. Only a [`RegionFile::snapshot`] has these bytes where
+//! readers look for them.
 //!
 //! The header page lies lowest in memory, or over the beginning of the text, or is not mapped. The tables are in no segment.
 //! So the object reaches from the header page, or from the text, to the end of the text.
@@ -56,12 +56,12 @@ use writes::Disk;
 const PAGE: u64 = 64 << 10;
 /// The least room for `.eh_frame`.
 const EH_FRAME_MIN: u64 = 64 << 10;
-/// The most room for `.eh_frame`, enough for some million functions. With it, tables and a region of `SIZE_MAX` lie within
-/// `UNWINDING_MAX`.
+/// The most room for `.eh_frame`, enough for some million functions. With this limit, tables and a region of `SIZE_MAX` lie
+/// within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
-/// With more waiting bytes than this, the next code to be added first writes them.
+/// If more bytes than this wait, they are written before the next code is added.
 const AT_ONCE: usize = 8 << 20;
-/// With more waiting bytes than this, a file that cannot be written leaves new code out.
+/// If more bytes than this wait for a file that cannot be written, new code is left out.
 const WAITING_MAX: usize = 64 << 20;
 /// After this time no reader uses a replaced header any longer.
 const READING: Duration = Duration::from_secs(5);
@@ -206,8 +206,8 @@ impl RegionFile {
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
-            // Names and lines are written to another place. The old ones stay until the new ones are complete. Tables have
-            // only one place.
+            // Names and lines are written to another place. The old names and lines stay until the new ones are complete.
+            // Tables have only one place.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
@@ -221,7 +221,7 @@ impl RegionFile {
         self.disk.check().is_ok()
     }
 
-    /// Replaces the descriptor by one that the calling thread has opened for the same file.
+    /// Replaces the descriptor by another descriptor, which the calling thread has opened for the same file.
     pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
         let disk = Disk::new(file)?;
         (self.disk.file, self.again) = (disk.file, None);
@@ -246,8 +246,8 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. Then this page
-    /// is left out until it has code, because libdw cannot read objects that overlap.
+    /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. In that case the
+    /// last page is left out until it has code, because libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));

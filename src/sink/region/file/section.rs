@@ -14,7 +14,7 @@ use crate::sys::sort::sort;
 
 /// The length of the smallest range.
 const ROOM_MIN: u64 = 16 << 10;
-/// How many times as long the next range is at least, up to a length of `LARGE`. Unwritten parts take no room on the disk.
+/// The next range is at least this many times as long, up to a length of `LARGE`. Unwritten parts take no room on the disk.
 const GROWTH: u64 = 8;
 const LARGE: u64 = 64 << 20;
 /// A section is expected to grow to at most this multiple of its length. The length of the file may be limited
@@ -68,7 +68,8 @@ impl Space {
         }
     }
 
-    /// Gives back ranges that no header has mentioned for the time `after`: somebody may have read an earlier header.
+    /// Gives back ranges that no header has mentioned for the time `after`. Before that, somebody may still use an earlier
+    /// header.
     pub fn give_back(&mut self, disk: &Disk, after: std::time::Duration) {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
@@ -167,8 +168,8 @@ impl Part {
         Ok(())
     }
 
-    /// Writes the patches. Code that dies together has its bytes near each other, for thousands of functions. So nearby
-    /// patches are read, changed and written as one. All patches are zeros, so their order does not matter.
+    /// Writes the patches. When thousands of functions die together, their patches lie near each other. So nearby patches are
+    /// read, changed and written as one. All patches are zeros, so their order does not matter.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
         sort(&mut self.patches);
         while let Some(&(last, _)) = self.patches.last() {

@@ -1,4 +1,4 @@
-//! The search table of a region's file (`.eh_frame_hdr`). The file has two places for it, and one is in use.
+//! The search table of a region's file (`.eh_frame_hdr`). The file has two places for the table, and one place is in use.
 //!
 //! New rows that come last are appended to the table in use, because readers do not look past its count. Other rows wait
 //! until a new table is due. The new table is written in order to the other place, and then the header points there. Readers
@@ -33,7 +33,7 @@ pub struct SearchTable {
     written: usize,
     /// The count of rows in the file.
     counted: usize,
-    /// Whether the rows in the file are not the first ones of `rows`, or include dead ones.
+    /// Whether the rows in the file differ from the first rows of `rows`, or include dead rows.
     stale: bool,
     /// Rows that wait: their FDEs by the starts of their code.
     fresh: Ordered,
@@ -127,7 +127,7 @@ impl SearchTable {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Appends rows, or writes a new table if one is needed, and is due or `now` is set.
+    /// Appends rows. If a new table is needed, writes the table when it is due, or at once with `now`.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
@@ -191,7 +191,7 @@ impl SearchTable {
         Ok(())
     }
 
-    /// Writes the number of rows. The header page, with the size of the section, must be written before.
+    /// Writes the number of rows. The header page, with the size of the section, must be written first.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {
             disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;

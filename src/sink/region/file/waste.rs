@@ -1,4 +1,4 @@
-//! Removes replaced code from a region's file, and tells when the file should be written again.
+//! Removes replaced code from a region's file, and tells when the file should be rewritten.
 
 use std::ops::Range;
 
@@ -36,8 +36,8 @@ impl RegionFile {
         }
     }
 
-    /// The number of symbols before those of the code: the null symbol, and a further one for code that begins at address 0,
-    /// if the text begins there.
+    /// The number of symbols before those of the code: the null symbol, and a second symbol for the code at address 0, if the
+    /// text begins at address 0.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
     }
@@ -52,7 +52,7 @@ impl RegionFile {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
     }
 
-    /// Whether the unwind tables of replaced code will soon leave no room for others.
+    /// Whether the unwind tables of replaced code will soon leave no room for other tables.
     pub fn is_nearly_full(&self) -> bool {
         let eh_frame = &self.parts.eh_frame;
         eh_frame.end() > eh_frame.room() / 4 * 3 && self.symbols.len() > self.known.len() * 5 / 4

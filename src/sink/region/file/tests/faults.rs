@@ -40,7 +40,7 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // This happens when much code is added at once.
+            // Adding much code at once also writes the parts without the header page.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
@@ -95,7 +95,8 @@ fn read_anytime(bytes: &[u8]) -> usize {
     names
 }
 
-/// Each write fails once, in turn. No structure is torn then, and the next attempt brings the file to the same contents.
+/// Each write fails once, in turn. No failed write leaves a torn structure, and the next attempt brings the file to the same
+/// contents.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_write_that_fails_is_made_up_for() {
@@ -105,7 +106,7 @@ fn a_write_that_fails_is_made_up_for() {
     }
 }
 
-/// Adds code, and lets one of the writes fail. Returns false if there are fewer writes.
+/// Adds code, and lets one of the writes fail. Returns false if fewer writes happen.
 fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut region = Region::new(1 << 18);
     let mut writes = 0;

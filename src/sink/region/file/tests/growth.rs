@@ -125,7 +125,7 @@ fn new_tables_are_rare() {
     region.check();
 }
 
-/// Costs are even too if a flush follows each call, with code in order.
+/// With code in order, each function costs the same even if a flush follows each call.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_flush_for_each_function_costs_the_same() {

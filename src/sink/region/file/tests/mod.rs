@@ -238,8 +238,8 @@ fn what_is_not_due_waits_and_names_do_not() {
         let begin = Instant::now();
         region.file.write(false).unwrap();
         region.check();
-        // Code after all other code, and code before it. The file has all of the first. Of the second, the row in the search
-        // table is missing.
+        // Code after all other code, and code before it. The file has all data of the code after the other code. For the code
+        // before it, the row in the search table is missing.
         region.add(0x9000, Truth::new(1, 100));
         region.add(0x1000, Truth::new(2, 100));
         region.file.write(false).unwrap();
@@ -393,7 +393,7 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out().tables);
 }
 
-/// Code that was registered where its tables had to lie elsewhere has the tables twice. One of them counts.
+/// Code that was registered where its tables had to lie elsewhere has the tables twice. Only one copy counts.
 #[test]
 fn stand_ins_count_for_nothing() {
     let mut region = Region::new(1 << 16);

@@ -190,7 +190,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         let name = dwarf.attr_string(&unit, root.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
         assert_eq!(name.to_string().unwrap(), lines[0].2);
         entries.next_entry().unwrap();
-        // The functions that inlined functions are instances of come before it.
+        // The entries of functions that were inlined come before the entry of the function itself.
         while entries.current().unwrap().attr(gimli::DW_AT_inline).is_some() {
             entries.next_entry().unwrap();
         }
