@@ -65,7 +65,7 @@ class Session {
     close();
     return jitsym_init(&options.raw, &handle_);
   }
-  /* Code stays registered as long as another session is open. */
+  /* Registered code stays registered as long as another session is open. */
   jitsym_status close() noexcept { return handle_ == nullptr ? JITSYM_OK : jitsym_close(release()); }
   jitsym_status flush(uint32_t timeout_ms) noexcept { return jitsym_flush(handle_, timeout_ms); }
   jitsym_status stats(jitsym_stats &out) noexcept {
@@ -88,7 +88,7 @@ class Session {
 };
 
 /* Registered code, which is unregistered at the end of its scope. The scope has to end before the memory gets other code. The
- * session has to be open until then, also if its object is moved. */
+ * session has to stay open until the scope ends, even if the session's object is moved. */
 class Code {
  public:
   Code() noexcept = default;
@@ -121,7 +121,7 @@ class Code {
     return id == 0 ? JITSYM_OK : jitsym_unregister(session_, id);
   }
 
-  /* 0 if no code is registered, also because no sink runs. */
+  /* 0 if no code is registered, for example because no sink runs. */
   jitsym_id id() const noexcept { return id_; }
   /* Gives up the code, which stays registered. */
   jitsym_id release() noexcept {

@@ -1,23 +1,23 @@
 /*
- * libjitsym for programs that are shipped to machines that may not have it.
+ * libjitsym for programs on machines that may lack the library.
  *
  * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++. Do not link with the library. Nothing
  * else is needed: no source file and no option (glibc before 2.34: -ldl). The three headers describe all functions.
  *
  * The first call of jitsym_init looks for the library. Until the library is loaded, every other function does nothing and returns
  * JITSYM_ERR_LIBRARY (jitsym_wanted: 0), at the cost of one load and one branch. If the library is not found, later calls of
- * jitsym_init do not look again; jitsym_dl_load does. Threads that make the first call at the same time may each look.
+ * jitsym_init do not look again; jitsym_dl_load does. Any thread may make the first call. Threads that make it at the same time may
+ * each look.
  *
- *   - The environment variable JITSYM_LIB names the library's file. Programs that run with the rights of another user ignore the
- *     variable. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and DT_RUNPATH
+ *   - The environment variable JITSYM_LIB names the library's file. Programs that run with the rights of another user ignore
+ *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and DT_RUNPATH
  *     of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
  *     jitsym_dl_load(path) first.
  *   - If the library cannot be loaded, the reason is written to standard error (JITSYM_DEBUG=1), or to a file (JITSYM_DEBUG=PATH).
- *   - Not for programs without a dynamic linker (-static), in which dlopen does not work properly.
+ *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All files of a program, or of a shared library, share one state. Another shared library that includes this file has its own
- *     state, and uses the same libjitsym. It has to call jitsym_dl_load before it uses a session that it was given.
- *   - Any thread may make the first call, and several threads may make it at once.
+ *     state, and uses the same libjitsym. Such a library has to call jitsym_dl_load before it uses a session that it was given.
  *   - A signal handler may call the functions that the three headers allow there, if the library was loaded before.
  *
  * Without the library, jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY. jitsym_last_error with a NULL session
@@ -79,7 +79,7 @@ typedef struct jitsym_dl_functions {
 #undef JITSYM_DL_MEMBER
 } jitsym_dl_functions;
 
-/* The library's functions, or NULL. Weak, so that all files of a program share the variable; hidden, so that nothing else does. */
+/* The library's functions, or NULL. Weak: all files of a program share the variable. Hidden: nothing else shares it. */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
 static inline const jitsym_dl_functions *jitsym_dl_get(void) {
@@ -97,7 +97,7 @@ typedef struct jitsym_dl_reason {
 
 __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
 
-/* A holder that takes longer was another thread of the parent process, and does not exist in this process. */
+/* Stops waiting after a while: the holder was a thread of the parent process, and does not exist in this process. */
 static inline void jitsym_dl_take_why(void) {
   int tries = 100000;
   while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
@@ -142,10 +142,10 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
 }
 
 /*
- * Loads the library, if that has not been done yet. `path` is the library's file, or a name for the dynamic linker; NULL: as
- * jitsym_init does. Does file I/O. Any thread, concurrently; not from a signal handler.
+ * Loads the library, unless it is loaded already. `path` is the library's file, or a name for the dynamic linker. With NULL, the
+ * call looks where jitsym_init looks. The call does file I/O. Any thread may make it at any time, a signal handler may not.
  *
- * Returns JITSYM_OK, also if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
+ * Returns JITSYM_OK, even if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
  * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
