@@ -153,7 +153,7 @@ pub fn beside(out: &Path, suffix: &str) -> PathBuf {
 /// Whether a recording can be put at this path. An existing file is renamed, but nothing else is.
 pub fn check_place(out: &Path) -> Result<(), String> {
     let places = [out.to_owned(), beside(out, ".old")];
-    // The `.old` file is replaced only if the first name exists.
+    // The `.old` file is replaced only if a file with the first name exists.
     for place in places.iter().take(if out.exists() { 2 } else { 1 }) {
         let kind = match fs::metadata(place) {
             Ok(data) => data.file_type(),
