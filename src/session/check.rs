@@ -1,7 +1,7 @@
 //! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`): code that overwrites registered code, bytes that differ
 //! from those in memory, and memory that is gone before its code ends.
 //!
-//! Code may be registered before it is in its place. So its bytes are compared once, at a time when they must be there. That is
+//! Code may be registered before its bytes are in place. So the bytes are compared once, at a time when they must be there:
 //! when the code ends, at an exit, or when the thread that registered it flushes and the memory is executable and not writable.
 
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct Table {
     ends: u32,
 }
 
-/// Registered code, as far as this module has seen.
+/// Registered code, as far as this module knows.
 struct Known {
     id: Id,
     addr: u64,
@@ -206,7 +206,7 @@ impl Table {
 }
 
 impl Known {
-    /// Whether the code's memory is executable and not writable. False after the last examination that is allowed.
+    /// Whether the code's memory is executable and not writable. False after the last allowed examination.
     fn is_in_place(&mut self) -> bool {
         if self.looks == LOOKS_MOST {
             return false;
