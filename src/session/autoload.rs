@@ -1,5 +1,7 @@
-//! What happens when the library is loaded: it registers its exit handler. If the variable `JITSYM` asks for the bridge, the
-//! shared library also starts the bridge, even in programs that never call the library.
+//! Runs when the library is loaded: registers its exit handler.
+//!
+//! If the variable `JITSYM` asks for the bridge, the shared library also starts the bridge, even in programs that never call
+//! the library.
 //!
 //! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all handlers that the
 //! host registers later. So code that the host registers while it shuts down is written too. A process that ends without a

@@ -1,5 +1,7 @@
-//! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`): code that overwrites registered code, bytes that differ
-//! from those in memory, and memory that is gone before its code ends.
+//! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`).
+//!
+//! It finds code that overwrites registered code, bytes that differ from those in memory, and memory that is gone before its
+//! code ends.
 //!
 //! Code may be registered before its bytes are in place. So the bytes are compared once, at a time when they must be there:
 //! when the code ends, at an exit, or when the thread that registered it flushes and the memory is executable and not writable.

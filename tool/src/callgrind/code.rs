@@ -14,7 +14,6 @@ use crate::text::printable;
 /// V8 and LLVM add this to each address in a line table.
 const BIAS: u64 = 0x40;
 
-/// A piece of code.
 #[derive(Clone, Debug)]
 struct Piece {
     time: u64,
@@ -24,7 +23,6 @@ struct Piece {
     rows: Range<usize>,
 }
 
-/// A row of a line table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     /// The offset of the row from the start of the code.

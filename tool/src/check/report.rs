@@ -1,5 +1,6 @@
-//! Prints findings as text or as JSON. The text begins with what each reader finds in the file. The findings follow by rule,
-//! errors first.
+//! Prints findings as text or as JSON.
+//!
+//! The text begins with what each reader finds in the file. The findings follow by rule, errors first.
 //!
 //! The JSON is one object: `files`, and in each of these `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
 //! `notes`, `copied`, `verdicts` (for each `reader` the `state` of `names`, `stacks` and `lines`: yes, partly, no or none; and `why`), and

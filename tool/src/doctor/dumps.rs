@@ -1,5 +1,4 @@
-//! The jitdumps of a recording in their present state: how much code they have, when it was registered, and which rules of
-//! `jitsym check` they break.
+//! The present jitdumps of a recording: their code, its times, and the rules of `jitsym check` that they break.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;

@@ -98,7 +98,6 @@ fn command_line(dir: &Path) -> Option<String> {
     (!words.is_empty()).then(|| command_line::shown(words.split('\0')))
 }
 
-/// Examines a process.
 pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     let dir = proc.join(pid.to_string());
     let command = fs::read(dir.join("comm")).map_err(|_| format!("there is no process {pid}"))?;

@@ -1,4 +1,4 @@
-//! Explains samples in compiled code that had no name at that time: was the code registered later, elsewhere, or never?
+//! Explains samples in compiled code without a name at that time: was it registered later, elsewhere, or never?
 
 use std::collections::HashMap;
 use std::time::Duration;

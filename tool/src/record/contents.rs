@@ -16,7 +16,6 @@ use super::script::{self, is_memory, is_region, jitdump_pid, of_path, Mapping};
 use crate::doctor::producers::Hidden;
 use crate::open;
 
-/// A process of the recording.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// The jitdumps that are mapped executable: perf records these mappings, and finds the jitdumps again.

@@ -1,5 +1,6 @@
-//! The events of a recording in perf's format: replaces names of mappings, and completes a recording whose perf was killed
-//! (linux tools/perf/Documentation/perf.data-file-format.txt).
+//! The events of a recording: renames mappings, and completes a recording whose perf was killed.
+//!
+//! The format is described in linux tools/perf/Documentation/perf.data-file-format.txt.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};

@@ -1,6 +1,7 @@
-//! Adds frame loads (`format::jitdump::frame_load`) to a copy of a jitdump, so that a perf with libunwind finds the unwind
-//! tables of packed code: code with no room after it. The frame loads use address space in which no process of the recording
-//! had code, so no name is lost.
+//! Adds frame loads (`format::jitdump::frame_load`) for packed code to a copy of a jitdump.
+//!
+//! With them, a perf with libunwind finds the unwind tables of code that has no room after it. The frame loads use address
+//! space in which no process of the recording had code, so no name is lost.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -110,7 +110,6 @@ pub fn unfinished(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Whether bytes are the start of a recording.
 pub fn is_recording(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PERFILE2") || bytes.starts_with(b"2ELIFREP")
 }

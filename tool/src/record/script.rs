@@ -38,7 +38,6 @@ impl Sample {
     }
 }
 
-/// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// `None` if perf has no name for the address.

@@ -55,7 +55,6 @@ pub struct Seen {
     pub odd: Vec<Odd>,
 }
 
-/// A mapping of a process.
 pub struct Mapping {
     pub range: Range<u64>,
     pub executable: bool,
@@ -85,7 +84,6 @@ struct Piece {
     instead: Option<Vec<u8>>,
 }
 
-/// One process.
 #[derive(Default)]
 struct Process {
     /// For each jitdump, the number of bytes that were read.

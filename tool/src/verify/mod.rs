@@ -1,5 +1,6 @@
-//! `jitsym verify`: runs a program, steps through its registered code, and compares the tables at each instruction with the
-//! frames that calls and returns have made.
+//! `jitsym verify`: steps through registered code, and compares its tables with what the code does.
+//!
+//! At each instruction, the tables are compared with the frames that calls and returns have made.
 //!
 //! The true frames are those of a shadow stack ([`jitsym_step::Shadow`]), which knows for each call the return address and the
 //! caller's registers. A jitdump may describe code only after the code has run, because most producers buffer their records. So

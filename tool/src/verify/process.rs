@@ -30,7 +30,6 @@ pub enum Place {
     Unknown,
 }
 
-/// A process.
 #[derive(Default)]
 pub struct Process {
     pub book: Book,
@@ -52,7 +51,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// Reads the mappings.
     pub fn remap(&mut self, tracer: &Tracer, pid: Tid) {
         self.maps = tracer.maps(pid).unwrap_or_default();
     }

@@ -41,7 +41,6 @@ const STACK_MAX: u64 = 16 << 10;
 /// The most observations that are kept until the end: of one address, and of all.
 const OPEN_OF_ONE: usize = 4;
 const OPEN_MAX: usize = 50_000;
-/// The instruction of a system call.
 const SYSCALL: u16 = 0x050f;
 /// Code at most this far after a piece is taken for the rest of the piece.
 const BEHIND: u64 = 64;
@@ -60,7 +59,6 @@ enum Mode {
 /// An address, and the stack pointer that identifies the call there.
 type Point = (u64, u64);
 
-/// A call.
 #[derive(Clone, Copy)]
 struct Call {
     id: u64,
@@ -112,7 +110,6 @@ impl Thread {
     }
 }
 
-/// A run of the program.
 pub struct Walk<'a> {
     tracer: Tracer,
     options: &'a Options,

@@ -1,5 +1,6 @@
-//! Makes the files in `man` from the description of the command line: the manual page, and completions for shells. With
-//! `JITSYM_BLESS=1` in the environment, the test writes these files.
+//! Makes the manual page and the completions for shells in `man` from the description of the command line.
+//!
+//! With `JITSYM_BLESS=1` in the environment, the test writes these files.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! The program `jitsym`: checks and prints jitdumps and perf maps, compares them with the code that runs, completes the files
-//! of processes that were killed, and removes the files of dead processes.
+//! The program `jitsym`, which examines and completes the files that JIT compilers write for profilers.
 
 // All output goes through `Safe`, because names and paths may have been chosen by another user.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -80,7 +80,6 @@ pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Prints numbers and a picture of each file.
 pub fn stat(asked: &Stat, out: &mut dyn Write) -> Outcome {
     let look = Look { width: columns(), terminal: io::stdout().is_terminal() };
     let (mut outcome, mut sources) = (Outcome::Good, Vec::new());
