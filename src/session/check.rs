@@ -1,6 +1,6 @@
 //! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`).
 //!
-//! It finds code that overwrites registered code, bytes that differ from those in memory, and memory that is gone before its
+//! Finds code that overwrites registered code, bytes that differ from those in memory, and memory that is gone before its
 //! code ends.
 //!
 //! Code may be registered before its bytes are in place. So the bytes are compared once, at a time when they must be there:
@@ -24,7 +24,7 @@ const LOOKS_MOST: u8 = 2;
 /// The bytes of larger code are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
-/// What is known of the calls of a process. A forked child begins with an empty table, because another thread may have been
+/// The known calls of a process. A forked child begins with an empty table, because another thread may have been
 /// changing the parent's table during the fork.
 #[derive(Default)]
 struct Table {

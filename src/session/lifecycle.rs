@@ -29,7 +29,7 @@ pub fn ends() -> u32 {
     ENDS.load(Ordering::Acquire)
 }
 
-/// What a writer needs.
+/// The parts of the process that a writer needs.
 #[derive(Clone, Copy)]
 pub struct Parts {
     pub host: &'static Host,
@@ -56,7 +56,7 @@ pub struct Lifecycle {
     unstarted: Option<Unstarted>,
 }
 
-/// What a forked child has inherited, while its sinks cannot start.
+/// The inheritance of a forked child whose sinks cannot start yet.
 struct Unstarted {
     config: Config,
     inheritance: Inheritance,
@@ -156,7 +156,7 @@ impl Lifecycle {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// What this process, whose sinks could not start so far, passes on to its own child.
+    /// The state that this process passes on to its own child while its sinks could not start.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
@@ -452,7 +452,7 @@ impl Lifecycle {
     }
 }
 
-/// What a writer thread begins with. The thread opens all files itself, in a separate descriptor table.
+/// The work that a writer thread is given. The thread opens all files itself, in a separate descriptor table.
 struct Begin {
     writer: Box<Writer>,
     config: Config,

@@ -1,4 +1,4 @@
-//! The library's state of this process: made by the first session, left behind by a fork, never freed.
+//! The library's state of this process: made by the first session, replaced in a forked child, never freed.
 //!
 //! Nothing here is ever freed, so a call that races with `close` finds valid memory. The fork page tells a forked child that
 //! this state is a copy, whose locks and queues may be in any state. The child does not touch them, and makes a separate state
@@ -50,7 +50,7 @@ pub struct Process {
     pub regions: Arc<Regions>,
     /// Regions that are cut into pieces.
     pub allocator: Allocator,
-    /// What runtimes report through Intel's JIT profiling API.
+    /// The reports of runtimes through Intel's JIT profiling API.
     pub collector: Collector,
     /// Calls of the host, if they are checked.
     pub checked: Checked,
@@ -191,7 +191,7 @@ impl Process {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// What this process passes on to its own child.
+    /// The state that this process passes on to its own child.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
@@ -213,7 +213,7 @@ impl Process {
         self.shared.get()
     }
 
-    /// What a writer needs.
+    /// The parts that a writer needs.
     pub fn parts(&'static self, shared: &'static Shared) -> Parts {
         Parts { host: &self.host, shared, regions: &self.regions }
     }

@@ -1,6 +1,6 @@
 //! Removes files that perf has made from jitdumps.
 //!
-//! These are the objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), and entries of the build-id cache
+//! The files are the objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), and entries of the build-id cache
 //! (`~/.debug`). `jitsym record` lets perf write to private directories instead. A file is removed only if it certainly is such
 //! a file, belongs to this user, and is of a dead process.
 

@@ -1,6 +1,6 @@
 //! The bridge from debuggers' lists: objects that other libraries have made for gdb become code of a session.
 //!
-//! So perf gets the same code as gdb.
+//! perf gets the same code as gdb.
 //!
 //! A thread looks at the lists every few milliseconds. After each change, libraries call a function for a debugger's
 //! breakpoint. If that call reaches this library's function, the bridge looks at once, before the code runs.

@@ -1,4 +1,4 @@
-//! What runtimes report through Intel's JIT profiling API, and the registrations of that code.
+//! Code that runtimes report through Intel's JIT profiling API, and its registrations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,7 +32,7 @@ pub trait Registrations {
 /// How many callers' addresses are remembered.
 const CALLERS_MAX: usize = 2048;
 
-/// What the runtimes of a process have reported.
+/// The reports of the runtimes in a process.
 #[derive(Debug, Default)]
 pub struct Collector {
     state: TimedLock<State>,
@@ -69,7 +69,7 @@ struct Region {
     owner: Owner,
     id: Id,
     name: Vec<u8>,
-    /// Its lines, and its inlined functions.
+    /// The lines and the inlined functions of the code.
     source: lines::Source,
     inlined: Vec<lines::Inlined>,
     /// How many of the inlined functions are registered.

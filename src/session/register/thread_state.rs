@@ -1,4 +1,4 @@
-//! What the library keeps for each registering thread.
+//! The state of each registering thread.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

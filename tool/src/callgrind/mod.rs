@@ -42,7 +42,7 @@ pub struct Summary {
     pub tail_calls: Vec<(String, String, u64)>,
 }
 
-/// What is known about a function.
+/// A function with its names and code.
 struct Known {
     function: Function,
     /// The name of the function without the names of its callers.

@@ -10,9 +10,9 @@ use super::{rules, Finding, Kind, Place, Report, Rule};
 /// Facts about a file besides its bytes. Unknown facts are not checked.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Its path, absolute and without links.
+    /// The absolute path, without links.
     pub path: Option<PathBuf>,
-    /// Its permissions.
+    /// The permissions.
     pub mode: Option<u32>,
     /// Whether the file was copied or renamed. If it was, its name and path do not show whether readers have found it.
     pub copied: bool,

@@ -47,7 +47,7 @@ impl Severity {
 /// One rule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, which does not change between versions.
+    /// The name, which does not change between versions.
     pub id: &'static str,
     /// The files that the rule concerns.
     pub format: Format,

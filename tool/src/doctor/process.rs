@@ -16,7 +16,7 @@ use crate::record::script::{file_name, is_region, jitdump_pid};
 use crate::record::watch::{inner, mappings, Mapping};
 use crate::text::Shown;
 
-/// What a process has mapped and open.
+/// The mappings and open files of a process.
 #[derive(Default)]
 pub struct Seen {
     /// Whether the shared library is mapped. A program may contain the static library instead.

@@ -17,13 +17,13 @@ use crate::record::watch::Seen;
 use crate::record::{command_line, quoted, script, unfinished, PROC};
 use crate::text::{printable, Shown};
 
-/// What is known of the run that was recorded.
+/// Facts about the recorded run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Run<'a> {
     pub variables: machine::Variables,
     /// The output of the command with `JITSYM_DEBUG`, if `jitsym` has run the command for this report.
     pub log: Option<&'a Log>,
-    /// What was seen in the memory of the command.
+    /// The results of comparing the command's memory with its jitdumps.
     pub seen: Option<&'a Seen>,
     /// Whether the command was run for this report, even if its output was not kept.
     pub is_own: bool,

@@ -31,9 +31,9 @@ pub struct Quality {
     pub samples: u64,
     /// Samples with compiled code anywhere in the stack.
     pub jit: u64,
-    /// Those whose innermost compiled frame has a name.
+    /// Samples whose innermost compiled frame has a name.
     pub named: u64,
-    /// Those whose stack goes down to the start of the thread.
+    /// Samples whose stack goes down to the start of the thread.
     pub whole: u64,
     /// By function: the number of stacks that end there.
     cut: HashMap<String, u64>,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-/// What is found about a variable.
+/// The result of checking a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The value is in order.

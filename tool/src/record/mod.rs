@@ -56,7 +56,7 @@ pub const PROC: &str = "/proc";
 pub struct Made {
     /// The command's exit status.
     pub status: u8,
-    /// What was seen in the memory of the processes.
+    /// The results of comparing memory with the jitdumps.
     pub seen: watch::Seen,
     /// The directories of the objects that `perf inject` has made. Removed with this value, unless they are kept.
     objects: Vec<PrivateDir>,

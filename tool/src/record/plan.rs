@@ -40,7 +40,7 @@ impl std::str::FromStr for Stacks {
     }
 }
 
-/// What is recorded.
+/// The command or process to record.
 #[derive(Clone, Debug)]
 pub enum Target {
     Command(Vec<OsString>),
@@ -48,7 +48,7 @@ pub enum Target {
     Process(u32, Option<f64>),
 }
 
-/// What the user wants.
+/// The options of the user.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub out: PathBuf,

@@ -27,7 +27,7 @@ pub struct Ran {
     pub said: String,
     /// Whether the file contains events.
     pub recorded: bool,
-    /// What was seen in the memory of the processes.
+    /// The results of comparing memory with the jitdumps.
     pub seen: Seen,
 }
 

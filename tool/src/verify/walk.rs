@@ -131,7 +131,7 @@ pub struct Walk<'a> {
     kept: HashMap<u64, BTreeSet<u16>>,
     /// Calls that are not certain until they return, with the instructions that are right if they are calls.
     unsure: HashMap<u64, Vec<(Tid, usize, u64)>>,
-    /// Of these calls, those that only the tables describe, with the first observation in each.
+    /// Calls that only the tables describe, with the first observation in each.
     claims: HashMap<u64, Option<(Tid, Seen)>>,
     /// The thread that is executing an instruction other than a system call.
     stepping: Option<Tid>,

@@ -1,7 +1,5 @@
 //! `jitsym clean`
 
-//! `jitsym clean`
-
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};

@@ -7,7 +7,7 @@ use super::Difference;
 use crate::check::rules::{self, Rule};
 use crate::tables::Target;
 
-/// What instructions are compared with.
+/// The tables that instructions are compared with.
 pub(super) struct Compare<'a> {
     pub rows: &'a Rows,
     pub target: Target,
