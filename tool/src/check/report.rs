@@ -15,8 +15,8 @@ use super::verdict::{self, State, Verdict};
 use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
 use crate::text::{is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
 
-/// The value of `readers` for rules that disturb no known reader. Findings of these rules are neither counted nor printed without `--all`
-/// or `--json`.
+/// The value of `readers` for rules that disturb no known reader. Without `--all` or `--json`, findings of these rules are neither
+/// counted nor printed.
 const NOBODY: &str = "none known";
 
 /// The form of the output.
