@@ -1,9 +1,9 @@
 //! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
-//! A runtime reports where it has put code, the code's name, how to unwind it and which source lines it came from. A background
-//! thread writes that to a perf map, a jitdump, and the ELF files of code regions, and tells gdb, lldb, the unwinder and
-//! valgrind. The C interface is `include/jitsym.h` and its two companions. This crate's Rust interface offers the same with
-//! slices:
+//! A runtime reports where it has put code, the code's name, how to unwind the code, and which source lines the code came from.
+//! A background thread writes these facts to a perf map, a jitdump, and the ELF files of code regions. It also tells gdb, lldb,
+//! the unwinder and valgrind. The C interface is `include/jitsym.h` and its two companions. This crate's Rust interface offers
+//! the same with slices:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -25,8 +25,8 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails has no effect, and returns the reason as one [`Error`]. A later failure in the background is counted and
-//! can be read back. It never reaches the host as a panic, a signal, or output.
+//! A call that fails has no effect, and returns the reason as one [`Error`]. A later failure in the background is counted, and
+//! can be read back. No failure reaches the host as a panic, a signal, or output.
 //!
 //! # Threads
 //! Everything may be called from any thread at any time. Registering takes no lock. With [`Bytes::Here`] it makes no system
@@ -41,7 +41,8 @@
 //! Each folder of `src` has one task, and imports between folders go one way. `capi` is the C layer. [`session`](Session) opens
 //! and closes sessions, and writes the records of calls into the calling thread's chunk. `code_alloc` cuts regions into pieces.
 //! `writer` merges the records and feeds each `sink`. `queue` holds the code that `session` and `writer` share. `registry`
-//! knows which code is live at which address. `format` has the byte layouts, `api` the plain types, `sys` the operating system.
+//! knows which code is live at which address. `format` has the byte layouts, `api` the plain types, and `sys` the operating
+//! system.
 //! The program `jitsym` is the crate in `tool/`. It is not part of the C libraries.
 
 // The library runs in somebody else's process, so it must never end that process by a panic.

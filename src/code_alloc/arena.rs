@@ -1,16 +1,16 @@
 //! The pieces of one region: which memory callers have, and which is free.
 //!
-//! A region begins an epoch when code is registered in the place of code that died in the present epoch. After that, all code
-//! that died earlier can be replaced at no cost. So freed memory is kept back at first (it rests), and later made available again
-//! in large amounts. Meanwhile new pieces take memory that was never used.
+//! A region begins an epoch when code is registered in the place of code that died in the present epoch. After that, the place
+//! of any code that died earlier can be reused at no cost. So freed memory is kept back at first (it rests), and later made
+//! available again in large amounts. While memory rests, new pieces take memory that was never used.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this: a cache line, and a multiple of the bytes for which a region has one mark, so that
-/// code never shares a mark with dead code of its neighbour.
+/// Pieces begin and end at multiples of this. It is a cache line, and a multiple of the bytes for which a region has one mark.
+/// So code never shares a mark with a neighbour's dead code.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
@@ -31,11 +31,11 @@ pub struct Arena {
     /// The length of the region in bytes, and the length to which it can grow.
     pub len: u64,
     pub max_len: u64,
-    /// The sink for regions ran when the region was made. A region without this never has a file.
+    /// Whether the sink for regions ran when the region was made. If it did not run, the region never has a file.
     pub named: bool,
     /// Memory from this place on was never used.
     top: u64,
-    /// The pieces that callers have: the length of each by its place.
+    /// The pieces that callers have: their lengths by their places.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
     /// Freed pieces that rest, the first freed one first: places and lengths.
@@ -78,7 +78,7 @@ impl Arena {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
-    /// Hands out a piece of memory that was used before, by best fit. Returns its place.
+    /// Hands out a piece of memory that was used before, by best fit, and returns its place.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
         // Long enough for an aligned piece, wherever the free part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
@@ -90,7 +90,7 @@ impl Arena {
         Some(place)
     }
 
-    /// Hands out a piece of memory that was never used. Returns its place.
+    /// Hands out a piece of memory that was never used, and returns its place.
     pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
         let place = self.top.next_multiple_of(alignment);
         if place + len > self.len {
@@ -138,7 +138,7 @@ impl Arena {
         }
     }
 
-    /// Shortens a piece to `len` bytes. The end need not rest, because no code was ever registered there.
+    /// Shortens a piece to `len` bytes. The end of the piece need not rest, because no code was ever registered there.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -149,7 +149,7 @@ impl Arena {
         }
     }
 
-    /// Takes a piece back that was never returned to a caller.
+    /// Takes back a piece that no caller has received.
     pub fn undo(&mut self, place: u64) {
         if let Some(len) = self.pieces.remove(&place) {
             self.in_use -= len;

@@ -1,7 +1,7 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
 //! A piece has the same offset in both views. The allocator's data lie outside of the code memory, so no write of the host can
-//! damage them. Each call holds one lock, on a thread that blocks signals. `fork` waits for the end of the call.
+//! damage the data. Each call holds one lock, on a thread that blocks signals. `fork` waits for the end of the call.
 
 mod arena;
 #[cfg(test)]
@@ -35,7 +35,7 @@ pub struct Wanted {
     len: u64,
     alignment: u64,
     near: u64,
-    /// The sink for regions runs.
+    /// Whether the sink for regions runs.
     named: bool,
 }
 

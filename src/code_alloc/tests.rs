@@ -154,7 +154,7 @@ impl Drop for Seed {
     }
 }
 
-/// Pieces are allocated and freed, and the source fails at random. Each piece is as requested and overlaps no other. In the end
+/// Allocates and frees pieces, with a source that fails at random. Each piece is as requested and overlaps no other. In the end
 /// all memory is returned.
 #[test]
 fn pieces_at_random() {
@@ -165,7 +165,7 @@ fn pieces_at_random() {
     let mut pieces: BTreeMap<u64, u64> = BTreeMap::new();
     for step in 0..10_000_u64 {
         nowhere.fails.store(random.below(100) == 0, Ordering::Relaxed);
-        // In turn, mostly allocates and mostly frees.
+        // Alternates between mostly allocating and mostly freeing.
         let many = if step / 1000 % 2 == 0 { 60 } else { 40 };
         let number = random.below(pieces.len().max(1) as u64) as usize;
         let old = pieces.iter().nth(number).map(|(&exec, &len)| (exec, len));
@@ -211,7 +211,7 @@ fn pieces_at_random() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// However often pieces are replaced, the memory stays limited to what is in use and what may rest.
+/// However often pieces are replaced, the memory stays limited to the bytes in use and the bytes that may rest.
 #[test]
 fn freed_memory_comes_back() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -224,7 +224,7 @@ fn freed_memory_comes_back() {
     assert!(nowhere.len() <= 3 << 20, "{} bytes for 256,000", nowhere.len());
 }
 
-/// The memory of dead code is reused late, and then much of it at once: each time costs an epoch.
+/// The memory of dead code is reused late and in large amounts, because each reuse begins an epoch.
 #[test]
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -267,7 +267,7 @@ fn what_is_empty_goes() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// A piece that shrinks before it is used leaves its end to the next pieces.
+/// A piece that shrinks before it is used leaves its end to later pieces.
 #[test]
 fn shrunk() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -313,7 +313,7 @@ fn without_memory() {
     assert_eq!(allocator.alloc(&nowhere, wanted).unwrap(), piece);
 }
 
-/// Once the sink for regions runs, code gets memory that profilers see.
+/// Once the sink for regions runs, code gets memory that profilers recognise.
 #[test]
 fn a_sink_that_comes_late() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());

@@ -1,4 +1,4 @@
-//! The calls of a session that allocate code memory in pieces.
+//! The calls of a session that allocate pieces of code memory.
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;

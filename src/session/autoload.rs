@@ -1,7 +1,9 @@
-//! What happens when the library is loaded: it registers its exit handler. If the variable `JITSYM` asks for the bridge, the
-//! shared library also starts the bridge, even in programs that never call the library.
+//! Runs when the library is loaded: registers its exit handler.
 //!
-//! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all those that the
+//! If the variable `JITSYM` asks for the bridge, the shared library also starts the bridge, even in programs that never call
+//! the library.
+//!
+//! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all handlers that the
 //! host registers later. So code that the host registers while it shuts down is written too. A process that ends without a
 //! session pays nothing else.
 
@@ -23,7 +25,7 @@ fn at_load() {
     arm();
     if environment_asks_for_bridge() {
         // Looked up by name, because linkers would keep everything that is called from here, which is most of the library. A
-        // program with the static library has no function of that name. There the first session starts the bridge.
+        // program with the static library has no function of that name. In such a program, the first session starts the bridge.
         let start = loader::function(c"jitsym_start_bridge");
         // SAFETY: the name is this library's, and the function is that of capi/bridge.rs.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
@@ -33,16 +35,17 @@ fn at_load() {
 }
 
 /// Registers the exit handler, once. The first session calls this too, because the linker may leave constructors out of a
-/// static library. Then the handler runs a little earlier at exit than it could.
+/// static library. A handler registered by the session runs a little earlier at exit than it could.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
         // Registered first, because the handler registered last runs first.
         arm_waiting();
-        // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
+        // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
+        // handler.
         unsafe {
             libc::atexit(at_exit);
-            // A program that calls quick_exit wants no destructors to run, but still wants complete files. Such handlers exist
-            // for that. This handler touches nothing of the program's.
+            // A program that calls quick_exit wants no destructors to run, but still wants complete files. Handlers of
+            // quick_exit exist for this purpose. This handler touches nothing of the program's.
             at_quick_exit(at_exit);
         }
     }
@@ -50,7 +53,7 @@ pub fn arm() {
 
 extern "C" fn at_exit() {
     if panic_guard::is_inside() {
-        // Called by a signal handler that interrupted this library, whose locks its own thread may hold.
+        // A signal handler that has interrupted this library may call `exit`. Its own thread may hold the library's locks.
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }

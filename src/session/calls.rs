@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// The registration of code has failed after the regions had counted the code: has the regions subtract the code again.
+/// The registration of code has failed after the regions had counted the code, so the regions must subtract the code again.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -86,8 +86,8 @@ impl Ref {
         })
     }
 
-    /// `flags`: what is known of the code's place, if `Regions::before_code` was called already. The caller calls `known`
-    /// before it returns to the host.
+    /// `flags`: the flags of the code's place, if `Regions::before_code` was called already. The caller calls `known` before it
+    /// returns to the host.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         let wanted = self.wanted()?;
         if wanted == Sinks::NONE {
@@ -110,7 +110,7 @@ impl Ref {
     }
 
     /// Writes the record of an end, and removes the frame tables from the unwinder if calls do that themselves. No child is
-    /// forked between the two steps: it would inherit one without the other.
+    /// forked between the two steps, because it would inherit one step without the other.
     #[inline]
     fn end(
         &self,
@@ -155,7 +155,7 @@ impl Ref {
 
     #[cold]
     fn wait_until_known(&self) -> Result<()> {
-        /// While a debugger has stopped all threads, the wait counts at most one such step.
+        /// If a debugger stops all threads during the wait, the stop counts as at most one step of this length.
         const STEP: Duration = Duration::from_millis(50);
         // Under valgrind one thread runs at a time, and the writer may wait long for its turn. A debugger that is being called
         // has stopped the writer, and soon stops the other threads.
@@ -236,7 +236,7 @@ impl Ref {
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // After the record of the end, because the writer ends a region once it has seen all earlier records.
+            // Comes after the record of the end, because the writer ends a region once it has seen all earlier records.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -280,7 +280,7 @@ impl Ref {
     pub fn enable(&self, sinks: Option<Sinks>) -> Result<()> {
         let end = Instant::now() + STOP_TIMEOUT;
         let config = self.process.with_lifecycle(end, |_| self.config_for(sinks))?;
-        // Before any lock is taken.
+        // No lock may be held here.
         loader::keep_this_loaded();
         fork::watch();
         self.process.with_lifecycle(end, |lifecycle| {
@@ -306,7 +306,7 @@ impl Ref {
         Ok(Config { sinks: sinks.unwrap_or(default), ..config })
     }
 
-    /// `OFF` must not name a session that was closed meanwhile.
+    /// `OFF` must not name a session that was closed in the meantime.
     fn forget_if_closed(&self) {
         if self.still_open(()).is_err() {
             forget_off(self.handle);
@@ -328,7 +328,7 @@ impl Ref {
         // If several threads close the session, one succeeds.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
-        // Clears `OFF` only if it has this session's handle. It may have a later session's handle by now.
+        // Clears `OFF` only if it has this session's handle. It may already have a later session's handle.
         forget_off(self.handle);
         let mut is_noted = false;
         let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
@@ -337,7 +337,7 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // Under the lock, so that the writer answers before it ends.
+                // Done under the lock, so that the writer answers before it ends.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())
@@ -388,7 +388,7 @@ impl Ref {
     }
 
     pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
-        // Code that was registered there must be written before the memory is discarded.
+        // Code that was registered in this memory must be written before the memory is discarded.
         let _ = self.flush(None);
         self.outcome(thread::quietly(|| self.process.regions.discard(addr, size)))
     }

@@ -1,7 +1,9 @@
-//! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`): code that overwrites registered code, bytes that differ
-//! from those in memory, and memory that is gone before its code ends.
+//! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`).
 //!
-//! Code may be registered before it is in its place. So its bytes are compared once, at a time when they must be there. That is
+//! Finds code that overwrites registered code, bytes that differ from those in memory, and memory that is gone before its
+//! code ends.
+//!
+//! Code may be registered before its bytes are in place. So the bytes are compared once, at a time when they must be there:
 //! when the code ends, at an exit, or when the thread that registered it flushes and the memory is executable and not writable.
 
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ const LOOKS_MOST: u8 = 2;
 /// The bytes of larger code are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
-/// What is known of the calls of a process. A forked child begins with an empty table, because another thread may have been
+/// The known calls of a process. A forked child begins with an empty table, because another thread may have been
 /// changing the parent's table during the fork.
 #[derive(Default)]
 struct Table {
@@ -34,7 +36,7 @@ struct Table {
     ends: u32,
 }
 
-/// Registered code, as far as this module has seen.
+/// Registered code, as far as this module knows.
 struct Known {
     id: Id,
     addr: u64,
@@ -206,7 +208,7 @@ impl Table {
 }
 
 impl Known {
-    /// Whether the code's memory is executable and not writable. False after the last examination that is allowed.
+    /// Whether the code's memory is executable and not writable. False after the last allowed examination.
     fn is_in_place(&mut self) -> bool {
         if self.looks == LOOKS_MOST {
             return false;

@@ -19,7 +19,7 @@ const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
-/// The directories in which processes with this environment write: maps and jitdumps, and spools.
+/// The directories where processes with this environment write: for maps and jitdumps, and for spools.
 pub fn clean_dirs() -> Vec<PathBuf> {
     let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
     let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
@@ -39,7 +39,7 @@ type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 impl Config {
     /// Combines options with this process's environment.
     pub fn new(options: &Options) -> Result<Config> {
-        // A program that runs with more rights than its caller must not write where the caller says.
+        // A program that runs with more rights than its caller must not write to a path that the caller chooses.
         let privileged = rights::is_started_with_more();
         let lookup =
             |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
@@ -87,7 +87,7 @@ impl Config {
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| switch(name).unwrap_or(false);
-        // The user's settings override the options. If no sink may be enabled later, no code needs to be remembered.
+        // The user's settings override the options. If no sink can be enabled later, no code needs to be remembered.
         let late = switch("JITSYM_LATE").unwrap_or(true);
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
@@ -117,8 +117,8 @@ impl Config {
             // The user's setting overrides the option here, too.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // A debugger knows the code that comes over the bridge, and cannot handle code that is reported twice. Nobody
-            // debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
+            // A debugger already knows the code that comes over the bridge, and cannot handle code that is reported twice.
+            // Nobody debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -185,7 +185,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
     }
 }
 
-/// A number of bytes. A letter after the number means kilobytes and so on (powers of 1024).
+/// A number of bytes. A letter after the number is a unit: kilobytes and so on (powers of 1024).
 pub fn parse_size(value: &OsStr) -> Option<u64> {
     let text = value.to_str()?.trim();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -253,8 +253,8 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM_ADOPT", "0")]), Sinks::MAP);
     }
 
-    /// The sink for valgrind replaces the region sink, and runs beside all others. Outside valgrind it runs only if asked for,
-    /// and fails.
+    /// The sink for valgrind replaces the region sink, and runs alongside all others. Outside valgrind it runs only if asked
+    /// for, and fails.
     #[test]
     fn the_sink_for_valgrind_is_added_under_valgrind() {
         let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, Tool::Other).unwrap().sinks;

@@ -8,7 +8,8 @@ use crate::api::options::Config;
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
 
-/// Indexed by the session's place. A child may be forked at any moment, and finds what was stored last at each place.
+/// Indexed by the session's place. A child may be forked at any moment, and finds at each place the options that were stored
+/// last.
 #[derive(Debug)]
 pub struct Configs([AtomicPtr<Config>; SESSIONS]);
 
@@ -24,13 +25,13 @@ impl Configs {
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: it was made here, and nobody reads it any more.
+            // SAFETY: the pointer was made here, and nobody reads it any more.
             drop(unsafe { Box::from_raw(old) });
         }
     }
 
     pub fn get(&self, place: usize) -> Option<Config> {
-        // SAFETY: only `set` frees it.
+        // SAFETY: only `set` frees the options.
         unsafe { self.0[place].load(Ordering::Acquire).as_ref() }.cloned()
     }
 

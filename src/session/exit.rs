@@ -7,15 +7,15 @@ use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::{explain, fork, process};
 use crate::sys::{panic_guard, thread};
 
-/// The longest that an exit takes: it waits for the writer, and then for files.
+/// The longest time that an exit takes: it waits for the writer, and after that for files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 
-/// The least time for the files, even if the process was stopped while it waited for the writer.
+/// The least time for the files, even if the process was stopped during the wait for the writer.
 const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes pending records when the process exits with a session open, for at most as long as a close would. Waits for the
-/// current write, so that it is not cut, but a disk that hangs does not block the exit for ever. Unwritten records stay in the
-/// spool. Once everything is written, the spool is removed.
+/// current write, so that no record is cut off, but a disk that hangs does not block the exit for ever. Unwritten records stay
+/// in the spool. Once everything is written, the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
@@ -51,7 +51,8 @@ pub fn flush_at_exit() {
 /// handler runs on one of these threads, and the first thread that finds no handler left ends the process. The handler
 /// registered here is for the second thread.
 pub fn arm_waiting() {
-    // SAFETY: the handler may run at any time. The C library forgets it when a plugin is unloaded that this code lies in.
+    // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
+    // handler.
     unsafe {
         libc::atexit(after_exit);
         at_quick_exit(after_exit);
@@ -63,11 +64,11 @@ extern "C" {
 }
 
 extern "C" fn after_exit() {
-    // Asked before the guard, because inside the guard the answer is always yes. A signal handler may have interrupted this
-    // library, whose locks its own thread may hold.
+    // Asked before the guard, because inside the guard the answer is always yes. If a signal handler has interrupted this
+    // library, its own thread may hold the library's locks.
     let may_write = !panic_guard::is_inside();
     let _ = process::blocking_guarded(|| {
-        // The other thread may have been given the first handler without running it yet.
+        // The other thread may have been assigned the first handler without having run it yet.
         let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();
@@ -78,7 +79,7 @@ extern "C" fn after_exit() {
     });
 }
 
-/// If the process also exits by another thread, waits until that thread has written pending records.
+/// If another thread is also exiting the process, waits until that thread has written pending records.
 fn wait_for_exit() {
     let Some(shared) = process::current_shared() else { return };
     if shared.signal_flush.is_exit_under_way(thread::id()) {

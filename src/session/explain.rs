@@ -47,7 +47,7 @@ const VARIABLES: [(&str, Takes); 18] = [
     ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
 ];
 
-/// A sentence about what is wrong with a variable, if it is one for this library.
+/// A sentence about what is wrong with a variable. `None` if nothing is wrong, or if the variable is not for this library.
 pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
     let is_ours = name.as_bytes().starts_with(b"JITSYM") && !value.is_empty();
     let doubt = if is_ours { doubt_of(name, value) } else { None };
@@ -84,7 +84,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     }
 }
 
-/// A hint at the known word that is most similar, if one is similar enough.
+/// Suggests the most similar known word, if one is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
     // The prefix that all these variables share does not count as similarity.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
@@ -201,7 +201,7 @@ fn words(sinks: Sinks) -> Option<String> {
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
-    // The call comes from a signal handler that has interrupted the library, and perhaps the allocator. So nothing is reported.
+    // A call from a signal handler has interrupted the library, and perhaps the allocator, so nothing is reported.
     if error == Error::Busy {
         return;
     }
@@ -219,7 +219,7 @@ pub fn refused(error: Error) {
     }
 }
 
-/// An error with the reason that was noted, if there is one.
+/// An error with the noted reason, if a reason was noted.
 struct InWords(Error);
 
 impl fmt::Display for InWords {

@@ -6,7 +6,7 @@ use crate::api::error::{Error, Result};
 use crate::session::process;
 use crate::sys::futex::keeping_errno;
 
-/// Writes everything that was registered before, from a signal handler that may have interrupted anything;
+/// Writes everything that was registered before, from a signal handler that may have interrupted any code;
 /// `jitsym_flush_from_signal` in C.
 pub fn flush_from_signal(timeout: Duration) -> Result<()> {
     keeping_errno(|| ask_from_signal(timeout))

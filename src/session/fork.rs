@@ -1,12 +1,12 @@
 //! What a forked child takes over from its parent, and when.
 //!
 //! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. The
-//! first call that uses one of the parent's sessions makes a separate state, with the child's files and writer. There the
-//! sessions continue: all code that was live at the fork is registered, and its ids are valid. A child without such a call, for
-//! instance one that executes another program, leaves no trace.
+//! first call that uses one of the parent's sessions makes a separate state, with the child's files and writer. The sessions
+//! continue in this state: all code that was live at the fork is registered, and its ids are valid. A child without such a
+//! call, for instance a child that executes another program, leaves no trace.
 //!
-//! If the state was not quiescent, the child is told that its parent's sessions do not belong to it. A raw clone system call,
-//! for example, runs no fork handlers.
+//! If the state was not quiescent, the child is told that its parent's sessions do not belong to it. This happens, for example,
+//! after a raw clone system call, which runs no fork handlers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,7 @@ const TAKING: u32 = 1;
 /// A fork that a thread is about to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Underway {
-    /// Above 1 if a signal handler forks while its thread does.
+    /// Above 1 if a signal handler forks while the interrupted thread forks.
     depth: u32,
     /// The writer is quiescent for this fork.
     held: bool,
@@ -65,7 +65,7 @@ static WATCHING: AtomicBool = AtomicBool::new(false);
 /// The function that starts the thread of the bridge again in a child, if there is a bridge.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
-/// Has this function called in each child whose fork waited for other threads.
+/// Registers a function that is called in each child whose fork waited for other threads.
 pub fn call_in_children(start_bridge: fn()) {
     START_BRIDGE.get_or_init(|| Box::new(start_bridge));
     watch();
@@ -99,8 +99,8 @@ fn prepare() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
-        // A signal handler that interrupts this library may find the library's locks held by its own thread. So its fork does
-        // not wait.
+        // A signal handler may have interrupted this library on a thread that holds the library's locks. So a fork in the
+        // handler does not wait.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
             // Waits for the writer last, because the other threads may wait for the writer themselves. A third of the time is
@@ -125,7 +125,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words();
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // A child that has taken over nothing forks: its own child inherits the unused state.
+        // A child that has taken over nothing forks. Its own child inherits the unused state.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -181,7 +181,7 @@ fn take_note_in_child(underway: Underway) {
     }
     let (words, shared) = (parent.host.page.words(), parent.shared());
     if let Some(shared) = shared {
-        // Shared code memory must not change while the child uses it. And a limit on file sizes must not end the child.
+        // Shared code memory must not change while the child uses it. A limit on file sizes must not end the child.
         thread::quietly(|| parent.regions.part_in_child(&shared.status));
         clock::find_host();
         words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);
@@ -189,8 +189,8 @@ fn take_note_in_child(underway: Underway) {
     }
     let Underway { held, found, .. } = underway;
     let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
-    // Another thread may have been inside a call for longer than a fork waits. Then these locks are held, but no thread exists
-    // to release them.
+    // Another thread may have been inside a call for longer than a fork waits. In the child its locks are still held, but no
+    // thread exists to release them.
     let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
@@ -239,7 +239,7 @@ pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
     Some(Config::new(options).and_then(|config| take_over(parent, Some(config))))
 }
 
-/// Closes a session that a child has inherited and not used. Nothing is taken over for that. `None` if the child has begun to
+/// Closes a session that a child has inherited and not used, without taking over any state. `None` if the child has begun to
 /// use its sessions, or if this process is no such child.
 pub fn close_unused(handle: u64) -> Option<Result<()>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
@@ -265,7 +265,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     let taking = &parent.host.page.words().taking;
     let end = Instant::now() + TAKE_OVER_TIMEOUT;
     while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread of the child takes over, or has done so.
+        // Another thread of the child is taking over the state, or has done this.
         match process::current() {
             Ok(process) => return Ok(process),
             Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -279,7 +279,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
-/// The state of this process. In a child, waits until `end` for another thread that is just making the state.
+/// The state of this process. In a child whose state another thread is just making, waits for that thread until `end`.
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =
@@ -309,7 +309,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
 
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
-    // From here on nothing fails that would require another attempt.
+    // No later step can fail in a way that requires another attempt.
     process.allocator.inherit(&parent.allocator);
     process.collector.inherit(&parent.collector);
     let forked_at = words.forked_at.load(Ordering::Relaxed);

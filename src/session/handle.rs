@@ -18,11 +18,11 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
 }
 
 /// The handle of the last session that was opened while no sink runs. Each call compares its handle with this one first. So a
-/// runtime that always calls the library pays a load and a branch while nobody wants symbols. In a forked child this is still
-/// the parent's session, for which there is nothing to do either.
+/// runtime that always calls the library pays a load and a branch while nobody wants symbols. In a forked child, this handle
+/// still names the parent's session, which has nothing to do either.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
-/// Has no tag, and is no value that a caller passes by mistake.
+/// A value without the tag, which no caller passes by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
 /// Whether there is nothing to do for this session, and nothing to check.
@@ -41,15 +41,15 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed meanwhile:
-    /// `still_open` tells which.
+    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed in the meantime:
+    /// `still_open` tells which case applies.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
     /// Reports whether the session is still open. The record of a call that raced with a close may be lost. The closing side
-    /// makes a barrier between ending the session and reading the records for the last time.
+    /// executes a barrier after it ends the session and before it reads the records for the last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
         self.shared.order();
@@ -60,8 +60,8 @@ impl Ref {
         }
     }
 
-    /// The result of a call. A close ends all ids, and ends the writer that makes room and answers. A call that fails because
-    /// of a close meanwhile reports the close, not its consequence.
+    /// The result of a call. A close ends all ids, and ends the writer that makes room and answers. If a call fails because the
+    /// session was closed meanwhile, it reports the close, not the consequence of the close.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)

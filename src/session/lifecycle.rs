@@ -1,4 +1,4 @@
-//! The state under the process's lock: the open sessions, and how the writer and its sinks start and stop.
+//! The state under the process's lock: the open sessions, and the starting and stopping of the writer and its sinks.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,14 +22,14 @@ use crate::writer::{self, Inheritance, Writer};
 /// The longest that a close and the exit of the process wait for the writer. Also the default timeout of a flush.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many writers have ended in this process and its parents. With each of them all registrations ended.
+/// The number of writers that have ended in this process and its parents. Each end of a writer has ended all registrations.
 static ENDS: AtomicU32 = AtomicU32::new(0);
 
 pub fn ends() -> u32 {
     ENDS.load(Ordering::Acquire)
 }
 
-/// What a writer needs.
+/// The parts of the process that a writer needs.
 #[derive(Clone, Copy)]
 pub struct Parts {
     pub host: &'static Host,
@@ -56,7 +56,7 @@ pub struct Lifecycle {
     unstarted: Option<Unstarted>,
 }
 
-/// What a forked child has inherited, while its sinks cannot start.
+/// The inheritance of a forked child whose sinks cannot start yet.
 struct Unstarted {
     config: Config,
     inheritance: Inheritance,
@@ -118,7 +118,7 @@ impl Lifecycle {
         }
     }
 
-    /// Opens the sinks and starts the writer, if a sink is wanted. What a forked child has inherited is kept until a start
+    /// Opens the sinks and starts the writer, if a sink is wanted. Keeps what a forked child has inherited until a start
     /// succeeds.
     pub fn start(&mut self, parts: Parts, config: Config, inheritance: Option<Inheritance>) -> Result<()> {
         let (mut inheritance, before) = match self.unstarted.take() {
@@ -156,7 +156,7 @@ impl Lifecycle {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// What this process, whose sinks could not start so far, passes on to its own child.
+    /// The state that this process passes on to its own child while its sinks could not start.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
@@ -176,10 +176,10 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // With several threads the kernel needs milliseconds for this. Then the writer registers later.
+            // With several threads, registering takes the kernel milliseconds. In that case the writer registers later.
             barrier::register();
         }
-        // This thread must exist before the writer opens files: only it can find out who else writes to them.
+        // This thread must exist before the writer opens files, because only this thread can find out who else writes to them.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
         let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())));
@@ -248,7 +248,7 @@ impl Lifecycle {
 
     /// As `finish_start`, for a start that an earlier call stopped waiting for.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // That no sink could be opened concerned the earlier call, so this call ignores that error.
+        // If no sink could be opened, this concerned the earlier call. So this call ignores the error.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
@@ -270,7 +270,7 @@ impl Lifecycle {
         self.starting.is_some()
     }
 
-    /// Takes the writer back from the thread that has run it, or will have run it.
+    /// Takes the writer back from its thread, once that thread has ended its run.
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = self.home.take() else { return Ok(()) };
         match home.take(self.left()) {
@@ -293,7 +293,7 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// A session joins the open ones. Starts its sinks only if the writer has only remembered code so far. Has the writer
+    /// A session joins the open ones. Starts its sinks only if the writer has only remembered code so far. Makes the writer
     /// remember code if this session is the first to ask for that.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
@@ -358,7 +358,7 @@ impl Lifecycle {
         self.change(shared, &config, Sinks::NONE, sinks)
     }
 
-    /// Has the running writer start or stop sinks, and waits.
+    /// Asks the running writer to start or stop sinks, and waits.
     fn change(&mut self, shared: &Shared, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
         let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
         let mut config = running.config.with_sinks_of(wanted, on);
@@ -418,7 +418,7 @@ impl Lifecycle {
         self.fetch_writer()
     }
 
-    /// Ends the writer thread once it has written everything. `off`: sessions stay open.
+    /// Ends the writer thread once the thread has written everything. `off`: sessions stay open.
     pub fn stop(&mut self, shared: &Shared, off: bool) -> Result<()> {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
@@ -452,7 +452,7 @@ impl Lifecycle {
     }
 }
 
-/// What a writer thread begins with. The thread opens all files itself, in a separate descriptor table.
+/// The work that a writer thread is given. The thread opens all files itself, in a separate descriptor table.
 struct Begin {
     writer: Box<Writer>,
     config: Config,
@@ -462,7 +462,7 @@ struct Begin {
     home: Give<Box<Writer>>,
     /// Receives whether a sink could be opened.
     opened: Give<bool>,
-    /// In a forked child: delivers what the child inherits, and receives word when the writer has taken it over.
+    /// In a forked child: receives what the child inherits, and reports when the writer has taken it over.
     inherited: Option<(Take<Inheritance>, Give<()>)>,
 }
 

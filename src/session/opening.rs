@@ -32,7 +32,8 @@ pub fn open(options: &Options) -> Result<Opened> {
         None => process::current_or_new()?,
     };
     if !process.host.page.kept_by_kernel {
-        // Before Linux 4.14 only this handler lets a child know that it is one. A raw clone system call goes unnoticed there.
+        // Before Linux 4.14, a child learns only from this handler that it is a child. A raw clone system call goes unnoticed
+        // there.
         fork::watch();
     }
     if process.host.is_broken() {
@@ -55,7 +56,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<Opened> {
     explain::decided(&config);
     let asks_for_bridge = config.bridge;
     if config.starts_writer() || config.bridge {
-        // Before any lock is taken.
+        // No lock may be held here.
         loader::keep_this_loaded();
         fork::watch();
     }
@@ -74,7 +75,7 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
-    // The place comes first, because later steps would have to be undone if no place is free.
+    // Looks for a free place first: if no place were free, later steps would have to be undone.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &lifecycle.running {

@@ -1,7 +1,7 @@
-//! The library's state of this process: made by the first session, left behind by a fork, never freed.
+//! The library's state of this process: made by the first session, replaced in a forked child, never freed.
 //!
-//! Nothing here is ever freed, so a call that races with `close` finds valid memory. In a forked child the fork page says that
-//! this is a copy, whose locks and queues may be in any state. The child touches none of them, and makes a separate state
+//! Nothing here is ever freed, so a call that races with `close` finds valid memory. The fork page tells a forked child that
+//! this state is a copy, whose locks and queues may be in any state. The child does not touch them, and makes a separate state
 //! (`fork`).
 
 use std::ptr;
@@ -32,7 +32,7 @@ pub struct Process {
     /// Counts the forks between the first process and this one.
     pub generation: u16,
     pub host: Host,
-    /// The parent's state. The child uses only the parts that it takes over. Kept here so that a leak checker in a child sees
+    /// The parent's state. The child uses only the parts that it takes over. The pointer lets a leak checker in a child see
     /// that the memory is not lost.
     inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
@@ -41,7 +41,7 @@ pub struct Process {
     /// Number of the next session.
     pub serial: AtomicU32,
     lifecycle: TimedLock<Lifecycle>,
-    /// `Lifecycle::unstarted`, as the last call that held `lifecycle` left it.
+    /// `Lifecycle::unstarted`, copied by the last call that held `lifecycle`.
     unstarted: AtomicU32,
     /// Number of sessions that were closed while another call held `lifecycle` for too long.
     closed_meanwhile: AtomicU32,
@@ -50,7 +50,7 @@ pub struct Process {
     pub regions: Arc<Regions>,
     /// Regions that are cut into pieces.
     pub allocator: Allocator,
-    /// What runtimes report through Intel's JIT profiling API.
+    /// The reports of runtimes through Intel's JIT profiling API.
     pub collector: Collector,
     /// Calls of the host, if they are checked.
     pub checked: Checked,
@@ -90,7 +90,7 @@ pub fn current_or_new() -> Result<&'static Process> {
         None => 0,
     };
     let new = Box::into_raw(Process::new(generation, inherited)?);
-    // SAFETY: nobody else has it yet, and it is freed only if that stays so.
+    // SAFETY: nobody else has this state yet, and it is freed only if nobody else gets it.
     let process = unsafe { &*new };
     if let Some(faster) = process.publish() {
         // SAFETY: as above. (Its page stays mapped, once in a process's life.)
@@ -106,7 +106,7 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     valgrind::without_races(|| guarded_on(|_| body()))
 }
 
-/// As `guarded`, for a body that needs what the library keeps for the calling thread.
+/// As `guarded`, for a body that needs the calling thread's state.
 #[inline]
 pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
@@ -185,12 +185,13 @@ impl Process {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// The options with which this process tries to start those sinks. Called in its own child, where no other thread exists.
+    /// The options with which this process tries to start those sinks. Called in a child of this process, where no other thread
+    /// exists.
     pub fn unstarted_config(&self) -> Option<Config> {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// What this process passes on to its own child.
+    /// The state that this process passes on to its own child.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
@@ -200,7 +201,8 @@ impl Process {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes files at exit. False if that is not done by `end`, for instance while another thread opens or closes a session.
+    /// Removes files at exit. Returns false if they are not removed by `end`, for instance while another thread opens or closes
+    /// a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
         self.with_lifecycle(end, Lifecycle::remove_files).is_ok()
     }
@@ -211,7 +213,7 @@ impl Process {
         self.shared.get()
     }
 
-    /// What a writer needs.
+    /// The parts that a writer needs.
     pub fn parts(&'static self, shared: &'static Shared) -> Parts {
         Parts { host: &self.host, shared, regions: &self.regions }
     }

@@ -81,8 +81,8 @@ impl Session {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// What the sinks want at present; `jitsym_wanted` in C. For a host that would otherwise make names and tables that nobody
-    /// reads. Takes no lock, makes no system call and changes nothing, even in a forked child.
+    /// What the sinks want at present; `jitsym_wanted` in C. Lets a host avoid making names and tables that nobody reads. Takes
+    /// no lock, makes no system call and changes nothing, even in a forked child.
     ///
     /// ```
     /// use jitsym::{Options, Session, Sinks, Wanted};
@@ -151,9 +151,9 @@ impl Session {
         told(|| find(self.0)?.disable(sinks))
     }
 
-    /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). So every
-    /// profiler that reads ELF files names the code in the region with no further step. Code in a region is registered like
-    /// other code, with the address where it runs.
+    /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). Every
+    /// profiler that reads ELF files names the code in a region with no further step. Code in a region is registered like other
+    /// code, with the address where it runs.
     ///
     /// If the file cannot be made, which [`last_error`] explains, the region still gets its memory, and the other sinks name
     /// the code in it. The region stays when the session is closed.
@@ -203,7 +203,7 @@ impl Session {
         told(|| find(self.0)?.adopt_region(addr, size))
     }
 
-    /// Makes a region with two views larger, at its end: up to `size` bytes in all. What is there keeps its address;
+    /// Makes a region with two views larger, at its end: up to `size` bytes in all. Existing contents keep their addresses;
     /// `jitsym_region_grow` in C.
     pub fn grow_region(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.grow_region(exec, size))
@@ -212,7 +212,7 @@ impl Session {
     /// Gives whole pages of a region back. They read as zero afterwards; `jitsym_region_discard` in C.
     ///
     /// # Safety
-    /// Nobody runs code in these pages, or has a reference to what lies there.
+    /// Nobody runs code in these pages, or has a reference to anything in them.
     pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.discard_region(addr, size))
     }
@@ -220,9 +220,8 @@ impl Session {
     /// Ends the region that begins here; `jitsym_region_release` in C. A created region is unmapped. An adopted region becomes
     /// plain memory again, with the same bytes and protections.
     ///
-    /// # Safety
-    /// For a created region: nobody runs code in its memory, or has a reference to what lies there, in either view. For adopted
-    /// memory the same holds as for [`adopt_region`](Session::adopt_region).
+    /// For a created region: nobody runs code in its memory, or has a reference to anything in either view. For adopted memory,
+    /// the conditions of [`adopt_region`](Session::adopt_region) hold.
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.release_region(exec))
     }
@@ -260,7 +259,7 @@ impl Session {
     /// Takes back the end of a piece. No code is registered in that part; `jitsym_shrink` in C.
     ///
     /// # Safety
-    /// Nobody has a reference to what lies there, or runs it.
+    /// Nobody has a reference to anything in that part, or runs code in it.
     pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.shrink(exec, size))
     }
@@ -268,7 +267,7 @@ impl Session {
     /// Takes back a piece, and ends the registrations of code in it; `jitsym_free` in C.
     ///
     /// # Safety
-    /// Nobody has a reference to what lies there, or runs it.
+    /// Nobody has a reference to anything in the piece, or runs code in it.
     pub unsafe fn free(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.free(exec))
     }

@@ -5,8 +5,8 @@ use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
 use crate::sink;
 
-/// Answers for the session that a handle names. Changes nothing, waits for nothing and takes over nothing, so a signal handler
-/// can ask too. A handle that names no open session wants nothing.
+/// Answers for the session that a handle names. Has no effects, waits for nothing and takes over no state, so a signal handler
+/// may call it too. A handle that names no open session wants nothing.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {
         return Wanted::default();

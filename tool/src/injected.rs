@@ -1,6 +1,8 @@
-//! What perf has made of jitdumps and keeps: the objects of `perf inject` (`jitted-PID-N.so` beside the dump), and entries of the
-//! cache of build-ids (`~/.debug`). `jitsym record` has perf write to directories of its own. Something is removed only if it
-//! certainly is such a file, is this user's, and is of a dead process.
+//! Removes files that perf has made from jitdumps.
+//!
+//! The files are the objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), and entries of the build-id cache
+//! (`~/.debug`). `jitsym record` lets perf write to private directories instead. A file is removed only if it certainly is such
+//! a file, belongs to this user, and is of a dead process.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -34,28 +36,28 @@ const SECTIONS: &[&str] = &[
 const PARTS: &[&str] = &["elf", "debug", "probes", "vdso"];
 /// The directory of links by build-id.
 const LINKS: &str = ".build-id";
-/// Larger objects hold no single function.
+/// Larger objects cannot be objects of a single function.
 const SIZE_MAX: u64 = 256 << 20;
-/// Directories below each other in the cache that are gone into.
+/// The greatest depth of directories in the cache that are searched.
 const DEPTH: u32 = 40;
 
-/// What is to be removed.
+/// Which files are removed.
 pub struct Clean {
-    /// Only names it.
+    /// Nothing is removed; the files are only named.
     pub dry_run: bool,
-    /// Only what nobody has written to since then.
+    /// Only files that nobody has written to since this time are removed.
     pub before: Option<SystemTime>,
-    /// What living processes have open; `None` if nobody knows.
+    /// The files that living processes have open. `None` if that cannot be found out.
     used: Option<BTreeSet<(u64, u64)>>,
 }
 
 impl Clean {
-    /// Looks which files are in use now.
+    /// Finds out which files are in use now.
     pub fn new(dry_run: bool, before: Option<SystemTime>) -> Self {
         Clean { dry_run, before, used: process::files_in_use() }
     }
 
-    /// The objects of `perf inject` in a directory, and in those in it that `jitsym record` has made.
+    /// Removes the objects of `perf inject` in a directory, and in the directories that `jitsym record` has made there.
     pub fn objects(&self, dir: &Path) -> io::Result<Vec<Cleaned>> {
         let mut found = Vec::new();
         if let Some(place) = Place::open(dir)? {
@@ -68,7 +70,7 @@ impl Clean {
                 if place.dir.look(&name).is_ok_and(|data| data.uid() == process::user() && data.mode() & 0o077 == 0) {
                     self.objects_in(&own, &mut found)?;
                     if !self.dry_run {
-                        // Not if there is anything left.
+                        // Fails if the directory is not empty, as intended.
                         let _ = place.dir.remove_dir(&name);
                     }
                 }
@@ -107,10 +109,10 @@ impl Clean {
         }
     }
 
-    /// The entries of a cache of build-ids.
+    /// Removes entries of a build-id cache.
     pub fn cache(&self, cache: &Path) -> io::Result<Vec<Cleaned>> {
         let mut found = Vec::new();
-        // A link there is the user's own, or it is not followed.
+        // A link in the cache is followed only if this user made it.
         let is_anothers = |data: Metadata| data.is_symlink() && data.uid() != process::user() && data.uid() != 0;
         if fs::symlink_metadata(cache).is_ok_and(is_anothers) {
             return refuse("it is a link of another user");
@@ -123,7 +125,7 @@ impl Clean {
 
     fn walk(&self, cache: &Place, place: &Place, depth: u32, found: &mut Vec<Cleaned>) -> io::Result<()> {
         for name in place.names()? {
-            // Only directories, and none through a link.
+            // Enters only directories, and none through a link.
             let Ok(below) = place.below(&name) else { continue };
             if name == LINKS && place.path == cache.path {
                 continue;
@@ -133,7 +135,7 @@ impl Clean {
                     let is_object = matches!(kind, FileKind::Injected { .. });
                     self.entries(cache, &below, pid, is_object, found)?;
                     if !self.dry_run {
-                        // Not if there is anything left.
+                        // Fails if the directory is not empty, as intended.
                         let _ = place.dir.remove_dir(&name);
                     }
                 }
@@ -179,14 +181,14 @@ impl Clean {
         if parts.iter().any(|part| !part.to_str().is_some_and(|name| PARTS.contains(&name))) {
             return refuse("there are files in it that perf does not make");
         }
-        // A region's file is no smaller than it, so that the name has to do.
+        // The file of a region may be as large as the region, so only its name is checked.
         if is_object && !is_perfs(&entry.dir, OsStr::new("elf"))? {
             return refuse("`perf inject` makes no such objects");
         }
         if self.dry_run {
             return Ok(());
         }
-        // First what leads there.
+        // The links to the entry are removed first.
         let (start, rest) = id.split_at(2);
         let (start, rest) = (OsStr::new(start), OsStr::new(rest));
         if let Ok(links) = cache.below(OsStr::new(LINKS)) {
@@ -228,14 +230,14 @@ fn refuse<T>(why: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
 }
 
-/// A directory that is held, and its path for messages.
+/// An open directory, and its path for messages.
 struct Place {
     dir: Dir,
     path: PathBuf,
 }
 
 impl Place {
-    /// `None` if it is not there.
+    /// `None` if the directory does not exist.
     fn open(path: &Path) -> io::Result<Option<Place>> {
         match Dir::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -247,7 +249,7 @@ impl Place {
         Ok(Place { dir: self.dir.below(name)?, path: self.path.join(name) })
     }
 
-    /// What is in it, in order.
+    /// The names in the directory, sorted.
     fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = self.dir.names()?;
         names.sort();
@@ -255,7 +257,7 @@ impl Place {
     }
 }
 
-/// Of a file with several names, each has its part.
+/// The bytes of a file, divided by the number of its names.
 fn bytes(data: &Metadata) -> u64 {
     data.blocks() * 512 / data.nlink().max(1)
 }
@@ -264,7 +266,7 @@ fn pid_and_kind(name: &OsStr) -> Option<(u32, FileKind)> {
     parse(name).filter(|&(pid, _)| is_pid(pid))
 }
 
-/// Whether a file has one function, the sections that perf writes, and no others.
+/// Whether a file has one function, and exactly the sections that perf writes.
 fn is_perfs(dir: &Dir, name: &OsStr) -> io::Result<bool> {
     let file = dir.open_to_read(name)?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What a file is, by its first bytes, or else by its name.
+//! The kind of a file, by its first bytes or else by its name.
 
 use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::RawHeader;
@@ -7,7 +7,7 @@ use jitsym::format::perf_map::raw_lines;
 use crate::check::Facts;
 use crate::region::Region;
 
-/// What a file was taken for.
+/// The kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `jit-PID.dump`
@@ -18,7 +18,7 @@ pub enum Kind {
     Region,
 }
 
-/// What an ELF file begins with.
+/// The first bytes of an ELF file.
 const ELF: &[u8] = b"\x7fELF";
 
 impl Kind {
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// As printed.
+    /// The name of the kind, as it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Jitdump => "jitdump",
@@ -47,7 +47,7 @@ fn is_named(facts: &Facts, extension: &str) -> bool {
     facts.path.as_deref().and_then(|path| path.extension()).is_some_and(|end| end == extension)
 }
 
-/// What is known by its first bytes, and is none of these.
+/// Files of other formats, known by their first bytes.
 const OTHERS: &[(&[u8], &str)] = &[
     (
         b"PERFILE2",
@@ -64,10 +64,10 @@ const OTHERS: &[(&[u8], &str)] = &[
     (b"#!", "is a script"),
 ];
 
-/// Lines that are looked at.
+/// The number of lines that are examined.
 const LINES: usize = 20;
 
-/// What a file is that is none of ours; `None` for those that are, or by their names should be.
+/// The format of a file that `jitsym` does not read. `None` if it does, or if the file's name says so.
 pub fn other(file: &[u8], facts: &Facts) -> Option<String> {
     if let Some((_, what)) = OTHERS.iter().find(|(start, _)| file.starts_with(start)) {
         return Some((*what).to_owned());

@@ -1,7 +1,9 @@
-//! What the program `jitsym` is made of: [`check`] finds what readers of a jitdump or perf map would choke on, [`show`] prints
-//! such files. The tests of the library use the checker too.
+//! The parts of the program `jitsym`.
+//!
+//! [`check`] finds faults that readers of jitdumps and perf maps cannot handle, and [`show`] prints the files. The library's
+//! tests use the checker too.
 
-// Files come from anywhere: nothing in one may make the program give up.
+// Files come from anywhere, so nothing in a file may make the program panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 #[allow(missing_docs)]
@@ -12,7 +14,7 @@ pub mod kind;
 pub mod open;
 pub mod private;
 pub mod region;
-// Only for the program.
+// Used only by the program.
 #[allow(missing_docs)]
 pub mod doctor;
 #[allow(missing_docs)]

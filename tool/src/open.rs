@@ -1,5 +1,4 @@
-//! How files are opened that somebody else may have put there or may change: without waiting, no devices, and of what a process has
-//! left nothing by way of a link.
+//! Opens files that another user may have placed or may change: never blocks, opens no device, and follows no untrusted link.
 
 use std::ffi::CString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use jitsym::sys::file::OURS;
 use jitsym::sys::process;
 
-/// The most that is read where nobody says how long it is, if there is more memory.
+/// The most bytes that are read from a stream of unknown length, even if more memory is free.
 const STREAM_MOST: u64 = 4 << 30;
 const MIB: u64 = 1 << 20;
 
@@ -19,19 +18,20 @@ fn refuse<T>(kind: io::ErrorKind, why: impl Into<String>) -> io::Result<T> {
     Err(io::Error::new(kind, why.into()))
 }
 
-/// A file that the user has named, or that lies beside such a one. Links are followed, which are the user's.
+/// Opens a file that the user has named, or a file beside such a file. Links are followed, because the user made them.
 pub fn named(path: &Path) -> io::Result<File> {
-    // Even to open a device can do something.
+    // Opening a device can have side effects.
     check_regular(&fs::metadata(path)?)?;
     checked(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?)
 }
 
-/// A file that has to do with a process, by its mappings or its name. Whoever can write to the directory has chosen what lies there.
-/// So it must be a file by itself, with no second name unless the library has marked it, and of a user of that process if it lives.
+/// Opens a file that belongs to a process by its mappings or its name. Whoever can write to the directory chose the file. So it
+/// must be a regular file, with no second name unless the library has marked it. If the process lives, the file must belong to
+/// one of its users.
 pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     let file = match inside(path) {
         Some((root, below)) => match open_below(&root, &below) {
-            // Before Linux 5.6, or in a sandbox that does not know the call.
+            // Before Linux 5.6, or in a sandbox that does not know this system call.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => open_here(path)?,
             other => other?,
         },
@@ -48,7 +48,7 @@ pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Where a file with this path in a process may be: here, or below the root of the process.
+/// Where a file with this path in a process may be: at the path here, or below the root directory of the process.
 pub fn places(pid: u32, path: &str) -> [PathBuf; 2] {
     [path.into(), format!("/proc/{pid}/root{path}").into()]
 }
@@ -70,7 +70,7 @@ fn check_regular(data: &Metadata) -> io::Result<()> {
     }
 }
 
-/// Somebody may have changed what was looked at before.
+/// Checks the opened file, because somebody may have replaced the file that was examined before.
 fn checked(file: File) -> io::Result<File> {
     check_regular(&file.metadata()?)?;
     Ok(file)
@@ -83,7 +83,7 @@ fn users(pid: u32) -> Option<Vec<u32>> {
     Some(users.split_whitespace().filter_map(|user| user.parse().ok()).collect())
 }
 
-/// `/proc/PID/root`, and the way below it.
+/// Splits a path into `/proc/PID/root` and the path below it.
 fn inside(path: &Path) -> Option<(CString, CString)> {
     let mut parts = path.to_str()?.strip_prefix("/proc/")?.splitn(3, '/');
     let (pid, "root", below) = (parts.next()?, parts.next()?, parts.next()?) else { return None };
@@ -91,7 +91,7 @@ fn inside(path: &Path) -> Option<(CString, CString)> {
     Some((CString::new(root).ok()?, CString::new(below).ok()?))
 }
 
-/// Opens a file in the root directory of a process: an absolute link there means what it means to the process.
+/// Opens a file below the root directory of a process. Absolute links are resolved as the process would resolve them.
 fn open_below(root: &CString, below: &CString) -> io::Result<File> {
     // SAFETY: the path is a C string.
     let dir = unsafe { libc::open(root.as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
@@ -103,10 +103,10 @@ fn open_below(root: &CString, below: &CString) -> io::Result<File> {
     // SAFETY: zero is a valid value of each field.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    // As a mere path first: a FIFO or a device is looked at and not opened.
+    // Opened with `O_PATH` first, so that a FIFO or a device is examined without being opened.
     for flags in [libc::O_PATH | libc::O_NOFOLLOW, FLAGS] {
         how.flags = flags as u64;
-        // SAFETY: the path is a C string, and the struct has the size that is said.
+        // SAFETY: the path is a C string, and the struct has the size that is passed.
         let file = unsafe {
             libc::syscall(libc::SYS_openat2, dir.as_raw_fd(), below.as_ptr(), &raw const how, size_of_val(&how))
         };
@@ -122,7 +122,7 @@ fn open_below(root: &CString, below: &CString) -> io::Result<File> {
     refuse(io::ErrorKind::NotFound, "is not there")
 }
 
-/// The most bytes that are read into memory: half of what there is for this program.
+/// The most bytes that are read into memory: half of the memory available to this program.
 pub fn most() -> u64 {
     let number = |path: &str, start: &str| {
         let text = fs::read_to_string(path).ok()?;
@@ -130,7 +130,7 @@ pub fn most() -> u64 {
         line.trim().trim_end_matches(" kB").parse::<u64>().ok()
     };
     let free = number("/proc/meminfo", "MemAvailable:").map(|free| free << 10);
-    // In a container.
+    // The memory limit of a container.
     let of_group = number("/sys/fs/cgroup/memory.max", "")
         .map(|most| most.saturating_sub(number("/sys/fs/cgroup/memory.current", "").unwrap_or(0)));
     let limits = [process::limit(libc::RLIMIT_AS), process::limit(libc::RLIMIT_DATA)];
@@ -141,7 +141,7 @@ fn too_large<T>(most: u64) -> io::Result<T> {
     refuse(io::ErrorKind::FileTooLarge, format!("holds more than {} MiB, and there is no memory for that", most / MIB))
 }
 
-/// All of a file as long as it is now, if there is memory for it.
+/// Reads a whole file at its present length, if there is enough memory.
 pub fn read(file: &File) -> io::Result<Vec<u8>> {
     let (len, most) = (file.metadata()?.len(), most());
     if len > most {
@@ -153,7 +153,7 @@ pub fn read(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// All that comes, if there is memory for it and an end.
+/// Reads a stream to its end, if it ends and there is enough memory.
 pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
     let most = most().min(STREAM_MOST);
     let mut bytes = Vec::new();
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// What a process sees below its root is what is opened, and a link there does not lead out of it.
+    /// The path is resolved below the root of the process, and a link in the path does not lead out of that root.
     #[test]
     fn below_a_root() {
         let dir = crate::private::PrivateDir::new(&std::env::temp_dir(), "jitsym-root-").unwrap();
@@ -214,7 +214,7 @@ mod tests {
     fn no_more_than_there_is_memory_for() {
         let dir = crate::private::PrivateDir::new(&std::env::temp_dir(), "jitsym-most-").unwrap();
         let path = dir.path().join("sparse");
-        // More than any machine has, and no byte of it on the disk.
+        // Larger than the memory of any machine, and without any block on the disk.
         File::create(&path).unwrap().set_len(1 << 43).unwrap();
         assert!(read(&named(&path).unwrap()).is_err_and(|error| error.kind() == io::ErrorKind::FileTooLarge));
         assert!(most() > 0);

@@ -1,4 +1,4 @@
-//! Directories of this program's own, in which nobody else can put anything.
+//! Private directories, in which no other user can create files.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A directory with a name that nobody can guess, for this user alone. It goes with all that is in it, unless it is kept.
+/// A directory with a random name, for this user alone. It is removed with all its contents, unless it is kept.
 #[derive(Debug)]
 pub struct PrivateDir {
     path: PathBuf,
@@ -14,7 +14,7 @@ pub struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Makes one in a directory; its name begins so.
+    /// Makes a directory in `parent`, with a name that begins with `start`.
     pub fn new(parent: &Path, start: &str) -> io::Result<PrivateDir> {
         let template = parent.join(format!("{start}XXXXXX"));
         let template = CString::new(template.as_os_str().as_bytes())?.into_raw();
@@ -26,7 +26,7 @@ impl PrivateDir {
         Ok(PrivateDir { path: OsString::from_vec(path.into_bytes()).into(), is_kept: false })
     }
 
-    /// Makes one beside a file, so that a file in it can take that one's place.
+    /// Makes a directory beside a file, so that a new file in it can be renamed over that file.
     pub fn beside(file: &Path) -> io::Result<PrivateDir> {
         PrivateDir::new(file.parent().unwrap_or(Path::new("")), ".jitsym-")
     }
@@ -36,7 +36,7 @@ impl PrivateDir {
         &self.path
     }
 
-    /// It stays.
+    /// Keeps the directory.
     pub fn keep(&mut self) {
         self.is_kept = true;
     }
@@ -45,7 +45,7 @@ impl PrivateDir {
 impl Drop for PrivateDir {
     fn drop(&mut self) {
         if !self.is_kept {
-            // Nothing can be done about a failure.
+            // A failure cannot be reported.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

@@ -9,31 +9,31 @@ use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, Symb
 
 use crate::tables::{self, Fde, Row, Target};
 
-/// A function in its symbol table.
+/// A function in the symbol table of the file.
 #[derive(Clone, Debug)]
 pub struct Function<'a> {
-    /// Where it lies in the file.
+    /// The address in the file.
     pub addr: u64,
-    /// Bytes of code.
+    /// The size of the code in bytes.
     pub size: u64,
-    /// As it is there.
+    /// The name as the symbol table has it.
     pub name: &'a [u8],
 }
 
 impl Function<'_> {
-    /// The first address behind it.
+    /// The first address after the function.
     pub fn end(&self) -> u64 {
         self.addr.saturating_add(self.size)
     }
 }
 
-/// From an address on the source is this line; `None` where a sequence ends.
+/// From this address on, code belongs to this source line. `None` where a sequence ends.
 pub type LineRow = (u64, Option<(String, u64, u64)>);
 
 /// The parts of the file.
 pub struct Region<'a> {
     file: ElfFile64<'a, Endianness>,
-    /// What decoding depends on.
+    /// The properties of the machine that decoding depends on.
     pub target: Target,
     /// `e_machine`
     pub machine: u32,
@@ -41,12 +41,12 @@ pub struct Region<'a> {
     pub functions: Vec<Function<'a>>,
     /// In the order of their addresses.
     pub lines: Vec<LineRow>,
-    /// More rows than a file has bytes are not believed.
+    /// The limit for rows of line tables: a file with more rows than bytes is damaged.
     rows_max: usize,
 }
 
 impl<'a> Region<'a> {
-    /// Fails for what is no whole ELF file of 64 bits.
+    /// Fails for anything but a complete 64-bit ELF file.
     pub fn read(bytes: &'a [u8]) -> io::Result<Self> {
         let file = ElfFile64::<Endianness>::parse(bytes)
             .map_err(|error| problem(format!("is no whole ELF file of 64 bits: {error}")))?;
@@ -64,7 +64,7 @@ impl<'a> Region<'a> {
         let mut functions: Vec<Function> = symbols.filter_map(function).collect();
         functions.sort_by_key(|function| function.addr);
         let mut region = Region { file, target, machine, functions, lines: Vec::new(), rows_max: bytes.len() };
-        // What is there until then is shown.
+        // After an error, the rows read so far are shown.
         let _ = region.read_lines();
         region.lines.sort_by_key(|(addr, line)| (*addr, line.is_some()));
         Ok(region)
@@ -75,7 +75,7 @@ impl<'a> Region<'a> {
         Some((section.address(), section.data().ok()?))
     }
 
-    /// The bytes of a function; fewer if the file has not all of them.
+    /// The bytes of a function. Fewer than its size if the file does not contain all of them.
     pub fn code(&self, function: &Function) -> &'a [u8] {
         let Some((at, text)) = self.section(".text") else { return &[] };
         let start = usize::try_from(function.addr.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -104,7 +104,7 @@ impl<'a> Region<'a> {
             let Some(program) = unit.line_program.clone() else { continue };
             let mut rows = program.rows();
             while let Some((header, row)) = rows.next_row()? {
-                // Units of a hostile file can share one program, each with all of its rows.
+                // In a hostile file, many units can share one line program and each produce all of its rows.
                 if lines.len() > self.rows_max {
                     break;
                 }
@@ -137,7 +137,7 @@ impl<'a> Region<'a> {
         self.lines.get(at(function.addr)..at(function.end())).unwrap_or_default()
     }
 
-    /// Hands out all rows of the unwind tables. The error says what cannot be decoded.
+    /// Passes each row of the unwind tables to `each`. The error describes what cannot be decoded.
     pub fn each_row(&self, each: &mut dyn FnMut(&Fde, &Row)) -> Result<(), String> {
         let Some((at, bytes)) = self.section(".eh_frame") else { return Ok(()) };
         let text = self.section(".text").map_or(0, |(at, _)| at);
@@ -149,7 +149,7 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// The bytes of each section, for their sizes.
+    /// The name and size of each section.
     pub fn sections(&self) -> impl Iterator<Item = (String, u64)> + use<'a, '_> {
         self.file.sections().filter_map(|section| Some((section.name().ok()?.to_owned(), section.size())))
     }

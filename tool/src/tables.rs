@@ -1,4 +1,4 @@
-//! Unwind tables of any origin, laid out as perf lays them out in the object that it makes of a LOAD.
+//! Unwind tables from any producer, laid out as in the object that perf makes for a LOAD.
 
 use std::borrow::Cow;
 
@@ -7,23 +7,23 @@ use gimli::read::{FrameDescriptionEntry, UnwindContext, UnwindSection, UnwindTab
 use gimli::{Endianity, RunTimeEndian, Vendor};
 use jitsym::format::jitdump::raw::RawHeader;
 
-/// The bytes of a table.
+/// Reads the bytes of a table.
 pub type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
-/// An entry that describes code.
+/// The entry of an unwind table that describes some code.
 pub type Fde<'a> = FrameDescriptionEntry<Reader<'a>>;
-/// A part of the code with rules of its own.
+/// A row of an unwind table: the rules for a part of the code.
 pub type Row = UnwindTableRow<usize>;
 
-/// Where the code lies in the objects that are looked at here. Any address, but not near the ends.
+/// The address of the code in the objects that are examined here. Any address will do that is not near the ends.
 pub const CODE: u64 = 1 << 40;
 
-/// Bytes of CIEs that are gone through for the tables of one piece of code. Each FDE goes through all of its CIE,
-/// so that hostile tables could keep us busy for hours; those of compilers do not come near this.
+/// The most bytes of CIEs that are parsed for one piece of code. Each FDE parses its whole CIE, so hostile tables could take
+/// hours. Tables of compilers stay far below this limit.
 const WORK_MAX: usize = 16 << 20;
 
-/// Where an `.eh_frame_hdr` has the number of its rows.
+/// The offset of the row count in an `.eh_frame_hdr`.
 const HDR_COUNT: usize = 8;
-/// Where its rows begin.
+/// The offset of the rows.
 const HDR_TABLE: usize = 12;
 
 const EM_386: u32 = 3;
@@ -32,7 +32,7 @@ const EM_X86_64: u32 = 62;
 const EM_AARCH64: u32 = 183;
 const EM_RISCV: u32 = 243;
 
-/// What decoding depends on.
+/// The properties of the machine that decoding depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     endian: RunTimeEndian,
@@ -42,12 +42,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// That of a file.
+    /// From the header of a file.
     pub fn new(header: &RawHeader) -> Self {
         Target::of(header.machine, cfg!(target_endian = "little") != header.swapped)
     }
 
-    /// That of code for a machine (`e_machine`) of this byte order.
+    /// From a machine (`e_machine`) and a byte order.
     pub fn of(machine: u32, little: bool) -> Self {
         let address_size = if matches!(machine, EM_386 | EM_ARM) { 4 } else { 8 };
         let vendor = if machine == EM_AARCH64 { Vendor::AArch64 } else { Vendor::Default };
@@ -55,7 +55,7 @@ impl Target {
         Target { endian, address_size, vendor, machine }
     }
 
-    /// The same, with the machine by the column of the return address where the file does not say it.
+    /// The same target. If the machine is not known, the column of the return address decides.
     pub fn with_column(mut self, return_address: u16) -> Target {
         self.machine = match (self.machine, return_address) {
             (0, 16) => EM_X86_64,
@@ -75,7 +75,7 @@ impl Target {
         self.machine == EM_AARCH64
     }
 
-    /// What a register is called, if that is known.
+    /// The name of a register, if it is known.
     pub fn register_name(&self, register: gimli::Register) -> Option<&'static str> {
         match self.machine {
             EM_386 => gimli::X86::register_name(register),
@@ -96,8 +96,8 @@ pub struct TableReader<'a> {
 }
 
 impl<'a> TableReader<'a> {
-    /// As in perf's objects: `.eh_frame` aligned to 8 behind the code, and the other section aligned to 4 behind that.
-    /// `code_size` is below 2^32. The bytes come from [`readable`].
+    /// Laid out as in perf's objects: `.eh_frame` follows the code, aligned to 8 bytes, and `.eh_frame_hdr` follows it, aligned
+    /// to 4. `code_size` is below 2^32. The bytes come from [`readable`].
     pub fn new(target: Target, eh_frame: &'a [u8], code_size: u64) -> Self {
         let mut section = EhFrame::new(eh_frame, target.endian);
         section.set_address_size(target.address_size);
@@ -108,14 +108,14 @@ impl<'a> TableReader<'a> {
         TableReader { section, bases, target }
     }
 
-    /// Where `.eh_frame` lies.
+    /// The address of `.eh_frame`.
     pub fn address(&self) -> u64 {
         self.bases.eh_frame.section.unwrap_or_default()
     }
 
-    /// The search table in the `.eh_frame_hdr` behind it, as perf reads it: whatever encodings it claims, each row has two signed
-    /// words that count from the header. Of each the start of the code, and where in `.eh_frame` its entry is.
-    /// `None` for a row that is not there.
+    /// The search table in the following `.eh_frame_hdr`, as perf reads it. Whatever encodings the header claims, each row has
+    /// two signed words relative to the header: the start of the code, and the place of its entry in `.eh_frame`. `None` for a
+    /// row that is missing.
     pub fn search_table<'b>(&self, hdr: &'b [u8]) -> impl Iterator<Item = Option<(u64, u64)>> + use<'b> {
         let (endian, at, frame) =
             (self.target.endian, self.bases.eh_frame_hdr.section.unwrap_or_default(), self.address());
@@ -127,25 +127,25 @@ impl<'a> TableReader<'a> {
                 let word = |bytes: &[u8]| at.wrapping_add_signed((endian.read_u32(bytes) as i32).into());
                 (word(&row[..4]), word(&row[4..]).wrapping_sub(frame))
             });
-            // One is enough to say that the others are missing too.
+            // Only the first missing row is reported.
             (!std::mem::replace(&mut missing, row.is_none())).then_some(row)
         })
     }
 
-    /// Where `.eh_frame` is by the header's account.
+    /// The address of `.eh_frame` according to the header.
     pub fn header_pointer(&self, hdr: &[u8]) -> Option<u64> {
         let distance = self.target.endian.read_u32(hdr.get(4..HDR_COUNT)?) as i32;
         Some(self.bases.eh_frame_hdr.section?.wrapping_add(4).wrapping_add_signed(distance.into()))
     }
 
-    /// As the function `each_row`.
+    /// See the function `each_row`.
     pub fn each_row(&self, each: &mut dyn FnMut(&Fde<'a>, &Row) -> Result<(), String>) -> Result<(), String> {
         each_row(&self.section, &self.bases, each)
     }
 }
 
-/// Hands out all rows of a section with their FDEs, each of which has at least one. The error says what cannot be decoded, or is
-/// that of `each`.
+/// Passes all rows of a section to `each`, with their FDEs. Each FDE has at least one row. The error describes what cannot be
+/// decoded, or is an error of `each`.
 pub fn each_row<'a>(
     section: &EhFrame<Reader<'a>>,
     bases: &BaseAddresses,
@@ -171,12 +171,12 @@ pub fn each_row<'a>(
     Ok(())
 }
 
-/// Where the zero word is that ends a section; `None` if there is none.
+/// The offset of the zero word that ends a section. `None` if it is missing.
 pub fn terminator(section: &[u8], target: Target) -> Option<usize> {
     entry_offsets(section, target).find(|&(_, len)| len == 0).map(|(at, _)| at)
 }
 
-/// Where each entry is, and how long it is without its length word: up to one of length 0, or that is not whole.
+/// The offset of each entry, and its length without the length word. Ends at an entry that has length 0 or is incomplete.
 fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize, usize)> + '_ {
     let mut next = Some(0);
     std::iter::from_fn(move || {
@@ -191,30 +191,30 @@ fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize,
     })
 }
 
-/// The section as gimli can read it. V8 says in its CIEs that there are pointers to language-specific data with the encoding
-/// "none" (`DW_EH_PE_omit`), which other decoders take for what it means. That is taken out.
+/// The section in a form that gimli can read. CIEs of V8 announce pointers to language-specific data, with the encoding "none"
+/// (`DW_EH_PE_omit`). Other decoders accept that. The announcement is removed here.
 pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     let mut out = Cow::Borrowed(section);
     for (at, len) in entry_offsets(section, target) {
         let Some(lsda) = section.get(at + 4..at + 4 + len).and_then(omitted_lsda) else { continue };
         let cie = &mut out.to_mut()[at + 4..];
-        // The mark of a signal frame has no operand, and no bearing on the rules.
+        // The `S` (signal frame) has no operand, and does not affect the rules.
         cie[AUGMENTATION..AUGMENTATION + 4].copy_from_slice(b"zRS\0");
         cie.swap(lsda, lsda + 1);
     }
     out
 }
 
-/// Where the augmentation of a CIE is, behind id and version.
+/// The offset of the augmentation in a CIE, after id and version.
 const AUGMENTATION: usize = 5;
 
-/// Where a CIE, without its length, has the encoding of pointers to language-specific data, if that is "none".
+/// The offset, in a CIE without its length, of the encoding of pointers to language-specific data, if this is "none".
 fn omitted_lsda(cie: &[u8]) -> Option<usize> {
     let (id, rest) = cie.split_at_checked(4)?;
     if id != [0; 4] || !matches!(rest.first(), Some(1 | 3)) || !rest[1..].starts_with(b"zLR\0") {
         return None;
     }
-    // Two factors, the return address column, and the length of the augmentation data.
+    // After two factors, the return address column, and the length of the augmentation data.
     let mut at = AUGMENTATION + 4;
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;

@@ -1,4 +1,4 @@
-//! What can be wrong with a name, and how names are shown: all that the program prints goes through [`Safe`].
+//! Checks names for problems, and escapes names for display. All output of the program goes through [`Safe`].
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -17,21 +17,21 @@ pub const RECORDS: [(u32, &str); 5] = [
     (id::CLOSE, "CLOSE"),
 ];
 
-/// Text of unknown origin as it can be shown on a terminal: what is not printable is escaped.
+/// Text of unknown origin, made safe for a terminal: characters that are not printable are escaped.
 pub struct Printable<'a> {
     bytes: &'a [u8],
-    /// The most characters.
+    /// The most characters that are shown.
     max: usize,
 }
 
-/// All of it.
+/// The whole text.
 pub fn printable(bytes: &[u8]) -> Printable<'_> {
     Printable { bytes, max: usize::MAX }
 }
 
-/// Paths and words of the system, as they can be shown.
+/// Paths and other strings of the system, made safe for display.
 pub trait Shown {
-    /// All of it, in one line.
+    /// The whole string, in one line.
     fn shown(&self) -> Printable<'_>;
 }
 
@@ -47,12 +47,12 @@ impl Shown for Path {
     }
 }
 
-/// Characters in messages.
+/// The most characters of a name in a message.
 const SHORT: usize = 60;
-/// As many bytes as they can have, and a character more, which shows that there are more.
+/// The most bytes that these characters and one more can have. One more character shows that the name is longer.
 pub const SHORT_BYTES: usize = 4 * (SHORT + 1);
 
-/// The start of it, for messages. What is behind [`SHORT_BYTES`] is not looked at.
+/// The start of a text, for messages. Bytes after [`SHORT_BYTES`] are not examined.
 pub fn shortened(bytes: &[u8]) -> Printable<'_> {
     Printable { bytes: &bytes[..bytes.len().min(SHORT_BYTES)], max: SHORT }
 }
@@ -85,7 +85,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Control characters, and what turns the direction of a line or ends it.
+/// Control characters, and characters that change the direction of a line or end it.
 pub(crate) fn is_bad(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -102,8 +102,8 @@ pub const CYAN: &str = "\x1b[36m";
 pub const PLAIN: &str = "\x1b[0m";
 const COLOURS: [&str; 5] = [RED, YELLOW, GREEN, CYAN, PLAIN];
 
-/// Passes text on to a terminal or a file. Whatever is in it acts on no terminal: all but ends of lines, tabs and the colours above is
-/// escaped as in [`printable`]. A character is not to be cut between two calls.
+/// Passes text to a terminal or a file, so that nothing in the text controls the terminal. All control characters are escaped
+/// as in [`printable`], except for line ends, tabs and the colours above. A character must not be split between two calls.
 pub struct Safe<W>(pub W);
 
 impl<W: Write> Write for Safe<W> {
@@ -119,7 +119,7 @@ impl<W: Write> Write for Safe<W> {
                 rest = &rest[colour.len()..];
                 continue;
             }
-            // At least one, so that there is an end.
+            // At least one byte, so that the loop ends.
             let end =
                 rest.iter().skip(1).position(|byte| is_plain(byte) || *byte == 0x1b).map_or(rest.len(), |at| at + 1);
             write!(self.0, "{}", printable(&rest[..end]))?;
@@ -133,14 +133,14 @@ impl<W: Write> Write for Safe<W> {
     }
 }
 
-/// Whether there is a character in it that tears lines or acts on terminals.
+/// Whether a name contains a character that breaks lines or controls terminals.
 pub fn has_control(name: &[u8]) -> bool {
-    // Bytes below 0x20 are control characters in UTF-8 as in ASCII; so is U+0085, which needs no more bytes than two.
+    // Bytes below 0x20 are control characters in UTF-8 as in ASCII. U+0085 is one too; in UTF-8 it has two bytes.
     name.iter().any(|&byte| byte < 0x20 || byte == 0x7f)
         || name.utf8_chunks().any(|chunk| chunk.valid().chars().any(is_bad))
 }
 
-/// Whether perf's demanglers take it for one of theirs: C++, Rust, OCaml, or a Java method's descriptor.
+/// Whether perf's demanglers treat the name as mangled: C++, Rust, OCaml, or the descriptor of a Java method.
 pub fn is_mangled(name: &[u8]) -> bool {
     let (start, rest) = name.split_at(name.len().min(2));
     let itanium = matches!(start, b"_Z" | b"_R") && !rest.is_empty();
@@ -149,8 +149,8 @@ pub fn is_mangled(name: &[u8]) -> bool {
     itanium || ocaml || java
 }
 
-/// Whether it is a type as the C++ ABI for Itanium writes it in short: pointers, references and qualifiers before a letter that
-/// stands for a type of the language or of the library. perf from 6.12 on demangles that, too.
+/// Whether the name is a type in the short notation of the Itanium C++ ABI: pointers, references and qualifiers before a letter
+/// that stands for a type. perf from 6.12 on demangles these names, too.
 pub fn is_type_code(name: &[u8]) -> bool {
     let before = name.iter().take_while(|byte| b"PROKV".contains(byte)).count();
     match name[before..] {
@@ -165,7 +165,7 @@ pub fn is_type_code(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Wherever the bytes are cut, the cut is behind what is shown.
+    /// Wherever the bytes are cut, the cut is after the part that is shown.
     #[test]
     fn the_start_of_a_name() {
         for c in ["a", "é", "€", "😀"] {

@@ -1,4 +1,4 @@
-//! What a living process registers, how fast, and what it loses: the counters in its spools, and the end of its map.
+//! What a living process registers, how fast, and what it loses: from the counters in its spools and the end of its perf map.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -13,46 +13,46 @@ use crate::doctor::process::Seen;
 use crate::open;
 use crate::text::printable;
 
-/// Shown first, also while they are 0. The others are shown if they are not.
+/// Counters that are shown first, even while they are 0. Other counters are shown only if they are not 0.
 const FIRST: &[&str] =
     &["registered", "unregistered", "overwritten", "live", "region_code", "calls_refused", "dropped", "write_errors"];
-/// No number to be added up.
+/// Values that are not numbers to be added up.
 const SINKS: [(&str, &str); 2] = [("sinks_running", "sinks that run"), ("sinks_failed", "sinks that failed")];
-/// Lines of the map.
+/// The number of lines of the map that are shown.
 const LINES: usize = 8;
-/// They are at most so long.
+/// The most bytes of these lines.
 const TAIL: u64 = 16 << 10;
 
-/// One look at a process.
+/// The state of a process at one time.
 pub struct Look {
     said: Vec<Said>,
-    /// The names in the last lines of its map.
+    /// The names in the last lines of the process's map.
     names: Vec<String>,
 }
 
 impl Look {
-    /// Looks at a process below `proc`.
+    /// Reads the state of a process below `proc`.
     pub fn at(pid: u32, proc: &Path) -> io::Result<Look> {
         let dir = proc.join(pid.to_string());
         let seen = Seen::read(&dir)?;
-        // Its paths are those below its own root.
+        // The paths are those inside the process's own root.
         let here = |path: &String| -> PathBuf { dir.join("root").join(path.trim_start_matches('/')) };
         let said = seen.spools.iter().filter_map(|path| jitsym::read_spool(&here(path)).ok()).collect();
         let names = seen.maps.iter().filter_map(|path| last_names(&here(path), pid).ok()).flatten().collect();
         Ok(Look { said, names })
     }
 
-    /// Whether the process says something of itself.
+    /// Whether the process publishes anything about itself.
     pub fn has_said(&self) -> bool {
         !self.said.is_empty()
     }
 
-    /// Shows it. `before` is another look, which is so old.
+    /// Formats the state. `before`: an earlier state, and its age.
     pub fn show(&self, before: Option<(&Look, Duration)>) -> String {
         let mut text = String::new();
         for (number, said) in self.said.iter().enumerate() {
             let earlier = before.and_then(|(look, age)| Some((look.said.get(number)?, age)));
-            // A string takes all.
+            // Writing to a string does not fail.
             let _ = show_said(&mut text, said, earlier);
         }
         if !self.names.is_empty() {
@@ -92,14 +92,14 @@ fn show_said(text: &mut String, said: &Said, before: Option<(&Said, Duration)>) 
     Ok(())
 }
 
-/// Names of the last lines of a map.
+/// The names in the last lines of a map.
 fn last_names(path: &Path, pid: u32) -> io::Result<Vec<String>> {
     let file = open::of_process(path, pid)?;
     let len = file.metadata()?.len();
     let start = len.saturating_sub(TAIL);
     let mut tail = vec![0; (len - start) as usize];
     file.read_exact_at(&mut tail, start)?;
-    // The first one may be cut.
+    // The first line may be incomplete.
     let at = if start == 0 { 0 } else { tail.iter().position(|&byte| byte == b'\n').map_or(tail.len(), |at| at + 1) };
     let names: Vec<String> = perf_map::lines(&tail[at..]).map(|(.., name)| printable(name).to_string()).collect();
     Ok(names[names.len().saturating_sub(LINES)..].to_vec())

@@ -1,8 +1,9 @@
-//! The bridge from debuggers' lists: objects that other libraries in the process have made for gdb become code of a session. So
-//! perf gets what gdb gets.
+//! The bridge from debuggers' lists: objects that other libraries have made for gdb become code of a session.
+//!
+//! perf gets the same code as gdb.
 //!
 //! A thread looks at the lists every few milliseconds. After each change, libraries call a function for a debugger's
-//! breakpoint. Where that call reaches this library's function, the bridge looks at once, before the code runs.
+//! breakpoint. If that call reaches this library's function, the bridge looks at once, before the code runs.
 
 mod objects;
 #[cfg(test)]
@@ -48,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Larger objects are ignored.
 const OBJECT_MAX: u64 = 1 << 30;
-/// How many times a list is read that changes during reading.
+/// How many times a list is read if it keeps changing during reading.
 const READS: u32 = 16;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -68,7 +69,7 @@ struct State {
     ends: u32,
 }
 
-/// Starts the bridge, once in a process. `options`: those of a session that asks for the bridge.
+/// Starts the bridge, once in a process. `options`: the options of a session that asks for the bridge.
 pub fn start(options: Option<&Options>) {
     if let Some(options) = options {
         OPTIONS.get_or_init(|| Box::new(options.clone()));
@@ -95,7 +96,7 @@ fn is_off() -> bool {
     process.and_then(|process| process.shared()).is_some_and(|shared| shared.is_off())
 }
 
-/// Whether a writer runs in this process, or is about to. False in a child that has taken over nothing.
+/// Whether a writer runs or is about to run in this process. False in a child that has taken over nothing.
 fn has_writer() -> bool {
     current_shared().is_some_and(|shared| !shared.status.has_ended())
 }
@@ -110,7 +111,7 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // A writer would end the process with the host's last thread. Without a writer, this thread has to do that.
+        // A writer would end the process when the host's last thread ends. Without a writer, this thread has to do that.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
@@ -128,7 +129,7 @@ fn run() {
 }
 
 /// Called by a library on the thread that has changed a list. Libraries report each change, so only the changed entry is
-/// examined: to compare the lists in each call would take time proportional to their length.
+/// examined. Comparing whole lists in each call would take time proportional to their length.
 fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
@@ -146,7 +147,7 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
     body(state.get_or_insert_default()).map(Some)
 }
 
-/// Compares the lists with what is known, using `compare`. Whether anything has changed.
+/// Compares the lists with what is known, using `compare`. Returns whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     // Files are read outside the fork lock, so that others may fork. They are opened where the host does not see their
     // descriptors.
@@ -297,7 +298,7 @@ fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     Ok(Some(Fingerprint { sum: hasher.finish(), len }))
 }
 
-/// The session of the bridge. It is opened for the first object, so a process with empty lists has none.
+/// The session of the bridge. It is opened for the first object, so a process with empty lists has no such session.
 fn session() -> Result<Ref> {
     let known = SESSION.load(Ordering::Acquire);
     if known != 0 {
@@ -305,7 +306,7 @@ fn session() -> Result<Ref> {
     }
     let options = OPTIONS.get().cloned().unwrap_or_default();
     let opened = match open(&options) {
-        // The host's session writes fewer files, or elsewhere. A session without sinks can join any session.
+        // The host's session may write fewer files, or write them elsewhere. A session without sinks can join any session.
         Err(Error::Conflict) => open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
         opened => opened,
     };

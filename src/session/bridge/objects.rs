@@ -18,12 +18,12 @@ use crate::sys::reserve;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// How many times as large as an object the data taken from it may become. That is a line table with a path in each row, and an
-/// unwind table with a CIE for each function. Objects of compilers need a tenth of this.
+/// The limit for the data taken from an object, as a multiple of the object's size. The limit covers a line table with a path
+/// in each row, and an unwind table with a CIE for each function. Objects of compilers need a tenth of it.
 const GROWTH: usize = 64;
 /// The least limit, for very small objects.
 const GROWTH_LEAST: usize = 64 << 10;
-/// The most bytes of a path that are read. No system has longer paths. Many paths may overlap.
+/// The most bytes of a path that are read. No system has longer paths. Many paths may overlap in an object.
 const PATH_MAX: usize = 4096;
 
 /// A row of a line table, with the number of its file and its own number.
@@ -48,13 +48,14 @@ impl LineTables {
         let mut tables = LineTables::default();
         // After an error, or without memory, the rows read so far stay.
         let _ = tables.read(image);
-        // A sequence may end at the address where the next sequence begins. There the row of the next sequence counts.
+        // A sequence may end at the address where the next sequence begins. At this address the row of the next sequence
+        // counts.
         tables.rows.sort_unstable_by_key(|row| (row.addr, row.line != 0, row.number));
         tables
     }
 
     /// Reads the line programs, which follow one another. Each contains all that is needed, except for the base directory of
-    /// DWARF 4's relative names.
+    /// relative names in DWARF 4.
     fn read(&mut self, image: &Image<'_>) -> Option<()> {
         let section = |name: &[u8]| image.section(name).map(|(data, _)| data).unwrap_or_default();
         let (lines, line_strings, strings) =
@@ -170,7 +171,7 @@ pub struct UnwindTables<'a> {
     entries: Vec<(u64, u64, Place, Place)>,
     section: Cow<'a, [u8]>,
     addr: u64,
-    /// How many bytes may still be copied: one FDE may cover many functions.
+    /// How many bytes may still be copied. A limit is needed because one FDE may cover many functions.
     room: Cell<usize>,
 }
 
@@ -223,8 +224,8 @@ impl<'a> UnwindTables<'a> {
     }
 
     /// A section that contains only the FDE of a function with its CIE, and the section's address. The FDE keeps its address,
-    /// because pointers in it may count from there. Only an FDE whose pointer counts from the section of the code gets another
-    /// address: one at which a relative pointer of 0 names the code.
+    /// because pointers in it may be relative to that address. Only an FDE whose pointer is relative to the section of the code
+    /// gets another address: one at which a relative pointer of 0 names the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -242,7 +243,7 @@ impl<'a> UnwindTables<'a> {
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
             // Readers of the copy do not know the section of the code. LuaJIT does not say where the table lies, so no pointer
-            // counts from the table.
+            // is relative to the table.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);
@@ -252,17 +253,17 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The encoding of code pointers in a CIE without other pointers. `None` unless the pointers have four bytes and count from the
-/// section of the code.
+/// The encoding of code pointers in a CIE without other pointers. `None` unless the pointers have four bytes and are relative
+/// to the section of the code.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
-    // After the length, the 0 that marks a CIE, and the version.
+    // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;
     let mut at = AUGMENTATION + 3;
     if cie.get(AUGMENTATION..at)? != b"zR\0" {
         return None;
     }
-    // Both alignment factors, the return address register, and the length of the augmentation data. Each number ends with a
-    // byte below 0x80.
+    // Skips both alignment factors, the return address register, and the length of the augmentation data. Each number ends with
+    // a byte below 0x80.
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|&byte| byte < 0x80)? + 1;
     }

@@ -1,4 +1,4 @@
-//! Objects, including damaged ones: what the bridge reads from them is compared with what was written to them.
+//! Compares what the bridge reads from objects, including damaged ones, with what was written to them.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};

@@ -36,8 +36,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// Offsets in `table` count from `begin`. In the API's description a row ends at its offset, and the first row begins where
-    /// the code does. LLVM and others pass rows that begin at their offset. Then the first offset is 0, where no row can end.
+    /// Offsets in `table` count from `begin`. In the API's description a row ends at its offset, and the first row begins at
+    /// the start of the code. LLVM and others pass rows that begin at their offset. Such tables have a first offset of 0, where
+    /// no row can end.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -83,7 +84,7 @@ pub struct Inlined {
     pub source: Source,
 }
 
-/// Merges all tables for code of this size: each place has the line of the innermost function with lines there.
+/// Merges all tables for code of this size: each place gets its line from the innermost function that has lines there.
 pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Line<'a>>> {
     let sources = || inlined.iter().map(|inlined| &inlined.source).chain([method]);
     let count: usize = sources().map(|source| source.rows.len()).sum();
@@ -128,8 +129,8 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `ready`: among functions with the same place, the first function of each caller that is known. `is_done` keeps a caller
-    // from being added twice.
+    // `ready`: among functions with the same place, the first function of each known caller. `is_done` keeps a caller from
+    // being added twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -164,7 +165,7 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     Ok(placed)
 }
 
-/// The functions that were placed, in the order of where they begin.
+/// The functions that were placed, ordered by their starts.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
     /// For each function, the last one before it with the same number that had not ended.
@@ -273,8 +274,8 @@ mod tests {
         }
     }
 
-    /// Functions are reported from the innermost outwards. Each lies within the next, or all have the same place; or all have
-    /// one number.
+    /// Reports functions from the innermost outwards. Each function lies within the next one, or all functions have the same
+    /// place, or all have one number.
     #[test]
     fn functions_whose_callers_come_later() {
         for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -290,7 +291,7 @@ mod tests {
             });
             let inlined: Vec<Inlined> = functions.collect();
             let placed = placed(1000, &method, &inlined).unwrap();
-            // With one place and one number, nobody can tell which function is inside which.
+            // If place and number are the same, nobody can tell which function is inside which.
             let is_known = !(is_same_place && is_same_number);
             assert_eq!(placed.len(), inlined.len());
             for (index, function) in placed.iter().enumerate().filter(|_| is_known) {

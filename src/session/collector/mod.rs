@@ -1,4 +1,4 @@
-//! A collector for Intel's JIT profiling API: what runtimes report becomes code of a session like any other.
+//! A collector for Intel's JIT profiling API: code that runtimes report is registered in a session like any other code.
 //!
 //! The API has no unwind tables. Code that begins by making a frame pointer is assumed to keep it.
 
@@ -19,7 +19,7 @@ pub use lines::Row;
 pub use told::Method;
 use told::{Registrations, State};
 
-/// The session that the collector has opened, for the life of the process and its forked children. 0: none.
+/// The session that the collector has opened, for the life of the process and its forked children, or 0.
 static SESSION: AtomicU64 = AtomicU64::new(0);
 
 impl Registrations for Ref {
@@ -88,7 +88,7 @@ fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<b
     with_settled(|session, state| body(session, state, module))
 }
 
-/// Code of a method begins to live. `caller`: an address in the runtime that reports the code.
+/// Code of a method becomes live. `caller`: an address in the runtime that reports the code.
 pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || method.addr == 0 || method.size == 0 {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! What runtimes report through Intel's JIT profiling API, and the registrations of that code.
+//! Code that runtimes report through Intel's JIT profiling API, and its registrations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,7 +32,7 @@ pub trait Registrations {
 /// How many callers' addresses are remembered.
 const CALLERS_MAX: usize = 2048;
 
-/// What the runtimes of a process have reported.
+/// The reports of the runtimes in a process.
 #[derive(Debug, Default)]
 pub struct Collector {
     state: TimedLock<State>,
@@ -69,7 +69,7 @@ struct Region {
     owner: Owner,
     id: Id,
     name: Vec<u8>,
-    /// Its lines, and its inlined functions.
+    /// The lines and the inlined functions of the code.
     source: lines::Source,
     inlined: Vec<lines::Inlined>,
     /// How many of the inlined functions are registered.
@@ -81,7 +81,7 @@ impl Region {
         addr + u64::from(self.size)
     }
 
-    /// Registers the code with all that is known of it.
+    /// Registers the code with everything known about it.
     fn register(&mut self, session: &impl Registrations, addr: u64) -> Result<()> {
         let rows = lines::merged(self.size, &self.source, &self.inlined)?;
         let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
@@ -104,7 +104,7 @@ impl Region {
             inlines: &inlines,
             free_after: 0,
             stable: false,
-            // Other code may follow directly.
+            // Other code may follow without a gap.
             packed: true,
             more: false,
         };
@@ -119,12 +119,12 @@ impl Region {
 }
 
 impl Collector {
-    /// Fails after a timeout, because the call that holds the lock may wait for a disk.
+    /// Fails after a timeout, because another call may hold the lock while it waits for a disk.
     pub fn lock(&self) -> Result<Locked<'_, State>> {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// In a child that takes over: takes what was reported to the parent.
+    /// In a child that takes over its parent's state: takes what was reported to the parent.
     pub fn inherit(&self, parent: &Collector) {
         if let Some(mut state) = parent.state.try_lock() {
             // No other thread uses this state yet, so the lock is free.
@@ -146,7 +146,7 @@ impl Collector {
         let module = loader::object_at(caller).unwrap_or_default();
         let mut modules = modules();
         if modules.len() > CALLERS_MAX {
-            // Calls come from a few places, unless compiled code makes them.
+            // Calls come from a few places, except for calls by compiled code.
             modules.clear();
         }
         modules.insert(caller, module);
@@ -155,7 +155,7 @@ impl Collector {
 }
 
 impl State {
-    /// Code of a method begins to live.
+    /// Code of a method becomes live.
     pub fn load(&mut self, session: &impl Registrations, module: u64, method: &Method<'_>) -> Result<bool> {
         let owner = (module, method.id);
         self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
@@ -180,7 +180,7 @@ impl State {
         Ok(true)
     }
 
-    /// Forgets code that other code has replaced. The new registration has ended it already.
+    /// Forgets code that new code has overwritten. The registration of the new code has already ended the old registration.
     fn end_overlapped(&mut self, addr: u64, end: u64) {
         while let Some((&old, region)) = self.regions.range(..end).next_back() {
             if region.end(old) <= addr {
@@ -213,10 +213,10 @@ impl State {
         let name = lines::copy_of(method.name.ok_or(Error::Null)?)?;
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
-        // A registration contains all inlined functions, but they are reported one by one, in any order. To register the code
-        // for each report would write the code of a method with many inlined functions as many times. So some reports wait for
-        // the next event of another kind. The exit does not register them: it allocates nothing, because a signal handler that
-        // exits may have interrupted the allocator.
+        // A registration contains all inlined functions, but runtimes report them one by one, in any order. If each report led
+        // to a registration, a method with many inlined functions would be written as many times. So some reports wait for the
+        // next event of another kind. An exit does not register the waiting functions, because it may not allocate: a signal
+        // handler that exits may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);
@@ -234,7 +234,7 @@ impl State {
         let Some(addr) = self.unsettled.take() else { return };
         let Some(region) = self.regions.get_mut(&addr) else { return };
         if region.register(session, addr).is_err() {
-            // The earlier registration stays, which has fewer inlined functions.
+            // The earlier registration, with fewer inlined functions, stays.
             region.inlined.truncate(region.registered);
         }
     }

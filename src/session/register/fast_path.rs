@@ -1,8 +1,8 @@
 //! The fast way of nearly every registration: a plain name, bytes that can be read here, room in the thread's chunk.
 //!
 //! Runtimes pay for the time that a registration takes. So each part is written at its final place in the chunk, each field is
-//! read where it is used, and nothing is built first and copied later. Anything unusual is left to the slow way, errors
-//! included.
+//! read where it is used, and nothing is built first and copied later. Unusual registrations and errors are left to the slow
+//! way.
 
 use super::thread_state::Local;
 use crate::api::code::{Bytes, Code};
@@ -16,8 +16,8 @@ use crate::queue::record::{flag, Event, EventKind};
 
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 
-/// A registration in its caller's form. The methods read the caller's memory, which may change. So a size that checks rely on
-/// is read only once.
+/// A registration in its caller's form. The methods read the caller's memory, which may change. So a size is read only once if
+/// checks rely on it.
 pub trait Given: Copy {
     /// Whether the code's bytes can be read here and need not stay in memory, and the code has no inlined functions.
     fn is_usual(&self) -> bool;
@@ -39,7 +39,7 @@ pub trait Given: Copy {
 /// See [`Unwinding::mapped_size`].
 #[inline(always)]
 pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
-    // Mostly the host has not declared any bytes free.
+    // Most hosts declare no free bytes.
     if free_after != 0 && free_after >= unwind::room(size, tables_len) {
         tables_len as u64
     } else {
@@ -48,12 +48,11 @@ pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
 }
 
 impl Local {
-    /// Records a registration whose sinks want all parts of a record. `flags`: the flags of the code's place, if they were
-    /// asked for already. If something is unusual, the chunk stays unchanged, and the error holds the flags as far as they are
-    /// known now.
+    /// Records a registration whose sinks want all parts of a record. `flags`: the flags of the code's place, if they are known
+    /// already. If something is unusual, the chunk stays unchanged, and the error returns the flags if they are known by then.
     ///
-    /// The order needs few registers: values that are checked and then done with come first, the large copies last. The section
-    /// keeps the functions of the usual call together in few pages.
+    /// The order of the steps needs few registers: values that are needed only for checks come first, the large copies last.
+    /// The section keeps the functions of the usual call together in few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {
@@ -121,7 +120,7 @@ impl Local {
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
-            // A record that is absent begins where the next record does, and is overwritten by it.
+            // An absent record begins where the next record begins, and is overwritten by that record.
             // SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);

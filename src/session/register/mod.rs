@@ -50,7 +50,7 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     })
 }
 
-/// The frames to report to the unwinder for this code. Fails if the place or the unwind description is invalid.
+/// The frames to report to the unwinder for this code. Fails if the address range or the unwind description is invalid.
 pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     check_range(code.addr, code.size, code.free_after)?;
     with_local(session.process, session.shared, |local| {
@@ -78,7 +78,7 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
 }
 
 /// Records a registration the fast way, if nothing about it is unusual. Otherwise the chunk is unchanged. The error then holds
-/// the flags of the code's place, if they were asked for: the slow way or `not_registered` needs them.
+/// the flags of the code's place if they are known: the slow way or `not_registered` needs them.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -91,7 +91,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // As `Ref::still_open`: the place is read after the record was published.
+    // As in `Ref::still_open`, the place is read after the record was published.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -110,7 +110,7 @@ pub fn move_code(
 }
 
 pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) -> Result<()> {
-    // A wrong id must cost no record.
+    // An unknown id must not lead to a record.
     shared.ids.size_of(id).ok_or(Error::UnknownId)?;
     wait_until_read(shared, shared.ids.is_unread(id));
     with_local(process, shared, |local| {
@@ -134,7 +134,7 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
     })
 }
 
-/// A call during which the sinks are disabled succeeds without effect, like a call that begins afterwards.
+/// If the sinks are disabled during a call, the call succeeds without effect, like a call that begins afterwards.
 fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(Error::NotRunning) => Ok(value),
@@ -146,8 +146,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // The timeout keeps a writer that hangs from blocking the host for ever. A writer that reads the code later finds other
-        // bytes or no memory, and survives both.
+        // The timeout keeps a writer that hangs from blocking the host for ever. If a writer reads the code later, it finds
+        // other bytes or no memory, and tolerates both.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -159,7 +159,7 @@ pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
         1..=CODE_SIZE_MAX => {}
         _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
     }
-    // An address of 0 means that the host got no memory and continued. Readers take a line or record with address 0 for damage.
+    // An address of 0 means that the host ignored a failed allocation. Readers take a line or record with address 0 for damage.
     let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
     end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
@@ -198,22 +198,22 @@ impl Local {
         self.register(&Code { name: name.get(), file: &[], lines, ..*code }, flags)
     }
 
-    /// Tries the fast way again in a new chunk, if a full chunk was most likely the reason for the failure. The slow way could
-    /// do that too, but its code is in no cache.
+    /// Tries the fast way again in a new chunk, if a full chunk was most likely the reason for the failure. The slow way would
+    /// work too, but its code is in no cache.
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
         // Room for name, tables and a few lines.
         const AROUND_CODE: usize = 4096;
-        // For larger code the time of a call does not matter.
+        // For larger code, the duration of a call does not matter.
         const LARGE: u64 = 32 * 1024;
         if code.size() >= LARGE {
             return Err(flags);
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // To retry the fast way with known flags would take an argument that makes every usual call slower. So the slow way
-            // takes over.
+            // A retry of the fast way with known flags would need an argument that makes every usual call slower. So the slow
+            // way takes over.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -294,7 +294,7 @@ impl Local {
 }
 
 /// The record of the code's inlined functions, if a sink can read it. Only debuggers and the files of regions can, including
-/// regions that the memory may become later. Invalid inlines are an error even if no sink reads them.
+/// regions that this memory may become part of later. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
@@ -303,7 +303,7 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     if !is_read {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // The record repeats the file for each call, and all calls may name one file of any length.
+    // The record repeats the file name for each call, and all calls may name one file with a long name.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     if !shared.pool.can_hold(files) {
         return Err(Error::NoMemory);
@@ -311,7 +311,7 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     inlines::record(code.inlines, code.size)
 }
 
-/// The unwind tables of code, if they are wanted. An invalid description is an error even if they are not.
+/// The unwind tables of code, if they are wanted. An invalid description is an error even if no tables are wanted.
 fn unwinding<'c>(shared: &Shared, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
     let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| shared.unwind_records());
     Ok(tables

@@ -1,4 +1,4 @@
-//! The records of the slow way: what each of them writes into a chunk.
+//! The records of the slow way, and how each is written into a chunk.
 
 use crate::api::code::Bytes;
 use crate::api::error::{Error, Result};

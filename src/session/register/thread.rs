@@ -30,8 +30,8 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Has the writer learn when the calling thread ends, which is needed only while a writer runs. If there is no memory for that,
-/// the end of the host's last thread goes unnoticed until another watched thread ends or the writer looks around.
+/// Tells the writer when the calling thread ends. This is needed only while a writer runs. If there is no memory for it, the
+/// end of the host's last thread goes unnoticed until another watched thread ends or the writer next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {
@@ -41,7 +41,7 @@ pub fn watch_thread(shared: &Shared) -> bool {
 }
 
 /// As `watch_thread`, but only while a writer runs. Without a writer, a plugin that contains the library may be unloaded, and
-/// the thread would later run code that is gone.
+/// the thread would later run code that no longer exists.
 pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
     if lifecycle.running.is_some() {
         watch_thread(shared);
@@ -80,7 +80,7 @@ pub fn with_local<T>(
     })
 }
 
-/// To be called with a pointer that the caller has taken out of the cell.
+/// Must be called with a pointer that the caller has taken out of the cell.
 #[cold]
 fn drop_local(local: NonNull<Local>) {
     // SAFETY: `new_local` has made the box, and nobody else has the pointer.
@@ -96,7 +96,7 @@ pub fn is_attached(process: &Process) -> bool {
     })
 }
 
-/// Makes a thread's state: in its first call, or in its first call in a forked child, where the old state is the parent's.
+/// Makes a thread's state in its first call. Also in its first call in a forked child, where the old state is the parent's.
 #[cold]
 #[inline(never)]
 fn new_local(

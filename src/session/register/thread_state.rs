@@ -1,4 +1,4 @@
-//! What the library keeps for each registering thread.
+//! The state of each registering thread.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use crate::sink::region::Regions;
 use crate::sys::mapping::Words;
 use crate::sys::thread;
 
-/// A handle that no session has. A free place does not hold it either.
+/// A handle that no session has. Free places do not contain this value either.
 pub(super) const NO_HANDLE: u64 = 1;
 
-/// What a registering thread keeps between calls. After a sleep, the first call waits for each cache line that it reads. So the
-/// fields that each call needs lie in few cache lines, without further pointers to follow.
+/// The state of a registering thread between calls. After a sleep, the first call waits for each cache line that it reads. So
+/// the fields that each call needs lie in few cache lines, and are reached without further pointers.
 #[repr(C, align(128))]
 pub struct Local {
     /// The session that the thread used last, and the session's place among the open ones.
@@ -96,7 +96,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // In a forked child this is a copy of the parent's state, whose chunk is not even mapped.
+        // In a forked child, this state is a copy of the parent's, and its chunk is not even mapped.
         if !self.process.is_this_one() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Which code was at an address, by a jitdump or a perf map: all of it, if several pieces were there in turn.
+//! Finds the code at an address in a jitdump or perf map: all pieces, if several had the address one after the other.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,10 +11,9 @@ use jitsym::format::perf_map::raw_lines;
 use super::text::{Text, Texts};
 use crate::text::printable;
 
-/// What V8 and LLVM add to each address of a line table.
+/// V8 and LLVM add this to each address in a line table.
 const BIAS: u64 = 0x40;
 
-/// A piece of code.
 #[derive(Clone, Debug)]
 struct Piece {
     time: u64,
@@ -24,10 +23,9 @@ struct Piece {
     rows: Range<usize>,
 }
 
-/// A row of a line table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    /// Where it begins, from the start of the code.
+    /// The offset of the row from the start of the code.
     offset: u64,
     file: Text,
     line: u32,
@@ -36,15 +34,15 @@ struct Row {
 /// The code of one file.
 struct Source {
     object: Text,
-    /// By their starts, and those of one start by their times.
+    /// Sorted by start, and then by time.
     pieces: Vec<Piece>,
-    /// A binary tree of the highest ends: nodes 2n and 2n + 1 are below node n, and the lowest ones are for the pieces.
+    /// A binary tree of the highest ends: nodes 2n and 2n + 1 are below node n, and the leaves are the ends of the pieces.
     ends: Vec<u64>,
     rows: Vec<Row>,
 }
 
 impl Source {
-    /// The pieces that an address lies in: looks at these alone, and at few others, however long some pieces are.
+    /// The pieces that contain an address. Examines only these and a few others, however long some pieces are.
     fn around(&self, address: u64) -> Vec<usize> {
         let begun = self.pieces.partition_point(|piece| piece.start <= address);
         let leaves = self.ends.len() / 2;
@@ -64,18 +62,18 @@ impl Source {
     }
 }
 
-/// The code of a process. If several files have code at an address, the first one is right.
+/// The code of a process. If several files have code at an address, the first file is used.
 #[derive(Default)]
 pub struct Code {
     sources: Vec<Source>,
 }
 
-/// The code that was at an address: one piece or several of them, the last one first.
+/// The code at an address: one or several pieces, the last one first.
 #[derive(Clone, Debug)]
 pub struct Found {
     source: usize,
     pieces: Vec<usize>,
-    /// They have one name.
+    /// All pieces have the same name.
     pub is_one: bool,
 }
 
@@ -84,7 +82,7 @@ impl Code {
         self.sources.iter().all(|source| source.pieces.is_empty())
     }
 
-    /// Adds what a perf map has. `object` is what the code is a part of.
+    /// Adds the code in a perf map. `object`: the object that the code is written as part of.
     pub fn add_map(&mut self, map: &[u8], object: Text, texts: &mut Texts) {
         let mut pieces = Vec::new();
         for (time, line) in raw_lines(map).enumerate() {
@@ -96,7 +94,7 @@ impl Code {
         self.add(object, pieces, Vec::new());
     }
 
-    /// Adds what a jitdump has. Whether it is one.
+    /// Adds the code in a jitdump. Returns false if the file is not a jitdump.
     pub fn add_jitdump(&mut self, dump: &[u8], object: Text, texts: &mut Texts) -> bool {
         let Some(header) = RawHeader::read(dump) else { return false };
         let (mut pieces, mut rows, mut by_index): (Vec<Piece>, Vec<Row>, HashMap<u64, usize>) = Default::default();
@@ -139,7 +137,7 @@ impl Code {
             }
         }
         let tables = || pieces.iter().filter(|piece| !piece.rows.is_empty());
-        // A table of addresses that are right begins where its code does.
+        // A table of correct addresses begins at the start of its code.
         let is_biased = tables().all(|piece| rows[piece.rows.start].offset >= BIAS)
             && tables().any(|piece| rows[piece.rows.end - 1].offset > piece.end - piece.start);
         if is_biased {
@@ -172,7 +170,8 @@ impl Code {
         })
     }
 
-    /// The code that was entered at an address: such code as begins there, if there is any.
+    /// The code that was entered at an address: the code that begins there if there is any, else the code that contains the
+    /// address.
     pub fn entered(&self, address: u64) -> Option<Found> {
         let mut found = self.at(address)?;
         let pieces = &self.sources[found.source].pieces;
@@ -187,7 +186,7 @@ impl Code {
         self.sources[found.source].object
     }
 
-    /// The names of the code that was there, the last one first, each once.
+    /// The names of the pieces, the last one first, each only once.
     pub fn names(&self, found: &Found) -> Vec<Text> {
         let mut names = Vec::new();
         for &number in &found.pieces {
@@ -208,14 +207,14 @@ impl Code {
         pieces.into_iter().find(|piece| (piece.start..piece.end).contains(&address))
     }
 
-    /// The file that the code begins in, if it is known which code that is.
+    /// The file in which the code begins, if only one piece of code is possible.
     pub fn file(&self, found: &Found) -> Option<Text> {
         let code = &self.sources[found.source];
         let first = code.rows.get(code.pieces[*found.pieces.first()?].rows.clone())?.first()?;
         found.is_one.then_some(first.file)
     }
 
-    /// File and line of an address, if it is known which code that is.
+    /// The file and line of an address, if only one piece of code is possible.
     pub fn line(&self, found: &Found, address: u64) -> Option<(Text, u64)> {
         let piece = self.piece(found, address).filter(|_| found.is_one)?;
         let rows = self.sources[found.source].rows.get(piece.rows.clone())?;
@@ -228,13 +227,13 @@ impl Code {
 mod tests {
     use super::*;
 
-    /// Every piece that an address lies in is found, and no other, whatever lies in what.
+    /// Exactly the pieces that contain an address are found, even if pieces overlap.
     #[test]
     fn pieces_around_an_address() {
         for count in 0..70 {
             let (mut texts, mut code) = (Texts::default(), Code::default());
             let name = texts.add(b"name");
-            // Some long, some empty, several with one start.
+            // Some pieces are long, some are empty, and several have the same start.
             let piece = |number: u64| {
                 let start = number * number * 7 % 97;
                 let len = if number.is_multiple_of(9) { 60 } else { number * 5 % 11 };

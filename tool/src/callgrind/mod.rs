@@ -1,8 +1,9 @@
-//! `jitsym callgrind`: gives names to the compiled code in a file of callgrind, which knows it by its addresses.
+//! `jitsym callgrind`: names the compiled code in a callgrind file, which has only addresses for it.
 //!
-//! Callgrind calls a function `0x0000000004a2c100`, in the object and the file `???`, if it does not know what is there: the address
-//! at which the function was entered. Costs stay what they are. So what callgrind has added up stays together:
-//! code that had an address in turn, and a function with those that it jumps to (tail calls). Both are reported.
+//! If callgrind does not know the code at an address, it calls the function `0x0000000004a2c100`, in the object and file `???`.
+//! The number is the address at which the function was entered. Costs are not changed, so costs that callgrind has added up
+//! cannot be separated. This affects code that had the same address one after the other, and functions that are entered by a
+//! jump (tail calls). Both are reported.
 
 mod code;
 mod reader;
@@ -20,40 +21,40 @@ use reader::{At, Columns, Entry, Function, Place, UNKNOWN};
 pub use text::{Text, Texts};
 use writer::Writer;
 
-/// Names that code which an address had in turn gets at most.
+/// The most names in the label of an address that several pieces of code had.
 const NAMES: usize = 3;
 
-/// A report on a copy.
+/// The report on the copy.
 #[derive(Default)]
 pub struct Summary {
-    /// Addresses of functions that have names now.
+    /// Addresses of functions that now have names.
     pub named: BTreeSet<u64>,
-    /// Those that have none.
+    /// Addresses of functions that have no names.
     pub unnamed: BTreeSet<u64>,
-    /// The event that costs are told in.
+    /// The event whose costs are reported.
     pub event: String,
     pub total: u64,
     pub named_cost: u64,
     pub unnamed_cost: u64,
-    /// Functions whose costs are those of several, by all their names.
+    /// The labels of functions whose costs are those of several pieces of code.
     pub shared: BTreeSet<String>,
-    /// From a function to one that it jumped to, and the cost of that one, which counts as the first one's.
+    /// Tail calls: the function, the function that it jumps to, and the cost of the second, which is counted for the first.
     pub tail_calls: Vec<(String, String, u64)>,
 }
 
-/// What a function was found to be.
+/// A function with its names and code.
 struct Known {
     function: Function,
-    /// Its name alone, without those of its callers.
+    /// The name of the function without the names of its callers.
     label: Text,
-    /// Where it was entered, if callgrind had no name for it.
+    /// The address at which the function was entered, if callgrind had no name for it.
     entry: Option<u64>,
     found: Option<Found>,
 }
 
 struct Rewriter<'a, W> {
     code: &'a Code,
-    /// For the header.
+    /// The source of the names, for the header.
     names_of: &'a str,
     writer: Writer<W>,
     columns: Columns,
@@ -63,8 +64,8 @@ struct Rewriter<'a, W> {
     tail_calls: HashMap<(Text, Text), u64>,
 }
 
-/// Copies a file of callgrind, and names the functions that are in `code`, the names of which are in `texts`. `names_of` says in the
-/// header where they are from. `progress` is told how many bytes are done.
+/// Copies a callgrind file, and names the functions that are in `code`. `texts` contains their names. `names_of` is the source
+/// of the names, for the header. `progress` is called with the number of bytes done.
 pub fn rewrite<W: Write>(
     input: &mut dyn BufRead,
     code: &Code,
@@ -130,7 +131,7 @@ impl<W: Write> Rewriter<'_, W> {
         }
     }
 
-    /// What a function is. Its name may be followed by those of its callers and the depth of a recursion, after apostrophes
+    /// Looks a function up. In its name, the names of callers and the depth of a recursion may follow, each after an apostrophe
     /// (`--separate-callers`, `--separate-recs`).
     fn known(&mut self, texts: &mut Texts, function: Function) -> Rc<Known> {
         if let Some(known) = self.known.get(&function) {
@@ -139,7 +140,7 @@ impl<W: Write> Rewriter<'_, W> {
         let (mut new, name) = (function, texts.get(function.name).to_vec());
         let (mut entry, mut found, mut parts) = (None, None, Vec::new());
         for (number, part) in name.split(|&byte| byte == b'\'').enumerate() {
-            // Of a caller the object is not known. In one that is not `???`, addresses are those in its file.
+            // The object of a caller is not known. In an object other than `???`, addresses are those in the object's file.
             let address = if number == 0 && function.object != self.unknown { None } else { address(part) };
             let code = address.and_then(|address| self.code.entered(address));
             parts.push(match &code {
@@ -163,7 +164,7 @@ impl<W: Write> Rewriter<'_, W> {
         known
     }
 
-    /// The name of code. If several had its address in turn, it is all of theirs.
+    /// The label of code. If several pieces of code had the address, the label has all of their names.
     fn label(&mut self, texts: &Texts, found: &Found) -> Vec<u8> {
         let names = self.code.names(found);
         let mut label = names.iter().take(NAMES).map(|&name| texts.get(name)).collect::<Vec<_>>().join(&b" or "[..]);
@@ -176,7 +177,7 @@ impl<W: Write> Rewriter<'_, W> {
         label
     }
 
-    /// File and line of a place in a function, or of where it was entered.
+    /// The file and line of a place in a function, or of the address where the function was entered.
     fn line(&self, known: &Known, file: Text, mut at: At, is_entry: bool) -> (Text, At) {
         let Some(entry) = known.entry else { return (file, at) };
         let address = self.columns.instruction.map(|column| at[column]).or(is_entry.then_some(entry));
@@ -210,7 +211,7 @@ impl<W: Write> Rewriter<'_, W> {
         }
         let Some(other) = self.code.at(address).filter(|other| other.is_one) else { return };
         let name = self.code.names(&other)[0];
-        // A function may be in several pieces.
+        // A function may consist of several pieces of code.
         if name != known.label {
             let sum = self.tail_calls.entry((known.label, name)).or_default();
             *sum = sum.wrapping_add(cost);
@@ -218,7 +219,7 @@ impl<W: Write> Rewriter<'_, W> {
     }
 }
 
-/// The address that a function is named after.
+/// The address in the name of a function.
 fn address(name: &[u8]) -> Option<u64> {
     name.starts_with(b"0x").then(|| reader::number(name)).flatten()
 }

@@ -1,8 +1,8 @@
-//! Reads a file of callgrind line by line: names and positions come out whole, however they were shortened.
+//! Reads a callgrind file line by line, and restores names and positions that the file abbreviates.
 //!
-//! The format is described in valgrind's manual (Callgrind Format Specification). This reads open points as `callgrind_annotate` and
-//! KCachegrind do. A position is relative to that of the last line that begins with one, also the position of a target. A call
-//! without a file or object goes to those of the line before it.
+//! The format is described in valgrind's manual (Callgrind Format Specification). Where the manual is silent, this reader does
+//! as `callgrind_annotate` and KCachegrind do. Positions, those of targets included, are relative to the last line that begins
+//! with a position. A call without a file or object has those of the preceding line.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -10,14 +10,14 @@ use std::io::{self, BufRead, Read};
 use super::text::{Text, Texts};
 use crate::text::shortened;
 
-/// What callgrind calls an object or a file that it does not know.
+/// The name that callgrind gives to an unknown object or file.
 pub const UNKNOWN: &[u8] = b"???";
-/// The most bytes of a line.
+/// The longest line, in bytes.
 const LINE_MAX: u64 = 16 << 20;
 /// Subpositions: instruction, basic block, line.
 const COLUMNS: usize = 3;
 
-/// A function, which is another one in each object and file.
+/// A function. Functions of the same name in different objects or files are different functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function {
     pub object: Text,
@@ -25,23 +25,23 @@ pub struct Function {
     pub name: Text,
 }
 
-/// Where costs arise. Inlined code has another file than its function.
+/// The place where costs arise. Inlined code has a different file than its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub function: Function,
     pub file: Text,
 }
 
-/// A position: as many numbers as there are columns.
+/// A position: one number for each column.
 pub type At = [u64; COLUMNS];
 
-/// What the numbers of a line mean.
+/// The meaning of the numbers in a line.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub count: usize,
     pub instruction: Option<usize>,
     pub line: Option<usize>,
-    /// The names of the events, as many as a line has costs.
+    /// The names of the events. A line has one cost for each.
     pub events: Vec<String>,
 }
 
@@ -51,30 +51,30 @@ impl Default for Columns {
     }
 }
 
-/// What a line, or two of them, say.
+/// The meaning of a line or of two lines.
 pub enum Entry<'a> {
-    /// A line that says nothing of places.
+    /// A line without places.
     Other(&'a [u8]),
-    /// The costs of a part begin after this line.
+    /// A line after which the costs of a part begin.
     Part(&'a [u8], &'a Columns),
-    /// The cost of a place itself.
+    /// The own cost of a place.
     Cost(Place, At, &'a [u8]),
-    /// So many calls, from a place to a function, and what they cost in all.
+    /// Calls from a place to a function: their number and their total cost.
     Call { place: Place, count: &'a [u8], to: Function, target: At, at: At, costs: &'a [u8] },
-    /// A jump, from a place to another one.
+    /// A jump from one place to another.
     Jump { place: Place, how: &'a [u8], to: Place, target: At, at: At },
 }
 
-/// What the next line with a position belongs to.
+/// A call or jump whose position is in the next line.
 enum Waiting {
     Call { count: Vec<u8>, to: Function, target: At },
     Jump { how: Vec<u8>, to: Place, target: At },
 }
 
-/// Everything that earlier lines have set.
+/// The state that earlier lines have set.
 struct State<'t> {
     texts: &'t mut Texts,
-    /// Names by their numbers: of objects, files, functions.
+    /// Names of objects, files and functions, by their numbers.
     names: [HashMap<u64, Text>; 3],
     columns: Columns,
     unknown: Text,
@@ -82,13 +82,13 @@ struct State<'t> {
     function_file: Option<Text>,
     file: Option<Text>,
     function: Option<Text>,
-    /// Of the next call: object, file, function.
+    /// The object, file and function of the next call.
     called: [Option<Text>; 3],
-    /// Of the next jump: file, function.
+    /// The file and function of the next jump.
     jumped: [Option<Text>; 2],
     at: At,
     sums: Vec<u64>,
-    /// A part has begun, and its end was not there yet.
+    /// A part has begun, and its end has not been read yet.
     is_open: bool,
     is_callgrinds: bool,
 }
@@ -112,11 +112,11 @@ pub fn pid(input: &mut dyn BufRead) -> io::Result<Option<u32>> {
     }
 }
 
-/// Takes what lines say. The number is that of the bytes that are read.
+/// Receives the meaning of lines, and the number of bytes read so far.
 pub type Visit<'v> = &'v mut dyn FnMut(&mut Texts, Entry, u64) -> io::Result<()>;
 
-/// Reads all of it.
-/// Fails for what is no whole file of callgrind, also where the costs of a part are not those that its end says.
+/// Reads the whole input. Fails if the input is not a complete callgrind file, or if the costs of a part do not add up to the
+/// total at its end.
 pub fn read(input: &mut dyn BufRead, texts: &mut Texts, visit: Visit) -> io::Result<()> {
     let unknown = texts.add(UNKNOWN);
     let mut state = State {
@@ -170,7 +170,7 @@ pub fn read(input: &mut dyn BufRead, texts: &mut Texts, visit: Visit) -> io::Res
 
 enum Problem {
     Io(io::Error),
-    /// Something else than a file of callgrind.
+    /// The file is not a callgrind file.
     Other,
     Text(String),
 }
@@ -243,14 +243,14 @@ impl State<'_> {
             }
             b"version" | b"pid" | b"thread" | b"part" | b"cmd" | b"desc" | b"event" | b"summary" => {}
             _ if in_body => return wrong(format!("'{}' is not known", shortened(line))),
-            // Other producers have more to say.
+            // Other producers write further lines.
             _ if key.iter().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(byte)) => {}
             _ => return Err(Problem::Other),
         }
         Ok(visit(self.texts, Entry::Other(whole), bytes)?)
     }
 
-    /// The events of a part, before its first cost.
+    /// Begins a part: sets its events.
     fn begin(&mut self, events: &[u8]) -> Result<(), Problem> {
         let words = events.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         self.columns.events = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -263,7 +263,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The end of a part has its total, which has to be the sum of its costs.
+    /// Ends a part. Its total must be the sum of its costs.
     fn end(&mut self, totals: &[u8]) -> Result<(), Problem> {
         let found = std::mem::take(&mut self.sums);
         self.sums = vec![0; found.len()];
@@ -282,7 +282,7 @@ impl State<'_> {
         Ok(Place { function: Function { object, file, name }, file: self.file.unwrap_or(file) })
     }
 
-    /// `ob=`, `fn=` and the like. Whether it is one of these.
+    /// Reads `ob=`, `fn=` and the like. Returns whether the line is one of these.
     fn specification(&mut self, key: &[u8], rest: &[u8], waiting: &mut Option<Waiting>) -> Result<bool, Problem> {
         match key {
             b"ob" => self.object = Some(self.name(0, rest)?),
@@ -303,7 +303,7 @@ impl State<'_> {
         Ok(true)
     }
 
-    /// A call or jump, whose place is in the next line.
+    /// Reads a call or jump. Its position is in the next line.
     fn association(&mut self, key: &[u8], rest: &[u8]) -> Result<Waiting, Problem> {
         let (count, target) = rest.split_at(rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len()));
         let mut counts = count.splitn(if key == b"jcnd" { 2 } else { 1 }, |&byte| byte == b'/');
@@ -327,7 +327,7 @@ impl State<'_> {
         Ok(Waiting::Jump { how: [key, b"=", count].concat(), to, target })
     }
 
-    /// A name, or its number, or both.
+    /// Reads a name, a number that stands for a name, or both.
     fn name(&mut self, kind: usize, rest: &[u8]) -> Result<Text, Problem> {
         let numbered = rest.strip_prefix(b"(").and_then(|rest| {
             let end = rest.iter().position(|&byte| byte == b')')?;
@@ -345,7 +345,7 @@ impl State<'_> {
         Ok(name)
     }
 
-    /// Takes a position from the start of the line, and returns the rest.
+    /// Reads a position at the start of the line, and returns the rest of the line.
     fn position<'l>(&mut self, line: &'l [u8], before_costs: bool) -> Result<&'l [u8], Problem> {
         let mut rest = line.trim_ascii_start();
         for at in &mut self.at[..self.columns.count] {
@@ -378,7 +378,7 @@ impl State<'_> {
     }
 }
 
-/// What `positions:` names, in the order in which the format has them.
+/// The columns that `positions:` names, in the order that the format requires.
 fn columns(words: &[u8]) -> Option<Columns> {
     let mut columns = Columns { count: 0, line: None, ..Columns::default() };
     let mut block = None;
@@ -400,7 +400,7 @@ fn columns(words: &[u8]) -> Option<Columns> {
 /// A number, hexadecimal after `0x`.
 pub(super) fn number(word: &[u8]) -> Option<u64> {
     let (digits, radix) = word.strip_prefix(b"0x").map_or((word, 10), |digits| (digits, 16));
-    // A sign is none of it.
+    // A sign is not part of a number.
     digits.first().filter(|digit| digit.is_ascii_alphanumeric())?;
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }

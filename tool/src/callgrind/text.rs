@@ -1,13 +1,13 @@
-//! Texts that occur often, each kept once.
+//! Stores texts that occur often only once.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A text by its number.
+/// The number of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(u32);
 
-/// All texts of a file and of those that name its functions.
+/// The texts of a callgrind file and of the files that name its functions.
 #[derive(Default)]
 pub struct Texts {
     numbers: HashMap<Rc<[u8]>, Text>,

@@ -1,5 +1,5 @@
-//! Writes a file of callgrind. Each function is written with its object and file, whatever those of the one before were. Names,
-//! positions and calls are shortened as callgrind does it.
+//! Writes a callgrind file. Each function is written with its object and file, even if the previous function has the same.
+//! Names, positions and calls are abbreviated as callgrind does it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,10 +8,10 @@ use std::io::{self, Write};
 use super::reader::{At, Columns, Function, Place};
 use super::text::{Text, Texts};
 
-/// Positions that are less apart are written as a difference.
+/// Positions closer together than this are written as a difference.
 const NEAR: u64 = 100;
 
-/// The numbers of names, and the part in which each was last written in full: KCachegrind may forget them between parts.
+/// The numbers of names, with the part in which each name was last written in full. KCachegrind may forget names between parts.
 struct Numbers<K>(HashMap<K, (usize, u64)>);
 
 impl<K: Hash + Eq> Numbers<K> {
@@ -27,12 +27,12 @@ impl<K: Hash + Eq> Numbers<K> {
     }
 }
 
-/// The output, and the place that it has come to.
+/// The output, and the place and position that were written last.
 pub struct Writer<W> {
     out: W,
     objects: Numbers<Text>,
     files: Numbers<Text>,
-    /// To KCachegrind a number is that of a function of one object and file.
+    /// For KCachegrind, a number stands for a function of one object and file.
     functions: Numbers<Function>,
     part: u64,
     columns: Columns,
@@ -56,7 +56,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(b"\n")
     }
 
-    /// The costs of a part are next.
+    /// Begins the costs of a part.
     pub fn part(&mut self, columns: &Columns) {
         (self.columns, self.place, self.at) = (columns.clone(), None, At::default());
         self.part += 1;
@@ -84,7 +84,7 @@ impl<W: Write> Writer<W> {
         if to.object != place.function.object {
             self.objects.write("cob", to.object, part, texts.get(to.object), out)?;
         }
-        // callgrind_annotate takes the working directory from the names of files, but not here.
+        // callgrind_annotate removes the working directory from other file names, but not from this one.
         if to.file != place.file {
             self.files.write("cfi", to.file, part, texts.get(to.file), out)?;
         }
@@ -115,7 +115,7 @@ impl<W: Write> Writer<W> {
         self.line(b"")
     }
 
-    /// Costs that are written next are those of this place.
+    /// Begins the costs of a place.
     fn place(&mut self, texts: &Texts, place: Place) -> io::Result<()> {
         let (part, out, function) = (self.part, &mut self.out, place.function);
         let mut file = self.place.filter(|old| old.function == function).map(|old| old.file);
@@ -134,7 +134,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Later positions are relative to it if it is not that of a target.
+    /// Writes a position. If `stays`, the next position is relative to it, which does not apply to targets.
     fn position(&mut self, at: At, stays: bool) -> io::Result<()> {
         for (column, (&at, &last)) in at.iter().zip(&self.at).enumerate().take(self.columns.count) {
             let out = &mut self.out;

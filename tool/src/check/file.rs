@@ -1,4 +1,4 @@
-//! Whether readers find the file at all: its name, directory and mode.
+//! Checks whether readers find the file: its name, directory and mode.
 
 use std::path::{Path, PathBuf};
 
@@ -7,25 +7,25 @@ use jitsym::format::jitdump::raw::RawHeader;
 
 use super::{rules, Finding, Kind, Place, Report, Rule};
 
-/// What is known of a file besides its bytes. What is not known is not checked.
+/// Facts about a file besides its bytes. Unknown facts are not checked.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Its path, absolute and without links.
+    /// The absolute path, without links.
     pub path: Option<PathBuf>,
-    /// Its permissions.
+    /// The permissions.
     pub mode: Option<u32>,
-    /// It was copied or renamed, so that name and place are not those that readers had to find it by.
+    /// Whether the file was copied or renamed. If it was, its name and path do not show whether readers have found it.
     pub copied: bool,
 }
 
-/// The only directory in which perf and the others look for maps.
+/// The only directory in which perf and other readers look for maps.
 const TMP: &str = "/tmp";
 
 pub(super) fn check(kind: Kind, file: &[u8], facts: &Facts, report: &mut dyn Report) {
     let mut found = |rule: &'static Rule, text: String| {
         report.finding(Finding { rule, place: Place::File, subject: String::new(), text });
     };
-    // The name of a region's file is in the mapping, where readers find it.
+    // Readers get the name of a region's file from the mapping.
     if let Some(path) = facts.path.as_ref().filter(|_| !facts.copied && kind != Kind::Region) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match (parse(&name), kind) {

@@ -1,4 +1,4 @@
-//! The file header of a jitdump, and its time beside that of the records.
+//! Checks the file header of a jitdump, and its time against the times of the records.
 
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 use jitsym::format::jitdump::HEADER_SIZE;
@@ -6,13 +6,13 @@ use jitsym::format::jitdump::HEADER_SIZE;
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 
-/// `e_machine` of what Linux runs on: x86, ARM, RISC-V, PowerPC, s390, MIPS, SPARC, LoongArch, and some rarer ones.
+/// The `e_machine` values of Linux machines: x86, ARM, RISC-V, PowerPC, s390, MIPS, SPARC, LoongArch, and some rarer ones.
 const MACHINES: &[u32] =
     &[2, 3, 4, 8, 15, 20, 21, 22, 40, 42, 43, 50, 62, 88, 92, 93, 94, 164, 183, 189, 243, 252, 258];
 /// In nanoseconds.
 const DAY: u64 = 86_400 * 1_000_000_000;
 const YEAR: u64 = 365 * DAY;
-/// What the clock on the wall says between 2001 and 2100, in nanoseconds: no machine has been up for so long.
+/// The wall clock between 2001 and 2100, in nanoseconds. No machine has been up for that long.
 pub(super) const TODAY: std::ops::Range<u64> = 31 * YEAR..130 * YEAR;
 
 pub(super) fn check(header: &RawHeader, file: &[u8], report: &mut dyn Report) {
@@ -49,7 +49,8 @@ pub(super) fn check(header: &RawHeader, file: &[u8], report: &mut dyn Report) {
     }
     let first = RawRecords::new(file, header).next().map(|record| record.timestamp);
     if let Some(first) = first.filter(|_| !header.arch_timestamp()) {
-        // Microseconds look like three weeks of uptime, so that only the distance to the records tells.
+        // A time in microseconds looks like three weeks of uptime, so only its distance from the records' times shows the
+        // error.
         let microseconds = TODAY.contains(&header.timestamp.saturating_mul(1000));
         let of_today = microseconds || TODAY.contains(&header.timestamp);
         if of_today && header.timestamp.abs_diff(first) > DAY {

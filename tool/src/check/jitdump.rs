@@ -1,4 +1,4 @@
-//! The records of a jitdump, in the order in which perf reads them.
+//! Checks the records of a jitdump in the order in which perf reads them.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -54,25 +54,25 @@ struct Check<'a, 'r> {
     header: RawHeader,
     target: Target,
     report: &'r mut dyn Report,
-    /// What perf holds back for the next LOAD, and where it was.
+    /// The tables that perf keeps for the next LOAD, with the offsets of their records.
     debug: Option<(usize, RawDebug<'a>)>,
     unwinding: Option<(usize, RawUnwinding<'a>)>,
-    /// Where a CLOSE is that may still be the last record.
+    /// The offset of a CLOSE that may still be the last record.
     closed: Option<usize>,
-    /// The same for another record of 16 bytes, with its id.
+    /// The offset and the id of another 16-byte record that may still be the last record.
     stopped: Option<(usize, u32)>,
     last_time: Option<u64>,
-    /// There was a line table that cannot have addresses that are too high, so that others have none either.
+    /// Whether a line table had addresses that cannot be too high. If so, the other tables are right too.
     unbiased: bool,
-    /// There was an UNWINDING_INFO.
+    /// Whether there was an UNWINDING_INFO.
     unwinds: bool,
-    /// How much code has no unwind tables, and the bytes of all code.
+    /// The number of pieces without unwind tables.
     without_tables: u64,
     summary: Summary,
     code_sum: u128,
-    /// Where each code index was first used.
+    /// The offset at which each code index was first used.
     indices: HashMap<u64, usize>,
-    /// That for the next LOAD.
+    /// The frame load for the next LOAD.
     frame_load: Option<Shadow>,
     places: Places,
 }
@@ -99,7 +99,7 @@ impl<'a> Check<'a, '_> {
             self.record(&record);
         }
         self.end(&records);
-        // Those of a torn LOAD are lost with it.
+        // The tables of a torn LOAD are lost with it.
         if records.end() == End::Clean {
             self.orphans("the end of the file");
         }
@@ -132,7 +132,7 @@ impl<'a> Check<'a, '_> {
         self.report.summary(self.summary);
     }
 
-    /// There is a record behind those that may only be the last.
+    /// A record follows those that may only be the last.
     fn not_last(&mut self, next: usize) {
         if let Some(offset) = self.closed.take() {
             self.stopped = None;
@@ -221,7 +221,7 @@ impl<'a> Check<'a, '_> {
         self.last_time = Some(time);
     }
 
-    /// What is held back belongs to the LOAD directly behind it, and this is none.
+    /// The next record is no LOAD, so the tables before it belong to nothing.
     fn orphans(&mut self, next: &str) {
         if let Some((offset, _)) = self.debug.take() {
             self.dangling_debug(offset, next);
@@ -253,7 +253,7 @@ impl<'a> Check<'a, '_> {
         let mut mapped_size = 0;
         let (tables, mapped) = self.unwinding.as_ref().map_or((0, 0), |(_, tables)| (tables.size, tables.mapped_size));
         if frame_load::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
-            // No code, and what is said of its tables is said of those of the code whose index it shares.
+            // A frame load has no code. Its tables are checked with those of the code that has the same index.
             self.unwinding = None;
             self.lone_frame_load("another one");
             self.process_fields(offset, &format!("LOAD \"{name}\""), load);
@@ -360,7 +360,7 @@ impl<'a> Check<'a, '_> {
             let text = format!("code_size is {}, and {there} bytes are behind the name", load.size);
             self.found(&rules::CODE_SIZE_TOO_LARGE, offset, subject, text);
         } else if load.size < there && load.size > 0 {
-            // Who reads it from which end, and who gets zeros.
+            // Readers count the code from different ends of the record, so some of them get zeros.
             let padding = (there - load.size) as usize;
             let zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
             let (front, back) = (zero(&behind_name[..padding]), zero(&behind_name[behind_name.len() - padding..]));

@@ -1,4 +1,4 @@
-//! A line table, held against the code that it is given to.
+//! Checks a line table against the code that it belongs to.
 
 use jitsym::format::jitdump::raw::{RawDebug, RawEntry};
 
@@ -6,25 +6,25 @@ use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::text::{has_control, shortened};
 
-/// What V8 and LLVM add to each address.
+/// V8 and LLVM add this to each address.
 const BIAS: u64 = 0x40;
 
-/// A line table with the LOAD behind it.
+/// A line table and the LOAD after it.
 pub(super) struct Lines<'a> {
-    /// Where its record is.
+    /// The offset of the record with the table.
     pub offset: usize,
-    /// Of the LOAD.
+    /// The name in the LOAD.
     pub name: &'a str,
     pub debug: &'a RawDebug<'a>,
-    /// Of the code.
+    /// The address of the code.
     pub addr: u64,
     pub size: u64,
-    /// Nothing in the file speaks against it.
+    /// Whether all addresses may be too high, because nothing in the file rules that out.
     pub may_be_biased: bool,
 }
 
 impl Lines<'_> {
-    /// Returns whether there is an entry so near the start of the code that the addresses cannot be too high.
+    /// Returns whether an entry is so close to the start of the code that the addresses cannot be too high.
     pub fn check(&self, report: &mut dyn Report) -> bool {
         let mut found = |rule: &'static Rule, text: String| {
             let (place, subject) = (Place::Offset(self.offset as u64), format!("DEBUG_INFO of \"{}\"", self.name));
@@ -58,7 +58,7 @@ impl Lines<'_> {
         if last.addr != end.saturating_add(bias) {
             found(&rules::DEBUG_NO_END, format!("the last entry is for {:#x}, the code ends at {end:#x}", last.addr));
         }
-        // Of each kind the first one is enough to find the others.
+        // Of each problem, only the first entry is reported.
         let (mut outside, mut unsorted) = (Once::default(), Once::default());
         let (mut zero, mut same, mut empty, mut not_utf8, mut control, mut relative) =
             (Once::default(), Once::default(), Once::default(), Once::default(), Once::default(), Once::default());
@@ -73,7 +73,7 @@ impl Lines<'_> {
             empty.note(file.is_empty(), number, &entry);
             not_utf8.note(file != b"\xff" && std::str::from_utf8(file).is_err(), number, &entry);
             control.note(has_control(file), number, &entry);
-            // Some producers have a word in brackets there, or `node:fs`.
+            // Some producers write a word in brackets, or `node:fs`.
             let is_path = !file.contains(&b':') && file.first().is_some_and(|first| !b"<[(\xff".contains(first));
             relative.note(is_path && file[0] != b'/', number, &entry);
         }
@@ -95,13 +95,13 @@ impl Lines<'_> {
         (self.addr..start).contains(&low)
     }
 
-    /// The lowest and the highest address.
+    /// The lowest and the highest address in the table.
     fn bounds(&self) -> (u64, u64) {
         self.debug.entries().fold((u64::MAX, 0), |(low, high), entry| (low.min(entry.addr), high.max(entry.addr)))
     }
 }
 
-/// The first of several, and how many there are.
+/// The first entry with a problem, and the number of such entries.
 #[derive(Default)]
 struct Once {
     count: u64,

@@ -1,8 +1,8 @@
-//! Finds what would make a reader of a jitdump or perf map fail: `jitsym check`, and the tests of what the library writes.
+//! Finds what would make readers of jitdumps and perf maps fail: used by `jitsym check`, and by tests of the library's files.
 //!
-//! The rules are facts about the readers: linux tools/perf/util/jitdump.c, genelf.c, symbol.c; linux-perf-data and samply;
-//! blazesym, bcc, ddprof, parca, CodSpeed, magic-trace, simpleperf. Findings go to a [`Report`] one by one, so that no file is
-//! too odd for the memory.
+//! The rules are based on the code of the readers: linux tools/perf/util/jitdump.c, genelf.c, symbol.c; linux-perf-data and
+//! samply; blazesym, bcc, ddprof, parca, CodSpeed, magic-trace, simpleperf. Findings go to a [`Report`] one by one, so memory
+//! is enough for any number of them.
 
 mod file;
 pub(crate) mod frames;
@@ -22,54 +22,54 @@ pub use file::Facts;
 pub use frames::Frames;
 pub use rules::{Rule, Severity};
 
-/// Where something was found.
+/// The place of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The file as a whole.
+    /// The whole file.
     File,
-    /// From this byte.
+    /// At this byte offset.
     Offset(u64),
     /// In this line, counted from 1.
     Line(u64),
 }
 
-/// One thing that was found.
+/// A broken rule.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What it breaks.
+    /// The rule.
     pub rule: &'static Rule,
-    /// Where.
+    /// The place.
     pub place: Place,
     /// The record, such as `LOAD fib`; may be empty.
     pub subject: String,
-    /// What there is.
+    /// The problem.
     pub text: String,
 }
 
-/// How much code a file has, and with what.
+/// Counts the code in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Pieces of code.
     pub pieces: u64,
-    /// Of these, with unwind tables.
+    /// Pieces with unwind tables.
     pub with_tables: u64,
-    /// With unwind tables that the process's memory has place for too (`mapped_size`, or a frame load).
+    /// Pieces whose unwind tables also have room in the process's memory (`mapped_size`, or a frame load).
     pub with_mapped: u64,
-    /// With source lines.
+    /// Pieces with source lines.
     pub with_lines: u64,
 }
 
-/// Takes what is found.
+/// Receives the findings.
 pub trait Report {
-    /// Something was found.
+    /// A rule is broken.
     fn finding(&mut self, finding: Finding);
 
-    /// What there is in all; once, unless the file cannot be read at all.
+    /// The counts. Called once, unless the file cannot be read at all.
     fn summary(&mut self, _summary: Summary) {}
-    /// One piece of code with unwind tables has been compared with them.
+    /// The unwind tables of one piece of code were compared with the code.
     fn frames(&mut self, _frames: Frames) {}
 
-    /// So many bytes of the file are done. Whether to go on.
+    /// This many bytes of the file are checked. Returns whether to continue.
     fn progress(&mut self, _done: u64) -> bool {
         true
     }

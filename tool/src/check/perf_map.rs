@@ -1,4 +1,4 @@
-//! The lines of a perf map.
+//! Checks the lines of a perf map.
 
 use jitsym::format::perf_map::{raw_lines, RawLine};
 
@@ -6,11 +6,11 @@ use super::rules::{self, Rule};
 use super::{Finding, Place, Report, Summary};
 use crate::text::{has_control, shortened};
 
-/// parca's buffer, newline included.
+/// The size of parca's buffer, newline included.
 const LINE_MAX: usize = 4096;
-/// Where ddprof cuts names.
+/// The length at which ddprof cuts names.
 const NAME_CUT: usize = 300;
-/// Fewer are dropped by perf.
+/// perf drops lines with shorter names.
 const NAME_MIN: usize = 3;
 
 pub(super) fn check(file: &[u8], report: &mut dyn Report) {
@@ -37,7 +37,7 @@ struct Map<'a, 'r> {
     entries: Vec<Entry<'a>>,
 }
 
-/// A range that a line claims.
+/// The address range of a line.
 struct Entry<'a> {
     start: u64,
     end: u64,
@@ -67,7 +67,7 @@ impl<'a> Map<'a, '_> {
             return;
         }
         let Some(fields) = line.fields() else {
-            // Half a line need not be more.
+            // An incomplete line need not have both numbers.
             if line.ended {
                 found(&rules::MAP_LINE, "it does not begin with two hexadecimal numbers".into());
             }
@@ -138,7 +138,7 @@ impl<'a> Map<'a, '_> {
     fn overlaps(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
         entries.sort_unstable_by_key(|entry| (entry.start, entry.line));
-        // The one of those so far that reaches farthest.
+        // The entry so far with the highest end.
         let mut far: Option<&Entry> = None;
         for entry in &entries {
             if let Some(other) = far.filter(|other| other.end > entry.start) {

@@ -1,8 +1,8 @@
-//! Where code lies over time: what a new mapping does to those that were there before it.
+//! The addresses of code over time: what a new mapping does to older mappings.
 //!
-//! perf makes a mapping of each LOAD, from its time on: as long as the code, or with `mapped_size` as far as that reaches
-//! behind the code's end rounded up to 8. A later mapping replaces what it covers of the earlier ones. The time of the records
-//! counts, not their order in the file.
+//! perf makes a mapping for each LOAD, from the time of its record on. The mapping is as long as the code. With `mapped_size`,
+//! it extends that far past the code's end rounded up to 8. A later mapping replaces the parts of earlier mappings that it
+//! covers. The times of the records count, not their order in the file.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::rules;
 use super::{Finding, Place, Report};
 use crate::text::{shortened, SHORT_BYTES};
 
-/// What matters of a LOAD.
+/// The relevant parts of a LOAD.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub time: u64,
@@ -41,7 +41,7 @@ pub(super) struct Places {
     loads: Vec<Load>,
 }
 
-/// A part of a mapping that is left: where it ends, and whose it is.
+/// The remaining part of a mapping: its end, and the index of its LOAD.
 #[derive(Clone, Copy)]
 struct Piece {
     end: u64,
@@ -85,13 +85,13 @@ impl Places {
     }
 }
 
-/// The highest piece that overlaps a range.
+/// The highest piece that overlaps the range.
 fn last_overlapping(pieces: &BTreeMap<u64, Piece>, start: u64, end: u64) -> Option<(u64, Piece)> {
     let (&at, &piece) = pieces.range(..end).next_back()?;
     (piece.end > start).then_some((at, piece))
 }
 
-/// A new mapping covers `common` of an older one.
+/// Reports that a new mapping covers `common` of an older one.
 fn meet(
     file: &[u8],
     header: &RawHeader,
@@ -126,22 +126,22 @@ fn meet(
             &rules::MAPPED_OVER_LATER,
             format!("{range} lies in what is mapped up to {:#x} for {other}", old.mapped_end()),
         ),
-        // Nothing but free bytes has changed hands.
+        // Only unused bytes overlap.
         (false, false) => return,
     };
     let (place, subject) = (Place::Offset(new.offset as u64), format!("LOAD \"{}\"", name_at(file, header, new)));
     report.finding(Finding { rule, place, subject, text });
 }
 
-/// Fewer equal bytes say nothing.
+/// Fewer equal bytes than this may be equal by chance.
 const FEWEST: usize = 6;
 
-/// Whether code that was there is there still, in newer code around it that has another name.
+/// Whether the older code still exists unchanged inside the newer code, which has another name.
 fn swallows(file: &[u8], header: &RawHeader, old: &Load, new: &Load) -> bool {
     let load_at = |load: &Load| RawRecords::at(file, load.offset, header).next()?.load();
     let Some((old_load, new_load)) = load_at(old).zip(load_at(new)) else { return false };
     let Some((old_code, new_code)) = old_load.code().zip(new_load.code()) else { return false };
-    // Behind the start of the newer one.
+    // The older code begins after the start of the newer code.
     let at = old.addr.checked_sub(new.addr).filter(|&at| at > 0).and_then(|at| usize::try_from(at).ok());
     let inside = at.and_then(|at| new_code.get(at..)?.get(..old_code.len()));
     old_code.len() >= FEWEST
@@ -150,8 +150,8 @@ fn swallows(file: &[u8], header: &RawHeader, old: &Load, new: &Load) -> bool {
         && old_load.name() != new_load.name()
 }
 
-/// The name in a record that has been read before. It is asked for with each mapping over this one, so that the end of a long
-/// name is not looked for.
+/// The name in a record that was read before. This is called for each mapping over this one, so the end of a long name is not
+/// searched.
 fn name_at(file: &[u8], header: &RawHeader, load: &Load) -> String {
     let record = RawRecords::at(file, load.offset, header).next();
     let tail = record.and_then(|record| record.load()).map_or(&[][..], |load| load.tail);

@@ -1,4 +1,4 @@
-//! The file of a region: what is wrong with its names, its line tables and its unwind tables.
+//! Checks the names, line tables and unwind tables in the file of a region.
 
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report, Summary};
@@ -54,7 +54,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         }
         summary.pieces += 1;
         summary.with_lines += u64::from(!lines.is_empty());
-        // The row that begins at its start, or last before that.
+        // The last row that begins at the start of the function or before.
         let row = starts.partition_point(|(start, _)| *start <= function.addr).checked_sub(1);
         let covered = row.and_then(|row| starts.get(row)).is_some_and(|(_, end)| *end > function.addr);
         summary.with_tables += u64::from(covered);

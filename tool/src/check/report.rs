@@ -1,5 +1,6 @@
-//! Findings as text for people and as JSON for programs. People read first what each reader makes of the file, and then the findings
-//! by rule, errors first.
+//! Prints findings as text or as JSON.
+//!
+//! The text begins with what each reader finds in the file. The findings follow by rule, errors first.
 //!
 //! The JSON is one object: `files`, and in each of these `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
 //! `notes`, `copied`, `verdicts` (for each `reader` the `state` of `names`, `stacks` and `lines`: yes, partly, no or none; and `why`), and
@@ -14,21 +15,22 @@ use super::verdict::{self, State, Verdict};
 use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
 use crate::text::{is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
 
-/// The readers of rules that no reader is known to mind. Only those who want everything are told, and for the others they do not count.
+/// The value of `readers` for rules that disturb no known reader. Without `--all` or `--json`, findings of these rules are neither
+/// counted nor printed.
 const NOBODY: &str = "none known";
 
-/// How findings are shown.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// The first few of each rule.
+    /// Text: the first findings of each rule.
     Text,
-    /// One line for each, notes included.
+    /// Text: one line for each finding, notes included.
     AllText,
-    /// JSON, with everything.
+    /// JSON with all findings.
     Json,
 }
 
-/// How many findings there are of each severity.
+/// The number of findings by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Errors.
@@ -40,7 +42,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Whether a reader is affected.
+    /// Whether there are errors or warnings.
     pub fn found(&self) -> bool {
         self.errors + self.warnings > 0
     }
@@ -50,22 +52,22 @@ impl Counts {
 pub struct Printer<'a> {
     out: &'a mut dyn Write,
     style: Style,
-    /// People want the notes too.
+    /// Whether notes are printed.
     notes: bool,
     colour: bool,
-    /// Rules that are not to be reported.
+    /// Rules that are not reported.
     allowed: &'a [&'static Rule],
     files: u64,
-    /// Those of all files.
+    /// The counts of all files.
     counts: Counts,
-    /// Told how far the file is done.
+    /// Is called with the number of bytes checked.
     pub progress: &'a mut dyn FnMut(u64),
-    /// Something could not be written.
+    /// The first error in writing.
     error: Option<io::Error>,
 }
 
 impl<'a> Printer<'a> {
-    /// `allowed`: rules that are not to be reported.
+    /// `allowed`: rules that are not reported.
     pub fn new(
         out: &'a mut dyn Write,
         style: Style,
@@ -76,13 +78,13 @@ impl<'a> Printer<'a> {
         Printer { out, style, notes, colour: false, allowed, files: 0, counts, progress, error: None }
     }
 
-    /// With the notes that concern a reader, and in colour.
+    /// Also prints notes that concern a reader, and uses colour.
     pub fn with(mut self, notes: bool, colour: bool) -> Self {
         (self.notes, self.colour) = (self.notes || notes, colour);
         self
     }
 
-    /// Begins a file. What it is called is printed as it is.
+    /// Begins a file. `path` is printed in escaped form.
     pub fn file<'b>(&'b mut self, path: &str) -> FilePrinter<'b, 'a> {
         let path = printable(path.as_bytes()).to_string();
         if self.style == Style::Json {
@@ -102,7 +104,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Ends the output. Fails if any of it could not be written.
+    /// Ends the output. Fails if any output could not be written.
     pub fn finish(mut self) -> io::Result<()> {
         if self.style == Style::Json {
             let start = if self.files == 0 { "{\"files\":[" } else { "" };
@@ -160,14 +162,14 @@ pub struct FilePrinter<'b, 'a> {
     counts: Counts,
     summary: Summary,
     copied: bool,
-    /// The rules that were broken, and how often.
+    /// The broken rules, and how often each was broken.
     broken: BTreeMap<&'static str, (&'static Rule, u64)>,
-    /// What is to be printed for each, once all are known: errors come first.
+    /// The lines to print for each rule. They wait until all are known, because errors are printed first.
     lines: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl FilePrinter<'_, '_> {
-    /// Ends the file, which was of this kind.
+    /// Ends a file of this kind.
     pub fn finish(self, kind: Kind) -> Counts {
         let FilePrinter { printer, path, counts, summary, copied, broken, lines } = self;
         let Counts { errors, warnings, notes } = counts;
@@ -198,7 +200,7 @@ impl FilePrinter<'_, '_> {
             Ok(())
         });
         let mut rules: Vec<&(&Rule, u64)> = broken.values().collect();
-        // In the order of the list, errors before warnings.
+        // Errors before warnings, each in the order of the list.
         let place = |rule: &Rule| ALL.iter().position(|known| known.id == rule.id);
         rules.sort_by_key(|(rule, _)| (std::cmp::Reverse(rule.severity), place(rule)));
         let mut printed = false;
@@ -226,21 +228,21 @@ impl FilePrinter<'_, '_> {
         counts
     }
 
-    /// Ends the file, which could not be read.
+    /// Ends a file that could not be read.
     pub fn fail(self, error: &io::Error) {
-        // Text goes where errors go.
+        // As text, the caller prints the error.
         if self.printer.style == Style::Json {
             let text = json_string(&error.to_string());
             self.printer.print(|out| write!(out, "],\"unreadable\":{text}}}"));
         }
     }
 
-    /// Name and place of the file were not judged.
+    /// Sets whether the name and path of the file were ignored.
     pub fn copied(&mut self, copied: bool) {
         self.copied = copied;
     }
 
-    /// How many findings of a rule are printed.
+    /// The number of findings of a rule that are printed.
     fn shown(&self, rule: &Rule) -> u64 {
         match (self.printer.style, rule.severity) {
             (Style::AllText, _) => u64::MAX,
@@ -294,7 +296,7 @@ impl Report for FilePrinter<'_, '_> {
     }
 }
 
-/// `perf 6 (libunwind): names yes, stacks NO (free_after), lines yes`
+/// A line like `perf 6 (libunwind): names yes, stacks NO (free_after), lines yes`.
 fn verdict_text(verdict: &Verdict, kind: Kind, colour: bool) -> String {
     let states = verdict.states.iter().filter_map(|(what, state)| {
         Some(match state {
@@ -348,7 +350,7 @@ fn json_rule(rule: &Rule) -> String {
     format!("\"rule\":{id},\"severity\":{severity},\"readers\":[{}]", readers.join(","))
 }
 
-/// A string of JSON, quotes included.
+/// A JSON string with its quotes.
 pub(crate) fn json_string(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -364,7 +366,7 @@ pub(crate) fn json_string(text: &str) -> String {
     out
 }
 
-/// The list of all rules.
+/// Prints the list of all rules.
 pub fn list_rules(out: &mut dyn Write, json: bool) -> io::Result<()> {
     for (number, rule) in ALL.iter().enumerate() {
         if json {

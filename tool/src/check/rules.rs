@@ -1,18 +1,18 @@
-//! Everything that `jitsym check` knows of: one rule for each way in which a file makes a reader fail.
+//! The rules of `jitsym check`: one for each way in which a file makes a reader fail.
 
-/// The files that a rule is about.
+/// The files that a rule concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `jit-PID.dump`
     Jitdump,
     /// `perf-PID.map`
     PerfMap,
-    /// Either.
+    /// Both.
     Both,
 }
 
 impl Format {
-    /// As printed.
+    /// The printed name.
     pub fn name(self) -> &'static str {
         match self {
             Format::Jitdump => "jitdump",
@@ -22,19 +22,19 @@ impl Format {
     }
 }
 
-/// How bad it is.
+/// The severity of a broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Odd, and harmless with the readers that are known.
+    /// Odd, but harmless to all known readers.
     Note,
-    /// Some readers, or some versions, lose something; or a detail is lost.
+    /// Some readers or versions lose something, or a detail is lost.
     Warning,
-    /// perf, or a reader that reads nothing else of the file for it, loses or misattributes code.
+    /// Code is lost or misattributed by perf, or by a reader that uses no other part of the file instead.
     Error,
 }
 
 impl Severity {
-    /// As printed.
+    /// The printed name.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Note => "note",
@@ -47,15 +47,15 @@ impl Severity {
 /// One rule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, which does not change between versions.
+    /// The name, which does not change between versions.
     pub id: &'static str,
-    /// What it is about.
+    /// The files that the rule concerns.
     pub format: Format,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Who is affected, with commas.
+    /// The affected readers, separated by commas.
     pub readers: &'static str,
-    /// One sentence.
+    /// A sentence that explains the rule.
     pub text: &'static str,
 }
 

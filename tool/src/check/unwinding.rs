@@ -1,4 +1,4 @@
-//! Unwind tables, laid out as perf lays them out in the object that it makes of a LOAD, and decoded as an unwinder would.
+//! Unwind tables, laid out as in the object that perf makes for a LOAD, and decoded as an unwinder would decode them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,22 +10,23 @@ use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::tables::{readable, terminator, TableReader, Target, CODE};
 
-/// Version and encodings that `.eh_frame_hdr` begins with, in the only form that is used.
+/// The first bytes of `.eh_frame_hdr`: version and encodings, in the only form that producers use.
 const HDR_START: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
 
-/// Unwind tables with the LOAD behind them.
+/// Unwind tables and the LOAD after them.
 pub(super) struct Tables<'a> {
-    /// Where their record is.
+    /// The offset of the record with the tables.
     pub offset: usize,
-    /// Of the LOAD.
+    /// The name in the LOAD.
     pub name: &'a str,
     pub unwinding: &'a RawUnwinding<'a>,
-    /// Of the code.
+    /// The size of the code.
     pub size: u64,
     pub target: Target,
-    /// As far as it is there.
+    /// The part of the code that the file contains.
     pub code: &'a [u8],
-    /// How far below the code it has a frame load, where the tables are mapped and for which they have entries too.
+    /// The distance of the frame load below the code, if there is one. The tables are mapped there, and have entries for it
+    /// too.
     pub frame_load: Option<u64>,
 }
 
@@ -72,7 +73,7 @@ impl Tables<'_> {
             Some(_) => {}
             None => found(&rules::UNWIND_NO_TERMINATOR, format!("none of its {} bytes ends it", eh_frame.len())),
         }
-        // More has no place in the object that is looked at here, and has been found already.
+        // Larger code does not fit into the object that is examined here, and was reported already.
         if self.size > i32::MAX as u64 {
             return;
         }
@@ -92,7 +93,7 @@ impl Tables<'_> {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
         }
-        // With a frame load they are mapped there.
+        // The tables are mapped with the frame load.
         if mapped_size == 0 && self.frame_load.is_none() {
             found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
         }
@@ -120,7 +121,8 @@ impl Tables<'_> {
         }
     }
 
-    /// What is wrong with where the entries say that the code is, which is so many bytes above where it is to the tables.
+    /// Finds entries with wrong code addresses. `distance`: how far the code is above the addresses that the tables have for
+    /// it.
     fn ranges(&self, fdes: &[Entry], distance: u64) -> Option<(&'static Rule, String)> {
         let code = CODE + distance;
         let end = code + self.size;
@@ -148,9 +150,9 @@ impl Tables<'_> {
     }
 }
 
-/// Every entry has to be found by its address, in the order of the addresses.
+/// Each entry must be found by its address, and the rows must be sorted.
 fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), String> {
-    // perf goes by the encodings of the first two fields, and takes the third for granted.
+    // perf reads the encodings of the first two fields, and assumes the third.
     if hdr.get(1..3) != Some(&HDR_START[1..3]) {
         return Err(format!("it begins with {:02x?}", &hdr[..hdr.len().min(4)]));
     }
@@ -173,10 +175,10 @@ fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), 
     Ok(())
 }
 
-/// What matters of an FDE.
+/// The relevant parts of an FDE.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// Where it is in the section.
+    /// The offset in the section.
     at: u64,
     start: u64,
     len: u64,

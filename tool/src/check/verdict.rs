@@ -4,35 +4,35 @@ use std::collections::BTreeMap;
 
 use super::{Kind, Rule, Severity, Summary};
 
-/// What a reader makes of one thing.
+/// What a reader finds of one aspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// All of it.
+    /// Everything.
     Yes,
-    /// Not all of it, because of this.
+    /// Not everything, for this reason.
     Partly(String),
-    /// Nothing, because of this.
+    /// Nothing, for this reason.
     No(String),
-    /// The file has none, or the reader does not look for it; with what it does instead, if anything.
+    /// The file has nothing, or the reader does not look for it. The text says what the reader does instead, if anything.
     None(&'static str),
 }
 
-/// What one reader makes of a file.
+/// What one reader finds in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The reader.
     pub reader: &'static str,
-    /// Names, stacks and lines; nothing if the reader does not read such files.
+    /// The states of names, stacks and lines. Empty if the reader does not read such files.
     pub states: Vec<(&'static str, State)>,
 }
 
 struct Reader {
     name: &'static str,
-    /// How rules call it, besides "all" and names that begin with this.
+    /// The start of the names by which rules call the reader. Rules may also say "all".
     called: &'static [&'static str],
-    /// What it reads.
+    /// The kinds of files that the reader reads.
     kinds: &'static [Kind],
-    /// It takes unwind tables from the file.
+    /// Whether the reader takes unwind tables from the file.
     tables: bool,
 }
 
@@ -58,7 +58,7 @@ const READERS: [Reader; 4] = [
     },
 ];
 
-/// Rules that cost a reader everything, wherever in the file they are broken.
+/// Rules that cost a reader everything if they are broken anywhere in the file.
 const EVERYTHING: &[&str] = &[
     "dump-name",
     "dump-dir",
@@ -77,7 +77,7 @@ const EVERYTHING: &[&str] = &[
     "map-line-long",
 ];
 
-/// What a rule is about.
+/// The aspect that a rule concerns.
 pub fn aspect(id: &str) -> &'static str {
     match id {
         "dump-dir" => "stacks",
@@ -89,7 +89,7 @@ pub fn aspect(id: &str) -> &'static str {
 
 impl Reader {
     fn is_affected(&self, rule: &Rule) -> bool {
-        // "perf" is every version; "perf 6.12" one of those of that number.
+        // "perf" stands for every version. "perf 6.12" stands for one version of perf 6.
         let perf = self.called[0].starts_with("perf");
         rule.readers.split(", ").any(|called| {
             called == "all" || (perf && called == "perf") || self.called.iter().any(|name| called.starts_with(name))
@@ -108,7 +108,7 @@ impl Reader {
                 if EVERYTHING.contains(&rule.id) {
                     return State::No(rule.id.into());
                 }
-                // How perf 6 with libunwind fares is counted.
+                // For perf 6 with libunwind, these tables are counted instead.
                 if !NOT_MAPPED.contains(&rule.id) {
                     partly.push(rule.id);
                 }
@@ -134,7 +134,7 @@ impl Reader {
             state("stacks")
         };
         let lines = if summary.with_lines == 0 { State::None("") } else { state("lines") };
-        // Nothing is left of a file that is not read.
+        // If the names of a file are lost, everything is.
         let rest =
             |state: State| if lost && matches!(state, State::Yes | State::Partly(_)) { names.clone() } else { state };
         let (stacks, lines) = (rest(stacks), rest(lines));
@@ -143,10 +143,10 @@ impl Reader {
     }
 }
 
-/// Tables that have no place in the memory of the process.
+/// Rules about tables that are not mapped in the process.
 const NOT_MAPPED: &[&str] = &["unwind-not-mapped"];
 
-/// What each reader makes of a file in which these rules are broken so often.
+/// The verdicts of all readers, by the broken rules and how often each was broken.
 pub fn verdicts(kind: Kind, summary: Summary, broken: &BTreeMap<&'static str, (&'static Rule, u64)>) -> Vec<Verdict> {
     READERS.iter().map(|reader| reader.verdict(kind, summary, broken)).collect()
 }

@@ -1,4 +1,4 @@
-//! Rules of `jitsym check` that a jitdump breaks, as causes.
+//! Reports as causes which rules of `jitsym check` a jitdump breaks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,30 +8,30 @@ use super::{Rank, Report, FIND_OUT};
 use crate::check::{self, rules, verdict, Finding, Place, Rule, Severity, Summary};
 use crate::record::quoted;
 
-/// What is found in several files.
+/// The findings in several files.
 #[derive(Default)]
 pub struct Broken {
-    /// By rule: how often, the first finding, and the file that it is in.
+    /// By rule: the number of findings, the first finding, and its file.
     found: BTreeMap<&'static str, (u64, Finding, PathBuf)>,
     file: PathBuf,
     grows: bool,
-    /// Functions with unwind tables, those of them that are wrong, and where the last of these is.
+    /// The functions with unwind tables, those among them whose tables are wrong, and the place of the last wrong tables.
     with_tables: u64,
     wrong_tables: u64,
     last_wrong: Option<Place>,
 }
 
 impl Broken {
-    /// What comes is in this file, which may grow.
+    /// The next findings are in this file, which may still grow.
     pub fn begin(&mut self, file: &Path, grows: bool) {
         (self.file, self.grows, self.last_wrong) = (file.to_owned(), grows, None);
     }
 
-    /// How many errors about this there are, the first one, and its file.
+    /// The number of errors about this aspect, the first error of the rule that was broken most often, and its file.
     fn errors(&self, about: &str) -> Option<(u64, &Finding, &Path)> {
         let is_one = |rule: &Rule| rule.severity == Severity::Error && verdict::aspect(rule.id) == about;
         let errors: Vec<_> = self.found.values().filter(|(_, finding, _)| is_one(finding.rule)).collect();
-        // The rule that was broken most often.
+        // Chooses the rule that was broken most often.
         let (_, first, file) = errors.iter().max_by_key(|(count, ..)| *count)?;
         Some((errors.iter().map(|(count, ..)| count).sum(), first, file))
     }
@@ -41,7 +41,7 @@ impl Broken {
         self.found.contains_key(id)
     }
 
-    /// Whether a name hides another one.
+    /// Whether a name hides another name.
     pub fn has_wrong_size(&self) -> bool {
         self.has(rules::LOAD_SWALLOWS.id)
     }
@@ -51,7 +51,7 @@ impl Broken {
         self.errors("stacks").is_some()
     }
 
-    /// Adds what they cost. `is_kept`: the files are there when all is told.
+    /// Adds a cause for each kind of error. `is_kept`: the files still exist after the report.
     pub fn tell(&self, is_kept: bool, report: &mut Report) {
         let functions = count(self.with_tables.max(self.wrong_tables) as usize, "function");
         let tables = format!("unwind tables are wrong in {} of {functions} (jitsym_code.unwind)", self.wrong_tables);
@@ -62,7 +62,7 @@ impl Broken {
         ];
         for (about, rank, what) in whats {
             let Some((errors, Finding { rule, subject, text, .. }, file)) = self.errors(about) else { continue };
-            // The record's kind is not the user's word.
+            // Users do not know the kinds of records.
             let subject = subject.trim_start_matches("UNWINDING_INFO of ").trim_start_matches("DEBUG_INFO of ");
             let subject = subject.trim_start_matches("LOAD ");
             let of = if subject.is_empty() { String::new() } else { format!("{subject}: ") };
@@ -77,7 +77,7 @@ impl Broken {
                 format!("{}: {} about {about}, such as {}", file.display(), count(errors as usize, "error"), rule.id),
                 rank,
                 if swallows { format!("{subject} is {text}") } else { format!("{what}: {of}{text}{because}") },
-                // A change of the program is proved by looking at all of it.
+                // After a change, the program is checked by a complete run.
                 if is_kept && !swallows { format!("jitsym check {}", quoted(file)) } else { FIND_OUT.into() },
             );
         }

@@ -1,4 +1,4 @@
-//! Whether gdb and lldb find the library in a program: they look for two symbols of it by name.
+//! Whether gdb and lldb find the library in a program: they search for two of its symbols by name.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,19 +11,19 @@ use crate::open;
 use crate::record::perf::find_program;
 use crate::text::Shown;
 
-/// What they look for (gdb, "JIT Compilation Interface").
+/// The symbols that debuggers search for (gdb, "JIT Compilation Interface").
 const SYMBOLS: [&str; 2] = ["__jit_debug_register_code", "__jit_debug_descriptor"];
-/// A text of the library that is in each program that is linked with it statically.
+/// A string of the library that every statically linked program contains.
 const MARK: &[u8] = b"JITSYM_SPOOL_DIR";
-/// Larger programs are not gone through.
+/// Larger programs are not searched.
 const MOST: u64 = 512 << 20;
 
-/// Looks at the file of a program.
+/// Checks the file of the program with this name.
 pub fn look_at_program(name: &OsStr, report: &mut Report) {
     find_program(name).inspect(|path| look(path, report));
 }
 
-/// The same by its path.
+/// Checks the program at this path.
 pub fn look(path: &Path, report: &mut Report) {
     let file = open::named(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.len() <= MOST));
     let Some(bytes) = file.and_then(|file| open::read(&file).ok()) else { return };
@@ -38,7 +38,7 @@ pub fn look(path: &Path, report: &mut Report) {
     }
 }
 
-/// The library is linked into the file, and what debuggers look for is in neither of its tables.
+/// Whether the library is linked into the file, and neither of the file's symbol tables has the symbols.
 fn is_silent(bytes: &[u8]) -> bool {
     let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return false };
     let has = |name: &str| {

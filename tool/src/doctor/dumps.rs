@@ -1,5 +1,4 @@
-//! The jitdumps of a recording, as they are now: how much code they have, when it was registered, and which rules of `jitsym check` they
-//! break.
+//! The present jitdumps of a recording: their code, its times, and the rules of `jitsym check` that they break.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -18,7 +17,7 @@ use crate::record::contents::{open_dump, Contents, Dump};
 use crate::record::script::of_path;
 use crate::text::shortened;
 
-/// Larger files are not gone through.
+/// Larger files are not examined.
 const MOST: u64 = 256 << 20;
 
 /// A piece of code, as it was registered.
@@ -27,28 +26,28 @@ pub struct Piece {
     pub name: String,
     pub addr: u64,
     pub size: u64,
-    /// By CLOCK_MONOTONIC.
+    /// In nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
 }
 
-/// What the jitdumps of a recording are now.
+/// The jitdumps of a recording in their present state.
 #[derive(Default)]
 pub struct Dumps {
-    /// Those that are there.
+    /// The jitdumps that exist.
     pub paths: Vec<PathBuf>,
     pub codes: usize,
     pub with_tables: usize,
     pub gone: Vec<String>,
     pub unreadable: Vec<String>,
-    /// One whose times are raw counter values.
+    /// A jitdump whose times are raw counter values.
     pub counter: Option<String>,
-    /// By process, in the order of their addresses.
+    /// By process, sorted by address.
     pub pieces: HashMap<u32, Vec<Piece>>,
     pub broken: Broken,
 }
 
 impl Dumps {
-    /// Looks at all that the recording names. perf inject leaves no trace of a jitdump but the objects beside it.
+    /// Reads all jitdumps that the recording names. After perf inject, only the objects beside a jitdump lead to it.
     pub fn read(contents: &Contents, variables: machine::Variables, report: &mut Report) -> Dumps {
         let mut dumps = Dumps::default();
         let injected = contents.processes.iter().flat_map(|(&pid, process)| {
@@ -91,7 +90,7 @@ impl Dumps {
         dumps
     }
 
-    /// The file of a region, if it is not much longer than what is written in it.
+    /// Examines the file of a region, if the file is not too large.
     fn region(&mut self, pid: u32, path: &str) {
         let found = open::places(pid, path).into_iter().find_map(|path| {
             let file = open::of_process(&path, pid)
@@ -135,7 +134,7 @@ impl Dumps {
             }
         }
         pieces.sort_by_key(|piece| (piece.addr, piece.time));
-        // The last record of a process that lives may not be whole yet.
+        // The last record of a living process may be incomplete.
         let grows = Path::new("/proc").join(pid.to_string()).exists();
         self.broken.begin(here, grows);
         check(&bytes, &Facts::default(), &mut self.broken);
@@ -145,12 +144,13 @@ impl Dumps {
     pub fn at(&self, pid: u32, addr: u64) -> impl Iterator<Item = &Piece> {
         let pieces = self.pieces.get(&pid).map_or(&[][..], Vec::as_slice);
         let end = pieces.partition_point(|piece| piece.addr <= addr);
-        // Pieces that overlap are few, and lie close together.
+        // Few pieces overlap, and those that do lie close together.
         let near = pieces[end.saturating_sub(NEAR)..end].iter().rev();
         near.filter(move |piece| addr - piece.addr < piece.size)
     }
 
-    /// The piece that begins or ends nearest to an address at which there is none, and how far the address is from its start.
+    /// The piece that begins nearest to an address which no piece covers, and the distance of the address from the piece's
+    /// start.
     pub fn nearest(&self, pid: u32, addr: u64) -> Option<(&Piece, i64)> {
         let pieces = self.pieces.get(&pid)?;
         let at = pieces.partition_point(|piece| piece.addr <= addr);
@@ -159,10 +159,10 @@ impl Dumps {
     }
 }
 
-/// Pieces that are looked at below an address.
+/// The number of pieces below an address that are examined.
 const NEAR: usize = 64;
 
-/// The jitdump that `DIR/jitted-PID-INDEX.so` is made of.
+/// The jitdump from which `DIR/jitted-PID-INDEX.so` was made.
 pub fn jitdump_of(object: &str) -> Option<String> {
     let (dir, _) = object.rsplit_once('/')?;
     let Some((pid, FileKind::Injected { .. })) = of_path(object) else { return None };

@@ -1,4 +1,4 @@
-//! What `perf inject` has made of a recording, or has not: the step that a recording with a jitdump needs.
+//! Whether `perf inject` has processed a recording. A recording with a jitdump needs this step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::record::contents::Contents;
 use crate::record::perf::Perf;
 use crate::record::{quoted, unfinished};
 
-/// A recording that the program which wrote it has not completed.
+/// A recording that was not completed by the program that wrote it.
 pub fn not_finished(data: &Path, writer: &str, report: &mut Report) {
     let line = format!("{writer} has not finished this file");
     if writer == "perf record" {
@@ -25,12 +25,12 @@ pub fn not_finished(data: &Path, writer: &str, report: &mut Report) {
     report.cause(line, Rank::Recording, text, format!("jitsym doctor {before}"));
 }
 
-/// The names of what perf inject makes of a recording, as the documents have them: `jit.data`, and `NAME.jit.data` of `NAME.data`.
+/// The names that the documents use for the output of perf inject: `jit.data`, or `NAME.jit.data` for `NAME.data`.
 fn names_of_made(data: &Path) -> [PathBuf; 2] {
     [data.with_file_name("jit.data"), data.with_extension("jit.data")]
 }
 
-/// What perf inject has made of a recording after it.
+/// The output of perf inject for a recording, if it is newer than the recording.
 fn made_of(data: &Path) -> Option<PathBuf> {
     let written = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let before = written(data)?;
@@ -38,14 +38,14 @@ fn made_of(data: &Path) -> Option<PathBuf> {
     names_of_made(data).into_iter().find(is_made)
 }
 
-/// The recording that perf inject was to work something into.
+/// The recording from which perf inject has made this file.
 fn source_of(made: &Path) -> Option<PathBuf> {
     let start = made.file_name()?.to_str()?.strip_suffix("jit.data")?;
     let name = if start.is_empty() { "perf.data".into() } else { format!("{start}data") };
     Some(made.with_file_name(name)).filter(|path| path.is_file())
 }
 
-/// Nothing was worked in: is there anything to work in?
+/// Nothing was injected into the recording. Reports whether there is anything to inject.
 pub fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Report) {
     let shown = quoted(data);
     if let Some(path) = dumps.gone.first() {
@@ -64,7 +64,7 @@ pub fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Re
         );
     } else if let Some(made) = made_of(data).filter(|_| dumps.codes > 0 && monotonic) {
         let made = quoted(&made);
-        // There is nothing wrong with it.
+        // The recording itself is in order.
         report.note(format!("the jitdump is in {made}"));
         report.because(
             Rank::Recording,
@@ -81,7 +81,7 @@ pub fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Re
     }
 }
 
-/// The objects that were put in must be those that lie there now.
+/// The objects that were injected must be the files that exist now.
 pub fn objects(
     perf: &Perf,
     data: &Path,
@@ -104,7 +104,7 @@ pub fn objects(
             _ => {}
         }
     }
-    // Again, if all that it needs is there.
+    // Injecting again helps if everything that perf inject needs exists.
     let next = match source_of(data).filter(|_| dumps.codes > 0 && dumps.gone.is_empty()) {
         Some(source) => format!("perf inject --jit -i {} -o {}", quoted(&source), quoted(data)),
         None => RECORD.into(),

@@ -1,5 +1,7 @@
-//! What was found, for programs: one object with `parts` (each with a `title` and `lines`, which have a `mark` and a `text`), `shares` of
-//! a recording or null, `causes`, the most important first, and `type`, the command to type next.
+//! The report as JSON.
+//!
+//! One object with `parts` (each with a `title` and `lines`, which have a `mark` and a `text`), `shares` of a recording or
+//! null, `causes`, the most important first, and `type`, the command to type next.
 
 use std::io::{self, Write};
 
@@ -11,7 +13,7 @@ pub fn string(text: &str) -> String {
     json_string(text)
 }
 
-/// Writes the object. `more`: fields of the caller's, with a comma at the end.
+/// Writes the object. `more`: further fields of the caller, each followed by a comma.
 pub fn write(report: &Report, more: &str, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{{{more}\"parts\":[")?;
     let (mut parts, mut lines) = (0, 0);

@@ -1,4 +1,4 @@
-//! What a command has said with `JITSYM_DEBUG`: whether it opened a session, and the first thing that went wrong.
+//! Reads the messages of a command under `JITSYM_DEBUG`: whether it opened a session, and the first thing that went wrong.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,30 +8,31 @@ use crate::open;
 use crate::record::plan;
 use crate::text::printable;
 
-/// More is not read.
+/// The most bytes of messages that are read.
 const MOST: u64 = 1 << 20;
 
-/// The variables that decide whether there is anything in a recording.
+/// The variables that decide whether a recording contains anything.
 const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
 
-/// The lines of all processes of a command, without what each begins with.
+/// The messages of all processes of a command, without the prefix of each line.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     text: String,
     lines: Vec<String>,
-    /// Those of the variables above that the command was given.
+    /// The values that the command was given for `DECIDE`.
     given: Vec<(&'static str, String)>,
 }
 
 impl Log {
-    /// A file that is not there is that of a command that said nothing.
+    /// If the file does not exist, the command has printed no messages.
     fn read(path: &Path, given: Vec<(&'static str, String)>) -> Log {
         let mut bytes = Vec::new();
         let _ = open::named(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
         Log { given, ..Log::of(&String::from_utf8_lossy(&bytes)) }
     }
 
-    /// What a command has said into a file. Its environment is this program's, and what `jitsym record` adds.
+    /// The messages that a command has written to a file. Its environment is the environment of this program with the additions
+    /// of `jitsym record`.
     pub fn of_run(path: &Path, adopt: bool) -> Log {
         let env = |name: &str| std::env::var_os(name);
         let added = plan::environment(adopt, &env);
@@ -43,7 +44,7 @@ impl Log {
         Log::read(path, DECIDE.into_iter().filter_map(given).collect())
     }
 
-    /// All that was said, but of memory that was adopted only the first line.
+    /// All messages, but only the first of those about adopted memory.
     pub fn text(&self) -> String {
         let is_adopted = |line: &&str| line.contains(": memory [") && line.contains(" is adopted; ");
         let adopted = self.text.lines().filter(is_adopted).count();
@@ -65,13 +66,13 @@ impl Log {
         Log { text: text.trim_end().into(), lines, given: Vec::new() }
     }
 
-    /// A variable that the process had otherwise than the command was given it, in a sentence.
+    /// A sentence about a variable whose value in the process differs from the value that the command was given.
     fn overridden(&self) -> Option<String> {
         DECIDE.iter().find_map(|&name| {
             let said = self.lines.iter().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))?;
             let given = self.given.iter().find(|(given, _)| *given == name);
             let given = given.map(|(_, value)| format!("{name}={value}"));
-            // A doubt about the value follows a colon.
+            // A message about a doubtful value follows the value and a colon.
             let is_given = |given: &String| said.strip_prefix(&**given).is_some_and(|rest| rest.is_empty() || rest.starts_with(": "));
             if given.as_ref().is_some_and(is_given) {
                 return None;
@@ -88,7 +89,7 @@ impl Log {
         self.lines.iter().find_map(|line| line.strip_prefix(start))
     }
 
-    /// How many calls were refused in the process that told this last.
+    /// The number of refused calls in the last process that reported any.
     fn refused(&self) -> u64 {
         let summaries =
             self.lines.iter().rev().filter_map(|line| line.strip_prefix("at exit: ")?.split_once(" refused"));
@@ -96,7 +97,7 @@ impl Log {
         numbers.find(|&number| number > 0).unwrap_or(0)
     }
 
-    /// Why nothing was written, if nothing went wrong.
+    /// The reason why nothing was written, if nothing went wrong.
     pub fn why_nothing(&self) -> Option<&'static str> {
         if self.after("libjitsym ").is_none() {
             return Some("the program has opened no session (jitsym_init)");
@@ -112,13 +113,14 @@ impl Log {
         })
     }
 
-    /// Why a perf map, and nothing else, was written in vain.
+    /// The reason why a perf map is useless, if nothing else was written.
     pub fn map_elsewhere(&self) -> Option<String> {
         let dir = self.after("sinks wanted: map; map in ")?.split_once(", jitdump in ")?.0;
         (dir != "/tmp").then(|| format!("the perf map is in {dir}, and perf looks for maps in /tmp alone"))
     }
 
-    /// Adds why the process had other variables than the command, if that can be why something is wrong.
+    /// If the process had other variables than the command was given, and this may be why something is wrong, adds the
+    /// difference as a cause.
     pub fn explain(&self, report: &mut Report) {
         let can_be_why = |rank| matches!(rank, Rank::Told | Rank::Recording | Rank::Nothing);
         if report.causes().iter().any(|cause| can_be_why(cause.rank)) {

@@ -1,4 +1,4 @@
-//! What the machine can do: perf and its permission, directories, the environment.
+//! Checks what the machine can do: perf and its permission, directories, the environment.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
@@ -10,13 +10,13 @@ use super::{size, Rank, Report, RECORD};
 use crate::record::perf::{Perf, Unwinder};
 use crate::text::Shown;
 
-/// Less than this is too little for a program that compiles: a spool alone has as much.
+/// Less free space than this is too little for a program that compiles: a single spool can have this size.
 const ROOM: u64 = 1 << 20;
-/// The capability that perf asks for, and the older one that has it all.
+/// The capability that perf needs, and the older capability that includes it.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 
-/// What the variables of an environment ask for, as far as others need to know.
+/// What the variables of an environment ask for, as far as other checks need to know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Variables {
     pub is_on: bool,
@@ -25,7 +25,7 @@ pub struct Variables {
     pub no_unwind: bool,
 }
 
-/// Looks at the machine. `None` for perf if there is none.
+/// Checks the machine. Returns `None` for perf if it is not there.
 pub fn look(program: &Path, proc: &Path, report: &mut Report) -> (Option<Perf>, Variables) {
     report.part("machine");
     let perf = perf(program, proc, report);
@@ -33,12 +33,12 @@ pub fn look(program: &Path, proc: &Path, report: &mut Report) -> (Option<Perf>, 
     (perf, for_command(report))
 }
 
-/// Looks at what a command is given: directories and variables.
+/// Checks the environment that a command gets: directories and variables.
 pub fn for_command(report: &mut Report) -> Variables {
     let env = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let set = |name: &str| env(name).map(PathBuf::from);
     let dir = set("JITSYM_DIR").unwrap_or_else(|| "/tmp".into());
-    // What is wrong with the variable is told once.
+    // Each wrong variable is reported only once.
     if jitsym::doubt("JITSYM_DIR".as_ref(), dir.as_os_str()).is_none() {
         files_dir(&dir, RECORD, report);
     }
@@ -100,18 +100,18 @@ fn permission(proc: &Path, report: &mut Report) {
     }
 }
 
-/// What can be done in a directory.
+/// What a directory is good for.
 pub struct Room {
     writable: bool,
     pub noexec: bool,
     free: u64,
-    /// It has no limit.
+    /// Whether the file system has no size limit.
     unlimited: bool,
-    /// It is a file system of the kernel's own, which takes no files.
+    /// Whether this is a file system of the kernel that takes no files.
     kernels: bool,
 }
 
-/// Looks at a directory; `None` if there is none.
+/// Examines a directory. `None` if it does not exist.
 pub fn room(dir: &Path) -> Option<Room> {
     let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     if !dir.is_dir() {
@@ -128,12 +128,13 @@ pub fn room(dir: &Path) -> Option<Room> {
     // SAFETY: as above; nothing is written.
     let writable = unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0;
     let noexec = found.f_flag & libc::ST_NOEXEC != 0;
-    // Where there are no blocks there is no limit, or no file.
+    // A file system without blocks has no size limit, or takes no files.
     let (no_blocks, kernels) = (found.f_blocks == 0, is_kernels(&path));
     Some(Room { writable, noexec, free: found.f_bavail * found.f_frsize, unlimited: no_blocks && !kernels, kernels })
 }
 
-/// File systems of the kernel's own (linux include/uapi/linux/magic.h): proc, sysfs, cgroups, debugfs, tracefs, securityfs, bpf, devpts.
+/// File systems of the kernel (linux include/uapi/linux/magic.h): proc, sysfs, cgroups, debugfs, tracefs, securityfs, bpf,
+/// devpts.
 const KERNELS: [u64; 9] =
     [0x9fa0, 0x6265_6572, 0x6367_7270, 0x27_e0eb, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11, 0x1cd1];
 
@@ -186,7 +187,7 @@ pub fn files_dir(dir: &Path, command: &str, report: &mut Report) {
     }
 }
 
-/// The directory of what a killed program leaves for `jitsym recover`.
+/// The directory of the spools that killed programs leave for `jitsym recover`.
 fn spool_dir(dir: &Path, report: &mut Report) {
     let shown = dir.shown();
     let (line, text) = match room(dir) {
@@ -206,7 +207,7 @@ fn spool_dir(dir: &Path, report: &mut Report) {
     report.cause(line, Rank::Minor, text, "JITSYM_SPOOL_DIR=/var/tmp jitsym record -- COMMAND");
 }
 
-/// The variables of the library.
+/// Checks the variables of the library.
 pub fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
     command: &str,

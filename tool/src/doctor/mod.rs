@@ -1,4 +1,4 @@
-//! `jitsym doctor`: what the machine can do, what a process does, what a recording has, and what to type next.
+//! `jitsym doctor`: checks the machine, a process or a recording, and says what to type next.
 
 mod broken;
 pub mod debuggers;
@@ -20,40 +20,41 @@ use std::io::{self, Write};
 
 use shares::Shares;
 
-/// How a line is meant.
+/// The mark of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Good,
-    /// Worth knowing.
+    /// A note.
     Note,
-    /// It costs something.
+    /// Something is lost.
     Bad,
 }
 
-/// Why something is wrong, and the one command that helps. The order is that of importance: a cause hides those after it.
+/// A reason why something is wrong, and the one command that helps. A more important cause hides the causes that follow from
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cause {
     pub rank: Rank,
     pub text: String,
     pub next: String,
-    /// The program has to be changed before what is typed next.
+    /// The program must be changed before the next command is typed.
     pub changes: bool,
 }
 
-/// What a cause is about, the first of which has to be dealt with first.
+/// The subject of a cause, in the order of importance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Without perf, or its permission, there is nothing.
+    /// perf or the permission to use it is missing, so nothing can be recorded.
     Perf,
     /// A variable turns everything off, or names a directory that cannot be used.
     Environment,
-    /// The library is not there, or writes nothing.
+    /// The library is missing, or writes nothing.
     Off,
-    /// Files that nobody can make or find.
+    /// Files cannot be made or found.
     Files,
     /// The program, or a script that starts it, sets a variable.
     Overridden,
-    /// The library has said so.
+    /// The library has reported a problem itself.
     Told,
     /// The recording cannot be used.
     Recording,
@@ -65,36 +66,36 @@ pub enum Rank {
     Minor,
 }
 
-/// Stands for the command that is looked at, in what to type.
+/// Stands in commands to type for the command that is examined.
 const COMMAND: &str = "COMMAND";
-/// What to type where all else is as it should be.
+/// The command to type if everything else is in order.
 const RECORD: &str = "jitsym record -- COMMAND";
-/// What finds out what a recording cannot tell.
+/// The command that finds out more than a recording can show.
 const FIND_OUT: &str = if cfg!(target_arch = "x86_64") { "jitsym verify -- COMMAND" } else { "JITSYM_DEBUG=1 COMMAND" };
-/// What looks at a command.
+/// The command that examines a command.
 const LOOK: &str = "jitsym doctor -- COMMAND";
-/// What tells whether bytes and addresses are right.
+/// The command that shows whether bytes and addresses are right.
 const PROVE: &str = if cfg!(target_arch = "x86_64") { FIND_OUT } else { LOOK };
 
-/// What was found.
+/// The lines and causes that were found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     lines: Vec<(Option<Mark>, String)>,
     causes: Vec<Cause>,
-    /// Of a recording.
+    /// The shares of a recording.
     pub shares: Option<Shares>,
-    /// What is worth knowing when nothing is wrong, in the last lines.
+    /// Notes for the last lines, printed if nothing is wrong.
     asides: Vec<String>,
-    /// What is said if nothing is wrong, where that has bounds.
+    /// The sentence to print if nothing is wrong, when this conclusion is limited.
     pub nothing: Option<String>,
-    /// What to type if nothing is wrong.
+    /// The command to type if nothing is wrong.
     pub usual: Option<String>,
-    /// The command that is or was looked at, in place of `COMMAND`.
+    /// The examined command, which replaces `COMMAND`.
     pub command: Option<String>,
 }
 
 impl Report {
-    /// Begins a part.
+    /// Begins a part of the report.
     pub fn part(&mut self, title: impl Into<String>) {
         self.lines.push((None, title.into()));
     }
@@ -111,38 +112,38 @@ impl Report {
         self.lines.push((Some(Mark::Bad), text.into()));
     }
 
-    /// A line, and the cause that it is.
+    /// Adds a line and the cause that it reports.
     pub fn cause(&mut self, line: impl Into<String>, rank: Rank, text: impl Into<String>, next: impl Into<String>) {
         self.bad(line);
         self.because(rank, text, next);
     }
 
-    /// A cause whose line was added before.
+    /// Adds a cause whose line was added before.
     pub fn because(&mut self, rank: Rank, text: impl Into<String>, next: impl Into<String>) {
         self.causes.push(Cause { rank, text: text.into(), next: next.into(), changes: false });
     }
 
-    /// The cause that was added last is in the program, which has to be changed before what is typed.
+    /// Marks the last cause: the program must be changed before the next command is typed.
     pub fn is_to_change(&mut self) {
         self.causes.last_mut().into_iter().for_each(|cause| cause.changes = true);
     }
 
-    /// Worth knowing where somebody else than perf looks.
+    /// Adds a note for the last lines.
     pub fn aside(&mut self, text: impl Into<String>) {
         self.asides.push(text.into());
     }
 
-    /// Whether there is a cause about this.
+    /// Whether there is a cause of this rank.
     pub fn has(&self, rank: Rank) -> bool {
         self.causes.iter().any(|cause| cause.rank == rank)
     }
 
-    /// The causes, the most important first, and without what they lead to.
+    /// The causes, the most important first, without those that follow from others.
     pub fn causes(&self) -> Vec<&Cause> {
         let mut causes: Vec<&Cause> = self.causes.iter().collect();
         causes.sort_by_key(|cause| cause.rank);
         causes.dedup_by(|a, b| a.text == b.text);
-        // Failures, and names and stacks that are missing, follow from what comes before.
+        // Reported failures, and missing names and stacks, follow from more important causes.
         let first = causes.first().map_or(Rank::Minor, |first| first.rank);
         let follows = |rank| match rank {
             Rank::Told => first < Rank::Overridden,
@@ -171,7 +172,7 @@ impl Report {
         self.last_lines().iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// At most three lines: the cause, something else, and what to type.
+    /// At most three lines: the cause, the notes, and the command to type.
     pub fn last_lines(&self) -> Vec<String> {
         let causes = self.causes();
         let mut lines: Vec<String> = causes.first().map(|cause| format!("cause: {}", cause.text)).into_iter().collect();
@@ -187,7 +188,7 @@ impl Report {
         lines
     }
 
-    /// What to type.
+    /// The command to type next.
     pub fn next(&self) -> Option<String> {
         let next = self.causes().first().map(|cause| cause.next.clone()).or(self.usual.clone())?;
         Some(self.with_command(&next))
@@ -198,7 +199,7 @@ impl Report {
     }
 }
 
-/// A size for people.
+/// A size in a readable unit.
 pub fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.checked_ilog2().unwrap_or(0) as usize / 10).min(units.len() - 1);

@@ -1,4 +1,4 @@
-//! What a running process does: as far as /proc shows, and what it says of itself.
+//! Examines a running process: its entries in /proc, and what it publishes about itself.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,18 +16,18 @@ use crate::record::script::{file_name, is_region, jitdump_pid};
 use crate::record::watch::{inner, mappings, Mapping};
 use crate::text::Shown;
 
-/// What is mapped and open.
+/// The mappings and open files of a process.
 #[derive(Default)]
 pub struct Seen {
-    /// The shared library; a program may also hold the static one.
+    /// Whether the shared library is mapped. A program may contain the static library instead.
     library: bool,
-    /// Executable mappings of jitdumps, and jitdumps without one.
+    /// Jitdumps that are mapped executable, and jitdumps that are not.
     markers: BTreeSet<String>,
     unmarked: BTreeSet<String>,
     pub maps: BTreeSet<String>,
     regions: BTreeSet<String>,
     pub spools: BTreeSet<String>,
-    /// Bytes of executable memory without a file, and what hides it.
+    /// Bytes of executable memory without a file, and the reason why readers ignore a perf map for it.
     memory: u64,
     hidden: Hidden,
 }
@@ -52,14 +52,14 @@ impl Seen {
         }
     }
 
-    /// Of the process with this directory in `/proc`.
+    /// Reads this for the process with this directory in `/proc`.
     pub fn read(dir: &Path) -> io::Result<Seen> {
         let mut seen = Seen::default();
         let maps = fs::read(dir.join("maps"))?;
         for Mapping { range, executable, path } in mappings(&String::from_utf8_lossy(&maps)) {
             seen.add(&path, executable, range.end - range.start);
         }
-        // The library's thread has descriptors of its own.
+        // The library's thread has a separate descriptor table.
         let threads = fs::read_dir(dir.join("task"))?.flatten().map(|thread| fs::read_dir(thread.path().join("fd")));
         for entry in threads.flatten().flatten().flatten() {
             if let Ok(path) = fs::read_link(entry.path()) {
@@ -70,7 +70,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// Whether anything of the library's is to be seen. The static library has no name of its own.
+    /// Whether anything of the library is visible. The static library cannot be recognised.
     fn has_library(&self, dir: &Path) -> bool {
         let thread = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let tasks = fs::read_dir(dir.join("task"));
@@ -90,7 +90,7 @@ fn environment(dir: &Path) -> io::Result<Vec<(OsString, OsString)>> {
     Ok(pairs.collect())
 }
 
-/// The command that a process runs, as a shell takes it.
+/// The command that a process runs, quoted for a shell.
 fn command_line(dir: &Path) -> Option<String> {
     let bytes = fs::read(dir.join("cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -98,7 +98,6 @@ fn command_line(dir: &Path) -> Option<String> {
     (!words.is_empty()).then(|| command_line::shown(words.split('\0')))
 }
 
-/// Looks at a process.
 pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     let dir = proc.join(pid.to_string());
     let command = fs::read(dir.join("comm")).map_err(|_| format!("there is no process {pid}"))?;
@@ -214,7 +213,7 @@ pub fn look(pid: u32, proc: &Path, report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Its number in its own namespace, if that is another one.
+/// The pid in the process's own pid namespace, if that is a different namespace.
 fn namespace(pid: u32, dir: &Path, report: &mut Report) -> Option<u32> {
     let inside = inner(dir)?;
     (inside != pid).then(|| report.note(format!("it is process {inside} in a pid namespace of its own")))?;

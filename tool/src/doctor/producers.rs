@@ -1,4 +1,4 @@
-//! What other producers do that hides their code from readers of perf maps.
+//! Recognises habits of other producers that hide their code from readers of perf maps.
 
 use std::fs;
 use std::io::Read;
@@ -11,12 +11,12 @@ use crate::check::{self, rules, Finding};
 use crate::open;
 use crate::record::quoted;
 
-/// Executable memory for which nobody looks into a perf map.
+/// Executable memory for which no reader uses a perf map.
 #[derive(Clone, Debug, Default)]
 pub struct Hidden {
     /// Named by prctl(PR_SET_VMA_ANON_NAME): `[anon:NAME]`.
     named: Option<String>,
-    /// Of a file without a place: `/memfd:NAME`.
+    /// A file without a path: `/memfd:NAME`.
     file: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl Hidden {
         place.get_or_insert_with(|| path.trim_end_matches(" (deleted)").to_owned());
     }
 
-    /// Why a map is not looked into, and what helps.
+    /// The reason why a map is not used for this memory, and a remedy.
     fn why(&self) -> Option<(String, &'static str)> {
         if let Some(path) = &self.file {
             return Some(match path.contains("doublemapper") {
@@ -54,27 +54,27 @@ impl Hidden {
         ))
     }
 
-    /// Adds that, where a map may be all that there is.
+    /// Adds the reason as a note, if a map may be the only source of names.
     pub fn note(&self, report: &mut Report) {
         self.why().into_iter().for_each(|(text, _)| report.note(text));
     }
 
-    /// Adds that, where nothing else names the code. Returns whether there is such memory.
+    /// Adds the reason as a cause, if nothing else names the code. Returns whether there is a reason.
     pub fn tell(&self, report: &mut Report) -> bool {
         self.why().map(|(text, next)| report.because(Rank::Nothing, text, next)).is_some()
     }
 }
 
-/// More of a map is not read.
+/// The most bytes of a map that are read.
 const MOST: u64 = 1 << 20;
 
-/// The perf map of a process, wherever it lies.
+/// The paths where the perf map of a process may lie.
 fn map_of(pid: u32, proc: &Path) -> [PathBuf; 2] {
     let name = format!("tmp/{}", FileKind::PerfMap.name(pid));
     [Path::new("/").join(&name), proc.join(format!("{pid}/root")).join(name)]
 }
 
-/// Adds what some readers refuse in the map of a process.
+/// Reports lines that some readers refuse in the map of a process.
 pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
     let read = |path: &PathBuf| {
         let mut bytes = Vec::new();
@@ -94,7 +94,7 @@ pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
     }
 }
 
-/// perforator reads the maps of those processes alone that ask for it.
+/// perforator reads only the maps of processes that ask for it.
 pub fn perforator(has_variable: bool, proc: &Path, report: &mut Report) {
     let processes = || fs::read_dir(proc).into_iter().flatten().flatten();
     let is_one = |entry: fs::DirEntry| {

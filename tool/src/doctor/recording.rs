@@ -1,4 +1,4 @@
-//! What a recording has: its clock, jitdumps seen and worked in, names and whole stacks of compiled code.
+//! Examines a recording: its clock, its jitdumps and whether they were injected, names and whole stacks of compiled code.
 
 use std::path::Path;
 
@@ -17,17 +17,17 @@ use crate::record::watch::Seen;
 use crate::record::{command_line, quoted, script, unfinished, PROC};
 use crate::text::{printable, Shown};
 
-/// What is known of the run that was recorded.
+/// Facts about the recorded run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Run<'a> {
     pub variables: machine::Variables,
-    /// What the command has said with `JITSYM_DEBUG`, if it was run for this.
+    /// The output of the command with `JITSYM_DEBUG`, if `jitsym` has run the command for this report.
     pub log: Option<&'a Log>,
-    /// What was seen in its memory.
+    /// The results of comparing the command's memory with its jitdumps.
     pub seen: Option<&'a Seen>,
-    /// It was run for this, whether its words were kept or not.
+    /// Whether the command was run for this report, even if its output was not kept.
     pub is_own: bool,
-    /// The recording goes when all is told.
+    /// Whether the recording is deleted after the report.
     pub is_passing: bool,
 }
 
@@ -51,12 +51,12 @@ struct Look<'a> {
     shares: Shares,
     /// The files of regions.
     regions: usize,
-    /// It has the clock of the jitdumps.
+    /// Whether the recording has the clock of the jitdumps.
     monotonic: bool,
     intel_pt: bool,
 }
 
-/// Looks at a recording. Each of its samples is handed on.
+/// Examines a recording, and passes each sample on.
 pub fn look(
     perf: &Perf,
     data: &Path,
@@ -125,7 +125,7 @@ fn look_inside(
 impl Look<'_> {
     fn tell(&self, strays: &Strays, report: &mut Report) -> Result<(), String> {
         let Look { dumps, shares, contents, .. } = self;
-        // What perf finds everything without does no harm.
+        // A jitdump that perf does not need does no harm.
         let is_good = shares.are_good();
         self.regions(is_good, report);
         let injected = contents.is_injected();
@@ -164,9 +164,9 @@ impl Look<'_> {
             );
             return Ok(());
         }
-        // Without perf inject, and without names, there are no whole stacks either.
+        // Without perf inject or without names, stacks cannot be whole.
         if !is_good && (!injected && dumps.codes > 0 || percent(shares.named, shares.compiled) < FEW) {
-            // The clock is the cause, and what there is may do meanwhile.
+            // The clock is the cause. Reports what can be used until that is corrected.
             if !injected && !self.monotonic {
                 self.meanwhile(report);
             }
@@ -231,7 +231,7 @@ impl Look<'_> {
     fn names(&self, injected: bool, report: &mut Report) {
         let Look { dumps, shares, contents, run, .. } = self;
         let nothing = dumps.codes == 0 && dumps.gone.is_empty() && dumps.unreadable.is_empty() && !injected;
-        // Few samples tell nothing of code that is named, but there is none.
+        // A few samples cannot be judged, unless nothing at all names the code.
         if shares.compiled < ENOUGH && !(nothing && shares.named == 0) {
             return;
         }
@@ -243,13 +243,13 @@ impl Look<'_> {
         let has_library = contents.processes.values().any(|process| process.library);
         let mut processes = contents.with_jit().map(|(_, process)| process);
         if nothing && machine::room(Path::new("/tmp")).is_some_and(|room| room.noexec) {
-            // The machine has said so.
+            // The report on the machine has said this already.
         } else if let Some(why) = run.log.and_then(Log::map_elsewhere).filter(|_| nothing) {
             report.because(Rank::Nothing, why, RECORD);
         } else if let Some(why) = run.log.and_then(Log::why_nothing).filter(|_| nothing && has_library) {
             report.because(Rank::Nothing, why, next);
         } else if nothing && processes.any(|process| process.hidden.tell(report)) {
-            // That is why.
+            // The hidden memory is the reason, and was just reported.
         } else if nothing && self.regions > 0 {
             let text = "some compiled code is in no region, and no jitdump has it";
             report.because(Rank::Nothing, text, RECORD);
@@ -267,7 +267,8 @@ impl Look<'_> {
         }
     }
 
-    /// What there is without the jitdump. A map has the names of the end, whenever a sample was taken.
+    /// Reports what can be used without the jitdump. A perf map has the names at the end of the run, whenever a sample was
+    /// taken.
     fn meanwhile(&self, report: &mut Report) {
         let mut said = Vec::new();
         if let Some((mark, line)) = self.shares.stacks() {
@@ -284,7 +285,7 @@ impl Look<'_> {
         }
     }
 
-    /// Why stacks are not whole.
+    /// Reports why stacks are not whole.
     fn stacks(&self, report: &mut Report) {
         let Look { dumps, quality, shares, graph, run, .. } = self;
         let worst = quality.worst(5);
@@ -295,14 +296,14 @@ impl Look<'_> {
                 _ => format!("{count} stacks end at {name}"),
             });
         }
-        // What is known to be wrong is enough.
+        // The error in the tables explains the stacks.
         if dumps.broken.has_wrong_stacks() {
             return;
         }
         if quality.late > 0 {
             let stacks = count(quality.late as usize, "stack");
             report.note(format!("{stacks} of code that was registered later: it had no unwind tables yet"));
-            // The few others are those of a frame that was being made or removed.
+            // The few other stacks are cut off while a frame is made or removed.
             let timely = shares.compiled - quality.late;
             if timely < ENOUGH || percent(shares.whole.unwrap_or(0), timely) >= FEW {
                 return;
@@ -337,7 +338,7 @@ impl Look<'_> {
                 ),
                 "jitsym record -g fp -- COMMAND",
             ),
-            // What `jitsym record` makes has the tables where this perf finds them.
+            // `jitsym record` puts the tables where this perf finds them.
             _ if dumps.codes > 0 && self.is_packed() => (
                 format!(
                     "perf with libunwind finds no unwind tables of code that has no gap after it (free_after), but `jitsym record` \
@@ -357,7 +358,7 @@ impl Look<'_> {
         report.because(Rank::Quality, text, next);
     }
 
-    /// Whether there is code whose tables this perf does not find.
+    /// Whether some code has tables that this perf does not find.
     fn is_packed(&self) -> bool {
         self.perf.unwinder() == Ok(Unwinder::Libunwind)
             && self.dumps.broken.has(crate::check::rules::UNWIND_NOT_MAPPED.id)

@@ -5,23 +5,23 @@ use super::stacks::Quality;
 use super::{Mark, Report};
 use crate::record::stacks::percent;
 
-/// Fewer samples say nothing.
+/// Fewer samples than this are not judged.
 pub const ENOUGH: u64 = 10;
 /// A share in percent below which something is wrong.
 pub const FEW: f64 = 90.0;
-/// A share below which it is worth knowing: a few stacks are cut off while a frame is made or removed.
+/// A share in percent below which a note is printed: a few stacks are cut off while a frame is made or removed.
 const NEARLY_ALL: f64 = 99.0;
 
-/// How much of compiled code a reader finds.
+/// How much of the compiled code a reader finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     pub samples: u64,
-    /// In compiled code.
+    /// Samples in compiled code.
     pub compiled: u64,
     pub named: u64,
     /// `None` without call stacks.
     pub whole: Option<u64>,
-    /// A name hides another one.
+    /// Whether a name hides another name.
     pub wrong_names: bool,
 }
 
@@ -31,7 +31,7 @@ impl Shares {
         Shares { samples, compiled: jit, named, whole: has_stacks.then_some(whole), wrong_names: false }
     }
 
-    /// How a share is meant, and the line about it.
+    /// The mark of a share, and the line about it.
     fn line(&self, number: u64, what: &str) -> (Mark, String) {
         let share = percent(number, self.compiled);
         let line = format!(
@@ -64,7 +64,7 @@ impl Shares {
         self.compiled >= ENOUGH && lines.iter().flatten().all(|(mark, _)| *mark == Mark::Good)
     }
 
-    /// Adds a line. Returns whether it says that something is wrong.
+    /// Adds a line. Returns whether the line reports a problem.
     pub fn tell((mark, line): (Mark, String), report: &mut Report) -> bool {
         match mark {
             Mark::Good => report.good(line),

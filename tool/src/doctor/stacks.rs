@@ -1,10 +1,10 @@
-//! How many samples in compiled code have names and whole stacks, and which functions fail.
+//! Counts samples in compiled code that have names and whole stacks, and finds the functions at which stacks end.
 
 use std::collections::HashMap;
 
 use crate::record::script::{Kind, Sample};
 
-/// Where threads begin.
+/// The functions in which threads begin.
 const ROOTS: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -20,32 +20,33 @@ const ROOTS: &[&str] = &[
     "runtime.goexit",
     "ret_from_fork",
 ];
-/// The frames that are looked at for one: a program without symbols has none for its first function.
+/// The number of outermost frames that are searched for such a function. In a program without symbols, the first function has
+/// no name.
 const OUTERMOST: usize = 3;
 
-/// Shares of the samples whose stacks have compiled code.
+/// How many samples with compiled code have names and whole stacks.
 #[derive(Default)]
 pub struct Quality {
     /// All samples.
     pub samples: u64,
-    /// With compiled code anywhere in the stack.
+    /// Samples with compiled code anywhere in the stack.
     pub jit: u64,
-    /// The innermost of that has a name.
+    /// Samples whose innermost compiled frame has a name.
     pub named: u64,
-    /// The stack goes down to where the thread begins.
+    /// Samples whose stack goes down to the start of the thread.
     pub whole: u64,
-    /// By the function at which stacks end: how many do.
+    /// By function: the number of stacks that end there.
     cut: HashMap<String, u64>,
-    /// Stacks that end because the code was not registered yet.
+    /// Stacks that end because their code was not registered yet.
     pub late: u64,
-    /// Some of it is named by a perf map.
+    /// Whether any compiled code is named by a perf map.
     pub map: bool,
-    /// In memory of which perf knows nothing.
+    /// Samples in memory of which perf knows nothing.
     pub nowhere: u64,
 }
 
 impl Quality {
-    /// `is_late`: its code was registered later, and so had no unwind tables.
+    /// `is_late`: the code was registered after the sample, so it had no unwind tables yet.
     pub fn add(&mut self, sample: &Sample, is_late: bool) {
         self.samples += 1;
         let Some(outermost) = sample.frames.last() else { return };
@@ -61,13 +62,13 @@ impl Quality {
         } else if is_late {
             self.late += 1;
         } else {
-            // Where compiled code is left for an address of nothing, it is that code whose caller was not found.
+            // If the outermost frame has no name, the unwinder has failed in the last frame that has one.
             let last = sample.frames.iter().rev().find(|frame| frame.symbol.is_some()).unwrap_or(outermost);
             *self.cut.entry(last.shown()).or_default() += 1;
         }
     }
 
-    /// The functions at which most stacks end, and how many do.
+    /// The functions at which most stacks end, and the number of stacks for each.
     pub fn worst(&self, most: usize) -> Vec<(&str, u64)> {
         let mut cut: Vec<(&str, u64)> = self.cut.iter().map(|(name, &count)| (&**name, count)).collect();
         cut.sort_by(|(a, count), (b, other)| other.cmp(count).then(a.cmp(b)));

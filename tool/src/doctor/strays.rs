@@ -1,4 +1,4 @@
-//! Samples in compiled code for which the recording has no name of that time: was the code registered later, elsewhere, or never?
+//! Explains samples in compiled code without a name at that time: was it registered later, elsewhere, or never?
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,32 +13,34 @@ use crate::record::script::{Kind, Sample};
 use crate::record::stacks::percent;
 use crate::record::watch::{How, Odd, Seen, Watched};
 
-/// Between two looks at memory.
+/// The time between two looks at the memory.
 const BETWEEN: Duration = Duration::from_millis(30);
-/// A part in percent of all samples that is worth a cause.
+/// The percentage of all samples from which on something is reported as a cause.
 const SOME: f64 = 1.0;
-/// Farther away from registered code is other code.
+/// Code farther away than this from registered code is taken for other code.
 const NEAR: u64 = 1 << 16;
 
-/// Sums of such samples, and of those that have names.
+/// Counts samples in code that was registered later or elsewhere, and samples with names.
 #[derive(Default)]
 pub struct Strays {
-    /// By function: in code that was registered later, how many, and how long before that the first one was.
+    /// By function: the number of samples in code that was registered later, and the longest time between a sample and the
+    /// registration.
     late: HashMap<String, (u64, u64)>,
-    /// By function: beside it, how many, and how far from its start the first one was.
+    /// By function: the number of samples near its code, and the distance of the first of these samples from the start of the
+    /// code.
     beside: HashMap<String, (u64, i64)>,
-    /// Functions that have samples.
+    /// The number of samples in each function.
     hit: HashMap<String, u64>,
 }
 
 impl Strays {
-    /// `timed`: the recording has the clock of the jitdumps. Returns whether its code was registered later.
+    /// `timed`: the recording has the clock of the jitdumps. Returns whether the code of the sample was registered later.
     pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) -> bool {
         let Some(frame) = sample.compiled() else { return false };
         if let Some(name) = &frame.symbol {
             *self.hit.entry(name.clone()).or_default() += 1;
         }
-        // A perf map has no time, and so names what was not registered yet.
+        // A perf map has no times, so it also names code that was not registered yet.
         if !matches!(frame.kind(), Kind::Map | Kind::Memory | Kind::Nowhere) {
             return false;
         }
@@ -58,11 +60,11 @@ impl Strays {
         false
     }
 
-    /// Adds what they tell, and what was seen in memory meanwhile.
+    /// Reports the samples, and differences that were seen in memory during the run.
     pub fn tell(&self, shares: &Shares, run: &Run<'_>, report: &mut Report) {
         let beside: u64 = self.beside.values().map(|(samples, _)| samples).sum();
         self.late(shares, run, report);
-        // Other code of the program may lie there without harm.
+        // In memory nearby there may be other code of the program, which does no harm.
         let does_harm = |odd: &&Odd| match &odd.how {
             How::Elsewhere(_) => beside > 0,
             How::Other { .. } => self.hit.contains_key(&odd.name),
@@ -95,7 +97,7 @@ impl Strays {
             report.note(line);
             return;
         }
-        // A command that was given JITSYM=on has written from the start.
+        // If the command was given JITSYM=on, the library has written from the start.
         let was_on = run.is_own && plan::environment(false, &|name| std::env::var_os(name)).contains(&("JITSYM", "on"));
         let or = if was_on { "" } else { ", or before writing was turned on" };
         let text = format!(
@@ -106,18 +108,18 @@ impl Strays {
     }
 }
 
-/// Holds what a process has registered against its memory, twice.
+/// Compares the registered code of a process with its memory, twice.
 pub fn in_memory(pid: u32, report: &mut Report) {
     let mut watched = Watched::default();
     for _ in 0..2 {
         watched.look(&[pid].into());
-        // What is being patched at this moment is right at the next.
+        // Code that is just being patched will be as registered at the next look.
         std::thread::sleep(BETWEEN);
     }
     let Seen { compared, odd } = &watched.seen;
     let Some(first) = odd.first() else { return };
     let line = format!("{} of {compared} pieces of code not in memory as they were registered", odd.len());
-    // Code that is not used any more, and whose memory is, does no harm.
+    // Unused code does no harm if its memory is in use for something else.
     if matches!(first.how, How::Other { .. }) && odd.len() * 2 < *compared {
         report.note(format!("{line}, such as {}", first.name));
     } else {
@@ -133,7 +135,7 @@ impl Odd {
         }
     }
 
-    /// Adds the cause that it is, and how many of all functions that were compared share it.
+    /// Adds this difference as a cause, with the share of the compared functions that have it too.
     fn tell(&self, line: String, seen: &Seen, report: &mut Report) {
         let name = &self.name;
         let text = match &self.how {

@@ -2,20 +2,20 @@
 
 use std::ffi::OsStr;
 
-/// What a variable does.
+/// The result of checking a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It is as it should be.
+    /// The value is in order.
     Good,
-    /// The library does not know it, or a word in it.
+    /// The library does not know the variable, or a word in its value.
     Wrong(String),
-    /// It turns everything off.
+    /// The value turns everything off.
     Off,
-    /// Everything in it is unknown, which turns everything off.
+    /// The library knows no word of the value, which turns everything off.
     WrongAndOff(String),
 }
 
-/// Looks at a variable; `None` if it is not one of ours.
+/// Checks a variable. `None` if it is not a variable of the library.
 pub fn look(name: &str, value: &OsStr) -> Option<Finding> {
     if !name.starts_with("JITSYM") && !name.starts_with("JITDUMP") || value.is_empty() {
         return None;

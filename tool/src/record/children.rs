@@ -1,15 +1,15 @@
-//! The programs that are run: perf, one at a time. A signal that is to end this program ends perf, and what was recorded is kept.
+//! Runs perf programs, one at a time. A signal that would end this program ends perf instead, and the recording is kept.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The program that runs; 0 for none.
+/// The pid of the running program, or 0.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
-/// The last signal; 0 for none.
+/// The last signal, or 0.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// perf ends a recording on these two, and on no other signal.
+/// perf ends a recording on SIGINT and SIGTERM only.
 fn for_perf(signal: i32) -> i32 {
     if signal == libc::SIGINT {
         libc::SIGINT
@@ -27,13 +27,13 @@ extern "C" fn hand_on(signal: libc::c_int) {
     }
 }
 
-/// From now on signals end perf, and this program by itself when it has kept what there is.
+/// Has signals end perf from now on. This program ends by itself once it has kept the recording.
 pub fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler does nothing but what may be done in one. It is not inherited by programs that are run.
+        // SAFETY: the handler does only what a signal handler may do. Programs that are run do not inherit it.
         unsafe {
             let before = libc::signal(signal, hand_on as extern "C" fn(libc::c_int) as libc::sighandler_t);
-            // As `nohup` wants it, or a shell of what runs in its background.
+            // Set by `nohup`, or by a shell for background jobs.
             if before == libc::SIG_IGN {
                 libc::signal(signal, libc::SIG_IGN);
             }
@@ -41,27 +41,27 @@ pub fn catch_signals() {
     }
 }
 
-/// The signal that has come since this was asked last.
+/// The signal that has arrived since the last call.
 pub fn asked() -> Option<i32> {
     Some(ASKED.swap(0, Ordering::SeqCst)).filter(|&signal| signal != 0)
 }
 
-/// Starts a program. One has to be waited for before the next one.
+/// Starts a program. The program must be waited for before the next one is started.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     let child = command.spawn()?;
     RUNNING.store(child.id() as i32, Ordering::SeqCst);
     let signal = ASKED.load(Ordering::SeqCst);
     if signal != 0 {
-        // It came before there was anybody to hand it on to.
+        // The signal arrived before the program could receive it.
         // SAFETY: a system call; the process is a child that was not waited for.
         unsafe { libc::kill(child.id() as i32, for_perf(signal)) };
     }
     Ok(child)
 }
 
-/// Waits until it has ended.
+/// Waits until the program has ended.
 pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
-    // Its number is its own until it is waited for: so a signal that comes now reaches nobody else.
+    // The pid is not reused until the program is waited for, so a signal sent now reaches no other process.
     // SAFETY: the call writes nothing but this struct.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -73,13 +73,13 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-/// Starts a program whose output is for [`read`].
+/// Starts a program whose output is read by [`read`].
 pub fn start_piped(command: &mut Command) -> io::Result<Child> {
     start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
-/// Hands on what a program prints, and waits until it has ended. Returns how it ended, what it has said on its standard error output,
-/// and the answer of `body`.
+/// Passes the output of a program to `body`, and waits until the program has ended. Returns its exit status, its standard error
+/// output, and the result of `body`.
 pub fn read<T>(child: &mut Child, body: impl FnOnce(&mut dyn Read) -> T) -> io::Result<(ExitStatus, Vec<u8>, T)> {
     let errors = child.stderr.take().map(|mut pipe| {
         std::thread::spawn(move || {
@@ -87,7 +87,7 @@ pub fn read<T>(child: &mut Child, body: impl FnOnce(&mut dyn Read) -> T) -> io::
             pipe.read_to_end(&mut bytes).map(|_| bytes)
         })
     });
-    // The pipe is closed when `body` is done with it: a program that would print more ends.
+    // The pipe is closed when `body` returns, which ends a program that goes on printing.
     let answer = match child.stdout.take() {
         Some(mut pipe) => body(&mut pipe),
         None => body(&mut io::empty()),

@@ -1,4 +1,4 @@
-//! The command that a recording was made of, from the command line of perf that the recording holds.
+//! Finds the recorded command in the command line of perf that a recording contains.
 
 use std::fs::File;
 use std::io;
@@ -10,10 +10,10 @@ use super::quoted;
 use crate::open;
 
 const CMDLINE: u32 = 11;
-/// Longer ones are not read.
+/// The longest command line that is read.
 const LENGTH: u64 = 4 << 20;
 
-/// Options of `perf record` that take the next word.
+/// Options of `perf record` whose value is the next word.
 const SHORT: &str = "eptrCcoFmGDukPb";
 const LONG: &[&str] = &[
     "--event",
@@ -36,7 +36,7 @@ const LONG: &[&str] = &[
     "--affinity",
 ];
 
-/// The command as a shell takes it; `None` if the recording does not tell, or is of a process that ran already.
+/// The command, quoted for a shell. `None` if the recording does not contain the command, or was made of a running process.
 pub fn command(data: &Path) -> Option<String> {
     let mut found = words(data).ok()?;
     if let Some(before) = source_of(&found) {
@@ -46,7 +46,7 @@ pub fn command(data: &Path) -> Option<String> {
     Some(shown(words.iter().map(String::as_str)))
 }
 
-/// Words as a shell takes them.
+/// Words, quoted for a shell.
 pub fn shown<'w>(words: impl Iterator<Item = &'w str>) -> String {
     let words: Vec<String> = words.map(|word| quoted(Path::new(word))).collect();
     crate::text::printable(words.join(" ").as_bytes()).to_string()
@@ -57,7 +57,7 @@ fn u64_at(file: &File, at: u64) -> io::Result<u64> {
     file.read_exact_at(&mut bytes, at).map(|()| u64::from_ne_bytes(bytes))
 }
 
-/// Where the header says where the command line is, and how long it is.
+/// The offset of the entry in the header that gives the place and length of the command line.
 fn entry(file: &File) -> io::Result<u64> {
     let features = u64_at(file, FEATURES as u64)?;
     if features >> CMDLINE & 1 == 0 {
@@ -68,7 +68,7 @@ fn entry(file: &File) -> io::Result<u64> {
     Ok(table.saturating_add(16 * u64::from(before)))
 }
 
-/// The command line as it is in the file.
+/// The command line as stored in the file.
 fn section(file: &File) -> io::Result<Vec<u8>> {
     let entry = entry(file)?;
     let (at, length) = (u64_at(file, entry)?, u64_at(file, entry + 8)?);
@@ -80,8 +80,8 @@ fn section(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// perf inject puts its own command line in the place of the one that it finds. This gives a recording that of another one: at the
-/// end of the file, where a section may be as well.
+/// Restores perf's command line from another recording, because perf inject replaces the command line by its own. The section
+/// is written at the end of the file, where the format allows it.
 pub fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
     let bytes = section(&open::named(from)?)?;
     let to = File::options().read(true).write(true).open(to)?;
@@ -96,7 +96,7 @@ fn words(data: &Path) -> io::Result<Vec<String>> {
     Ok(words_of(&bytes).unwrap_or_default())
 }
 
-/// Their number, then each with its length and zeros at its end.
+/// Parses the section: the number of words, then for each word its length and the word, padded with zeros.
 fn words_of(bytes: &[u8]) -> Option<Vec<String>> {
     let (count, mut rest) = bytes.split_first_chunk()?;
     let mut words = Vec::new();
@@ -110,13 +110,13 @@ fn words_of(bytes: &[u8]) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// The recording that perf inject has worked something into.
+/// The recording that perf inject has read.
 fn source_of(words: &[String]) -> Option<&str> {
     let at = words.iter().position(|word| word == "-i")?;
     words.get(at + 1).filter(|_| words[1] == "inject").map(String::as_str)
 }
 
-/// What comes after the options of `perf record`.
+/// The words after the options of `perf record`.
 fn command_of(words: &[String]) -> Option<&[String]> {
     if words.get(1).is_none_or(|word| word != "record") {
         return None;
@@ -133,7 +133,7 @@ fn command_of(words: &[String]) -> Option<&[String]> {
             return None;
         }
         let last = word.chars().last().unwrap_or('-');
-        // `-ag` are two flags, `-F99` has its value.
+        // `-ag` is two flags. `-F99` includes its value.
         let takes = if is_short {
             SHORT.contains(last) && word[1..].chars().all(char::is_alphabetic) && !has_value(&word[1..])
         } else {
@@ -144,7 +144,7 @@ fn command_of(words: &[String]) -> Option<&[String]> {
     words.get(at..).filter(|command| !command.is_empty())
 }
 
-/// Whether one of the letters before the last takes the rest for its value.
+/// Whether a letter before the last takes the rest of the word as its value.
 fn has_value(letters: &str) -> bool {
     let last = letters.chars().count().saturating_sub(1);
     letters.chars().take(last).any(|letter| SHORT.contains(letter))

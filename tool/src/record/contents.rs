@@ -1,4 +1,4 @@
-//! What a recording holds for each process: jitdumps, files of regions, memory with compiled code.
+//! The contents of a recording for each process: jitdumps, files of regions, memory with compiled code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,26 +16,25 @@ use super::script::{self, is_memory, is_region, jitdump_pid, of_path, Mapping};
 use crate::doctor::producers::Hidden;
 use crate::open;
 
-/// A process of the recording.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// The jitdumps whose mapping perf has seen, and which it finds again: mapped executable.
+    /// The jitdumps that are mapped executable: perf records these mappings, and finds the jitdumps again.
     pub dumps: BTreeSet<String>,
-    /// Those that are mapped otherwise, and have no effect without `perf record -d`.
+    /// The jitdumps that are mapped otherwise. They have no effect without `perf record -d`.
     pub unexecutable_dumps: BTreeSet<String>,
     pub regions: BTreeSet<String>,
-    /// Objects that `perf inject` has put in, by address.
+    /// Objects that `perf inject` has added: address, size and path.
     pub injected: Vec<(u64, u64, String)>,
-    /// Executable memory without a file.
+    /// Whether the process has executable memory without a file.
     pub memory: bool,
-    /// Executable memory for which nobody looks into a perf map.
+    /// Executable memory for which no reader uses a perf map.
     pub hidden: Hidden,
-    /// The shared library.
+    /// Whether the shared library is mapped.
     pub library: bool,
 }
 
 impl Process {
-    /// Whether any of it is about code that was compiled while it ran.
+    /// Whether the process had any sign of JIT-compiled code.
     pub fn has_jit(&self) -> bool {
         !self.dumps.is_empty() || !self.regions.is_empty() || !self.injected.is_empty() || self.memory
     }
@@ -65,12 +64,12 @@ impl Process {
 pub struct Contents {
     pub processes: BTreeMap<u32, Process>,
     pub samples: u64,
-    /// Where any of them has mapped anything.
+    /// Everything that was mapped in any process.
     pub mapped: Vec<Range<u64>>,
 }
 
 impl Contents {
-    /// Reads the events of a recording. Symbols and stacks are left alone, so that this is quick.
+    /// Reads the events of a recording. Does not resolve symbols or stacks, to be quick.
     pub fn read(perf: &Perf, data: &Path) -> Result<Contents, String> {
         let mut command = perf.command("script");
         command.arg("-i").arg(data).args(["--show-mmap-events", "--show-task-events", "-F", "pid,tid"]);
@@ -86,11 +85,11 @@ impl Contents {
                 self.processes.entry(mapping.pid).or_default().add(mapping);
             }
         } else if let Some((_, task)) = line.split_once("PERF_RECORD_FORK(") {
-            // `PID:TID):(PARENT:TID)`. A child begins with the mappings of its parent; threads have the same pid.
+            // `PID:TID):(PARENT:TID)`. A child begins with the mappings of its parent. Threads have the same pid.
             let ids: Vec<u32> = task.split([':', ')', '(']).filter_map(|id| id.parse().ok()).collect();
             if let [pid, _, parent, _] = ids[..] {
                 if pid != parent {
-                    // Each has a jitdump of its own.
+                    // The parent's jitdumps are not the child's.
                     let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
                     let child = self.processes.entry(pid).or_default();
                     child.memory |= inherited.memory;
@@ -99,7 +98,7 @@ impl Contents {
                 }
             }
         } else if let Some((_, named)) = line.split_once("PERF_RECORD_COMM exec: ") {
-            // `NAME:PID/TID`: another program, without anything of the one before.
+            // `NAME:PID/TID`: the process executes another program, and loses all mappings of the old one.
             let pid = named.rsplit(':').next().and_then(|ids| ids.split('/').next()?.parse::<u32>().ok());
             if let Some(pid) = pid {
                 self.processes.insert(pid, Process::default());
@@ -119,7 +118,7 @@ impl Contents {
         self.processes.iter().flat_map(|(&pid, process)| process.dumps.iter().map(move |path| (pid, &**path)))
     }
 
-    /// The files of regions that are not there any more.
+    /// The files of regions that no longer exist.
     pub fn regions_gone(&self) -> Vec<&str> {
         let is_there = |pid: u32, path: &str| open::places(pid, path).iter().any(|path| path.exists());
         let all =
@@ -127,16 +126,16 @@ impl Contents {
         all.filter(|&(pid, path)| !is_there(pid, path)).map(|(_, path)| path).collect()
     }
 
-    /// Whether something was put in by `perf inject`.
+    /// Whether `perf inject` has added any object.
     pub fn is_injected(&self) -> bool {
         self.processes.values().any(|process| !process.injected.is_empty())
     }
 }
 
-/// What there is of a jitdump now.
+/// The present state of a jitdump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dump {
-    /// With so many pieces of code, so many of which have unwind tables.
+    /// A jitdump, with the number of its pieces of code and of those with unwind tables.
     Here {
         path: PathBuf,
         codes: usize,
@@ -146,12 +145,12 @@ pub enum Dump {
     Unreadable(String),
 }
 
-/// Looks a jitdump up, also in the namespace of a process that lives.
+/// Examines a jitdump. If the process lives, also searches its mount namespace.
 pub fn dump_of(pid: u32, path: &str) -> Dump {
     open_dump(pid, path).0
 }
 
-/// The same, with the file.
+/// As `dump_of`, with the open file.
 pub fn open_dump(pid: u32, path: &str) -> (Dump, Option<File>) {
     let mut problem = None;
     for path in open::places(pid, path) {
@@ -165,7 +164,7 @@ pub fn open_dump(pid: u32, path: &str) -> (Dump, Option<File>) {
     (problem.map_or(Dump::Gone, Dump::Unreadable), None)
 }
 
-/// Pieces of code, and those with unwind tables; `None` if it is no jitdump of this machine.
+/// The number of pieces of code, and of those with unwind tables. `None` if the file is no jitdump of this machine.
 fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
     let mut header = [0; HEADER_SIZE];
     if file.read_exact_at(&mut header, 0).is_err() || Header::read(&header).is_none() {
@@ -184,7 +183,7 @@ fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
     Ok(Some((codes, with_tables)))
 }
 
-/// Runs a command of perf, and hands on each line that it prints.
+/// Runs a command of perf, and passes each line of its output to `found`.
 pub fn read_lines(perf: &Perf, command: &mut std::process::Command, found: &mut dyn FnMut(&str)) -> Result<(), String> {
     with_output(perf, command, |output| {
         for line in output.split(b'\n') {
@@ -194,7 +193,7 @@ pub fn read_lines(perf: &Perf, command: &mut std::process::Command, found: &mut 
     })
 }
 
-/// Runs a command of perf whose output may be larger than memory.
+/// Runs a command of perf whose output may not fit into memory.
 pub fn with_output(
     perf: &Perf,
     command: &mut std::process::Command,

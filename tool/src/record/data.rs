@@ -1,23 +1,24 @@
-//! The events of a recording as perf has written them: names of mappings are replaced, and a recording whose perf was killed is
-//! completed (linux tools/perf/Documentation/perf.data-file-format.txt).
+//! The events of a recording: renames mappings, and completes a recording whose perf was killed.
+//!
+//! The format is described in linux tools/perf/Documentation/perf.data-file-format.txt.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Places in the header: where the events are and how many bytes, and which features follow them.
+/// Offsets in the header: the place of the events, their length in bytes, and the flags of the features after them.
 pub const EVENTS: usize = 40;
 pub const EVENTS_LEN: usize = 48;
 pub const FEATURES: usize = 72;
 const HEADER: usize = 104;
 const MAGIC: &[u8] = b"PERFILE2";
 
-/// Kinds of events that name a mapping, and where in them the name begins (include/uapi/linux/perf_event.h).
+/// Kinds of events that name a mapping, each with the offset of the name (include/uapi/linux/perf_event.h).
 const MMAP: (u32, usize) = (1, 40);
 const MMAP2: (u32, usize) = (10, 72);
 const SAMPLE: u32 = 9;
-/// One that is followed by bytes that its size does not count.
+/// An event with data after it that its size does not include.
 const AUXTRACE: u32 = 71;
 
 fn invalid<T>(why: &str) -> io::Result<T> {
@@ -41,7 +42,7 @@ fn header(file: &File) -> io::Result<[u8; HEADER]> {
     Ok(header)
 }
 
-/// The next event, without what may follow it; `None` if it is not whole.
+/// Reads the next event without the data after it. `None` if the event is incomplete.
 fn event(input: &mut impl Read, event: &mut Vec<u8>) -> io::Result<Option<()>> {
     let mut whole = |event: &mut Vec<u8>, len: usize| {
         let before = event.len();
@@ -59,7 +60,7 @@ fn event(input: &mut impl Read, event: &mut Vec<u8>) -> io::Result<Option<()>> {
     whole(event, size)
 }
 
-/// What comes behind an event.
+/// The number of bytes of data after an event.
 fn behind(event: &[u8]) -> u64 {
     if u32_at(event, 0) == AUXTRACE {
         u64_at(event, 8)
@@ -68,7 +69,7 @@ fn behind(event: &[u8]) -> u64 {
     }
 }
 
-/// The process and the name of a mapping, and where the name begins and ends with its zeros.
+/// The process and the name of a mapping, and the range that the name takes up with its padding.
 fn mapping(event: &[u8]) -> Option<(u32, &[u8], std::ops::Range<usize>)> {
     let (_, start) = [MMAP, MMAP2].into_iter().find(|(kind, _)| *kind == u32_at(event, 0))?;
     let rest = event.get(start..)?;
@@ -77,7 +78,8 @@ fn mapping(event: &[u8]) -> Option<(u32, &[u8], std::ops::Range<usize>)> {
     (end <= event.len()).then_some((u32_at(event, 8), name, start..end))
 }
 
-/// Hands out each word of the samples of a recording, among which are all addresses of code that its stacks can have: of the instruction,
+/// Passes each word of all samples to `found`. Among these words are all code addresses of stacks: instruction pointers, and
+/// return addresses on copied stacks.
 /// and on the copied stack.
 pub fn words_of_samples(from: &Path, found: &mut dyn FnMut(u64)) -> io::Result<()> {
     let file = crate::open::named(from)?;
@@ -100,7 +102,7 @@ pub fn words_of_samples(from: &Path, found: &mut dyn FnMut(u64)) -> io::Result<(
 /// The new name of a mapping, by its process and its name.
 pub type NewName<'a> = &'a dyn Fn(u32, &[u8]) -> Option<Vec<u8>>;
 
-/// Writes a recording anew, with other names for mappings.
+/// Writes a copy of a recording with other names for mappings.
 pub fn rename(from: &Path, to: &Path, new: NewName<'_>) -> io::Result<()> {
     let file = crate::open::named(from)?;
     let (mut header, total) = (header(&file)?, file.metadata()?.len());
@@ -136,7 +138,7 @@ pub fn rename(from: &Path, to: &Path, new: NewName<'_>) -> io::Result<()> {
     if at != end {
         return invalid("has an event that is not whole");
     }
-    // The features: a table of their places, and what lies there.
+    // The features: a table of offsets, and the data that it points to.
     let count = header[FEATURES..].iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
     let mut table = vec![0; 16 * count];
     input.read_exact(&mut table)?;
@@ -151,7 +153,7 @@ pub fn rename(from: &Path, to: &Path, new: NewName<'_>) -> io::Result<()> {
     out.write_all_at(&header, 0)
 }
 
-/// Completes a recording whose perf did not come to it: all events that are whole count, and there are no features. Returns whether
+/// Completes a recording that perf could not complete. All whole events are kept, and no features are present. Returns whether
 /// there are any events.
 pub fn complete(path: &Path) -> io::Result<bool> {
     let file = File::options().read(true).write(true).open(path)?;
@@ -194,13 +196,13 @@ mod tests {
         event[8] = 7;
         event.extend(name.bytes());
         event.resize((event.len() + 1).next_multiple_of(8), 0);
-        // As each event ends: thread, time.
+        // Each event ends with the thread and the time.
         event.extend([0xee; 16]);
         event[6] = event.len() as u8;
         event
     }
 
-    /// With two features behind the events.
+    /// A recording with two features after the events.
     fn recording(events: &[Vec<u8>]) -> Vec<u8> {
         let events = events.concat();
         let mut file = MAGIC.to_vec();
@@ -230,7 +232,7 @@ mod tests {
         rename(&from, &to, &new).unwrap();
         assert_eq!(fs::read(&to).unwrap(), recording(&[mmap2("/a/longer/path/of/it"), behind, other]));
         assert!(rename(&from, &to, &new).is_err(), "the new file is new");
-        // Whatever it is cut to.
+        // The test cuts the file at every length.
         let whole = fs::read(&from).unwrap();
         for len in 0..whole.len() - 8 {
             fs::write(&from, &whole[..len]).unwrap();

@@ -1,8 +1,8 @@
-//! Works jitdumps into a recording by `perf inject --jit`.
+//! Adds the code of jitdumps to a recording with `perf inject --jit`.
 //!
-//! perf makes an object for each function in the directory of the jitdump, and writes through links that lie there. Other users may
-//! write to that directory. As root, perf even enters the mount namespace of the process for it. So perf gets copies, in directories
-//! of this user alone, and may enter no namespace. Jitdumps that are not copied have other names in the recording that perf reads.
+//! perf writes an object for each function into the directory of the jitdump, and follows links there. Other users may write to
+//! that directory. As root, perf even enters the mount namespace of the process. So perf gets copies in private directories,
+//! and cannot enter a namespace. In the recording that perf reads, jitdumps without a copy are renamed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -21,9 +21,9 @@ use super::perf::Perf;
 use super::{command_line, data, packed, script};
 use crate::private::PrivateDir;
 
-/// perf with libdw goes only through objects whose paths begin with `/tmp/jitted-`.
+/// perf with libdw unwinds only through objects whose paths begin with `/tmp/jitted-`.
 const DIR: &str = "/tmp";
-/// What is added to the name of a jitdump that perf is not to find.
+/// Appended to the name of a jitdump that perf must not find.
 const LEFT_OUT: &[u8] = b" (left out)";
 
 /// Copies of jitdumps, by process and path.
@@ -38,7 +38,7 @@ impl Copies {
         self.dirs.is_empty()
     }
 
-    /// Copies an open jitdump to a directory of its own. `out` is where the recording goes.
+    /// Copies an open jitdump into a private directory. `out`: the path of the final recording.
     pub fn add(&mut self, pid: u32, path: &str, file: &File, out: &Path) -> io::Result<()> {
         let start = copies_of(pid);
         let dir = PrivateDir::new(Path::new(DIR), &start)
@@ -50,7 +50,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Gives packed code that is in a stack of the recording its frame loads, outside of all that was mapped.
+    /// Adds frame loads for packed code that is in a stack of the recording, outside of all mappings.
     pub fn give_frame_loads(&self, raw: &Path, mapped: &[Range<u64>]) {
         let code = packed::Space::outside(self.paths.values().flat_map(|path| packed::code_of(path)).collect());
         let mut words = BTreeSet::new();
@@ -64,7 +64,8 @@ impl Copies {
         }
     }
 
-    /// Writes a recording into which perf has worked them. Returns whether it has put anything in; the objects are in the directories.
+    /// Has perf write a recording that contains the copied jitdumps. Returns the directories of the objects, or none if perf
+    /// has added nothing.
     pub fn inject(self, perf: &Perf, raw: &Path, work: &PrivateDir, to: &Path) -> Result<Vec<PrivateDir>, String> {
         let renamed = work.path().join("renamed");
         let new = |pid: u32, name: &[u8]| {
@@ -81,7 +82,7 @@ impl Copies {
         inject.arg("--jit").arg("-i").arg(&renamed).arg("-o").arg(to);
         enters_no_namespace(&mut inject);
         perf.output(&mut inject)?;
-        // It has the same as the one that it was made from, but for the command that was recorded.
+        // The renamed recording is no longer needed. The new recording lacks only the recorded command.
         let _ = std::fs::remove_file(&renamed);
         let _ = command_line::carry_over(raw, to);
         let is_injected = Contents::read(perf, to)?.is_injected();
@@ -89,7 +90,7 @@ impl Copies {
     }
 }
 
-/// Copies what a file has now. Nobody can fill the disk by holes in a file.
+/// Copies the present contents of a file. A sparse file of another user is refused, because its copy could fill the disk.
 fn copy(from: &File, to: &Path) -> io::Result<()> {
     let data = from.metadata()?;
     // SAFETY: a system call with an open descriptor.
@@ -103,11 +104,11 @@ fn copy(from: &File, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Without the system call for that perf stays where it is.
+/// Blocks the system call `setns`, so that perf stays in its namespaces.
 fn enters_no_namespace(command: &mut Command) {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut filter = [
-        // The number of the call is the first field.
+        // The number of the system call is the first field of the data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_setns as u32) },
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
@@ -120,7 +121,7 @@ fn enters_no_namespace(command: &mut Command) {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
         };
-        // Only root could enter one.
+        // Only root could enter a namespace.
         if failed && jitsym::sys::process::user() == 0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,4 +1,4 @@
-//! `jitsym record`: calls `perf record` rightly, works jitdumps in where that is needed, and says what it has done.
+//! `jitsym record`: runs `perf record` with the right options, injects jitdumps if necessary, and reports what was done.
 
 mod children;
 pub mod command_line;
@@ -29,7 +29,7 @@ pub use run::{is_recording, unfinished};
 use crate::private::PrivateDir;
 use crate::text::Shown;
 
-/// A recording that was not made: the status to end with, and why.
+/// Why no recording was made: exit status and cause.
 #[derive(Debug)]
 pub struct Failure {
     pub status: u8,
@@ -37,51 +37,51 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What perf itself, or the system, refuses.
+    /// perf or the system has refused something.
     fn of(cause: impl ToString) -> Failure {
         Failure { status: 125, cause: cause.to_string() }
     }
 
-    /// Somebody has ended it.
+    /// A signal has ended the recording.
     fn by(signal: i32, cause: &str) -> Failure {
         Failure { status: 128 + signal as u8, cause: cause.into() }
     }
 }
 
-/// Where the kernel's files are.
+/// The directory of the kernel's process files.
 pub const PROC: &str = "/proc";
 
-/// A recording that was made.
+/// The recording that was made.
 #[derive(Debug)]
 pub struct Made {
     /// The command's exit status.
     pub status: u8,
-    /// What was seen in the memory of the processes.
+    /// The results of comparing memory with the jitdumps.
     pub seen: watch::Seen,
-    /// The objects that `perf inject` has made. They go with this, unless they are kept.
+    /// The directories of the objects that `perf inject` has made. Removed with this value, unless they are kept.
     objects: Vec<PrivateDir>,
 }
 
 impl Made {
-    /// Whoever reads the recording needs them.
+    /// Keeps the objects, which readers of the recording need.
     pub fn keep_objects(&mut self) {
         self.objects.iter_mut().for_each(PrivateDir::keep);
     }
 }
 
-/// How far it has come.
+/// The progress of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// A line for people.
+    /// A line to print.
     Line(&'a str),
-    /// perf inject is about to run, which may take long, and has ended.
+    /// perf inject, which may take long, is about to run (`Injecting`) or has ended (`Injected`).
     Injecting,
     Injected,
 }
 
 const NOTHING: &str = "stopped before anything was recorded";
 
-/// Makes a recording, and says in lines what was done.
+/// Makes a recording, and reports the progress to `tell`.
 pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) -> Result<Made, Failure> {
     children::catch_signals();
     let mut say = |line: &str| tell(Step::Line(line));
@@ -130,7 +130,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     let how = run::How { is_quiet: is_command, to_stderr: options.to_stderr, pids: &pids };
     let ran = run::run(perf, &arguments, &command, variables, &raw, how).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
-    // A signal that has come until now was to end the recording.
+    // Signals that have arrived so far were meant to end the recording.
     match children::asked() {
         _ if ran.recorded => {}
         Some(signal) => return Err(Failure::by(signal, NOTHING)),
@@ -153,7 +153,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
         tell(Step::Line(&head(contents.samples)));
         work_in(perf, &options.out, &raw, &work, &contents, tell)
     });
-    // Whatever has failed: what perf has recorded is there.
+    // Even after a failure, the recording of perf exists.
     let made = worked_in.as_ref().map_or(&raw, |(made, _)| made);
     if let Err(error) = put(made, &options.out) {
         work.keep();
@@ -164,7 +164,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
             Err(Failure::by(signal, &format!("stopped: {out} is as perf has recorded it, perhaps without names")))
         }
         (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
-        // Whoever stops the recording of a process has got what they wanted.
+        // If a user stops the recording of a process, this is no failure.
         (Ok((_, objects)), None) => {
             let status = if is_command { run::exit_code(ran.status) } else { 0 };
             Ok(Made { status, seen: ran.seen, objects })
@@ -181,10 +181,10 @@ fn named(pid: u32, children: usize) -> String {
     }
 }
 
-/// Processes that are told of one by one.
+/// The most processes that are reported one by one.
 const TOLD: usize = 6;
 
-/// Works the jitdumps in if there are any. Returns the recording that is to be kept, and the directories of the objects.
+/// Injects the jitdumps if there are any. Returns the path of the recording to keep, and the directories of the objects.
 fn work_in(
     perf: &Perf,
     out: &Path,
@@ -257,9 +257,9 @@ fn work_in(
     Ok((raw.to_owned(), Vec::new()))
 }
 
-/// Gives a recording its name. One that was there stays as `.old`, as with perf.
+/// Moves the recording to its final name. An existing recording is renamed to `.old`, as perf does it.
 fn put(made: &Path, out: &Path) -> io::Result<()> {
-    // Somebody may have put something else there meanwhile.
+    // Another file may have been put there in the meantime.
     plan::check_place(out).map_err(io::Error::other)?;
     if out.exists() {
         fs::rename(out, plan::beside(out, ".old"))?;
@@ -267,13 +267,13 @@ fn put(made: &Path, out: &Path) -> io::Result<()> {
     fs::rename(made, out)
 }
 
-/// What can be typed next.
+/// Commands that the user can type next.
 pub fn next_steps(data: &Path) -> [String; 2] {
     let shown = quoted(data);
     [format!("perf report -i {shown} --no-children"), format!("jitsym doctor {shown}")]
 }
 
-/// A path as a shell takes it.
+/// A path, quoted for a shell.
 pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);

@@ -1,6 +1,7 @@
-//! Packed code in a copy of a jitdump: gives each piece that has unwind tables, and no room after it, a frame load
-//! (`format::jitdump::frame_load`), by which a perf with libunwind finds them. The frame loads lie in address space in which no process of the
-//! recording had code, so that no name is lost.
+//! Adds frame loads (`format::jitdump::frame_load`) for packed code to a copy of a jitdump.
+//!
+//! With them, a perf with libunwind finds the unwind tables of code that has no room after it. The frame loads use address
+//! space in which no process of the recording had code, so no name is lost.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,21 +14,21 @@ use jitsym::format::jitdump::{frame_load, id};
 
 use crate::open;
 
-/// Address space that is taken at a time.
+/// The unit in which address space is taken.
 const AREA: u64 = 16 << 20;
-/// How far below the code a frame load may lie, so that all distances fit 32 bits.
+/// The greatest distance of a frame load below its code, so that all distances fit into 32 bits.
 const REACH: u64 = 0x7000_0000;
 
 /// Address space for frame loads.
 pub struct Space {
-    /// Where code is or was, in order, without overlaps.
+    /// Where code is or was: sorted, without overlaps.
     taken: Vec<Range<u64>>,
-    /// Areas with what is used of them.
+    /// The start of each area, and the number of bytes used in it.
     areas: Vec<(u64, u64)>,
 }
 
 impl Space {
-    /// Space outside of all these.
+    /// Address space outside of these ranges.
     pub fn outside(mut ranges: Vec<Range<u64>>) -> Space {
         ranges.sort_unstable_by_key(|range| range.start);
         let mut taken: Vec<Range<u64>> = Vec::new();
@@ -40,7 +41,7 @@ impl Space {
         Space { taken, areas: Vec::new() }
     }
 
-    /// Whether code is or was at an address, or ends there, as it does for the return address of a call at its end.
+    /// Whether code is or was at an address. The end of code counts too, because a call at the end returns there.
     pub fn is_taken(&self, addr: u64) -> bool {
         let next = self.taken.partition_point(|range| range.end < addr);
         self.taken.get(next).is_some_and(|range| range.start <= addr)
@@ -51,7 +52,7 @@ impl Space {
         self.taken.get(next).is_none_or(|range| range.start >= area.end)
     }
 
-    /// So many bytes below the code.
+    /// Finds `len` bytes below the code at `addr`.
     fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
         let fits = |&(start, used): &(u64, u64)| {
             let at = start + used;
@@ -63,7 +64,7 @@ impl Space {
             None => {
                 let top = addr / AREA * AREA;
                 let mut starts = (2..REACH / AREA).filter_map(|far| top.checked_sub(far * AREA));
-                // The first pages of a process are nobody's.
+                // Processes cannot use their first pages.
                 let is_new = |start: u64| self.areas.iter().all(|&(other, _)| other != start) && start >= AREA;
                 let start = starts.find(|&start| is_new(start) && self.is_free(&(start..start + AREA)))?;
                 self.areas.push((start, 0));
@@ -77,7 +78,7 @@ impl Space {
     }
 }
 
-/// Where the code of a jitdump lies.
+/// The addresses of the code in a jitdump.
 pub fn code_of(path: &Path) -> Vec<Range<u64>> {
     let Ok(bytes) = open::named(path).and_then(|file| open::read(&file)) else { return Vec::new() };
     let Some(header) = RawHeader::read(&bytes).filter(|header| !header.swapped) else { return Vec::new() };
@@ -85,9 +86,9 @@ pub fn code_of(path: &Path) -> Vec<Range<u64>> {
     loads.map(|load| load.addr..load.addr.saturating_add(load.size)).collect()
 }
 
-/// Rewrites a jitdump of this user's that nobody else writes to. `ranges`: where anything was mapped. `words`: addresses that stacks have;
-/// perf takes twice as long for code with a frame load, and other code needs none. A file that has no such code, or for which there is no
-/// room or memory, stays as it is.
+/// Rewrites a jitdump that belongs to this user and that nobody else writes to. `ranges`: all mapped addresses. `words`: the
+/// addresses in stacks. Only code in stacks gets a frame load, which doubles the time that perf needs for the code. A file
+/// without such code is not changed, nor is one for which there is no room or memory.
 pub fn give_frame_loads(path: &Path, ranges: &[Range<u64>], words: &BTreeSet<u64>) {
     let new = path.with_extension("new");
     let rewritten =
@@ -105,7 +106,7 @@ fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path
     let mut space = Space::outside(ranges.iter().cloned().chain(code).collect());
     let mut out = BufWriter::with_capacity(1 << 18, File::create_new(to)?);
     let mut records = RawRecords::new(bytes, &header);
-    // What is not written yet begins there.
+    // Everything from here on is not written yet.
     let mut start = 0;
     let (mut tables, mut made, mut has_frame_load, mut any) = (None, Vec::new(), false, false);
     while let Some(record) = records.next() {
@@ -130,7 +131,7 @@ fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path
                 is_in_stacks && !has_frame_load && mapped == 0 && before.is_some_and(|tables| is_usual(&tables));
             let at = if is_packed { space.place(load.addr, frame_load::room(load.size, size as usize)) } else { None };
             made.clear();
-            // The records of this code: those behind the code before it.
+            // The records of this code: those after the previous code.
             let group = &bytes[start.max(header_len(&header, bytes))..end];
             if at.and_then(|at| frame_load::add(group, at, &mut made)).is_some() {
                 any = true;
@@ -148,13 +149,13 @@ fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path
     Ok(any)
 }
 
-/// Where the first record is.
+/// The offset of the first record.
 fn header_len(header: &RawHeader, bytes: &[u8]) -> usize {
     RawRecords::new(bytes, header).offset()
 }
 
-/// Whether the tables are in the form that a frame load can be made of: a search table of 32-bit numbers, and entries that say where the
-/// code is in such a number, counted from itself.
+/// Whether a frame load can be made of these tables: they need a search table of 32-bit numbers, and entries that give the
+/// address of the code as a 32-bit number relative to itself.
 fn is_usual(tables: &RawUnwinding) -> bool {
     let Some((section, hdr)) = tables.tables() else { return false };
     let word = |bytes: &[u8], at: usize| {
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(space.place(code + 50, 200), Some(first + 112));
         assert_eq!(space.place(code, AREA), Some(code - 4 * AREA));
         assert_eq!((space.place(code, AREA + 1), space.place(AREA, 1)), (None, None));
-        // All of the neighbourhood is taken.
+        // All addresses nearby are taken.
         let mut space = Space::outside(vec![code - REACH..code - 1, code - 1..code]);
         assert_eq!(space.place(code, 16), None);
     }

@@ -1,4 +1,4 @@
-//! The perf that is used: where it is, what it can do, and in one line why it has failed.
+//! The perf that is used: its path, its features, and the cause of a failure in one line.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,25 +16,25 @@ use crate::text::Shown;
 #[derive(Clone, Debug)]
 pub struct Perf {
     program: PathBuf,
-    /// Where the settings of the kernel are: `/proc`.
+    /// The `/proc` that has the kernel's settings.
     proc: PathBuf,
-    /// What it has said of itself: it is asked once.
+    /// The answers of perf about itself. Each question is asked only once.
     version: OnceLock<String>,
     unwinder: OnceLock<Unwinder>,
 }
 
-/// How a perf goes through the frames of copied stacks.
+/// The way in which a perf unwinds copied stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinder {
-    /// Needs the unwind tables in mapped memory: the gap after the code, or regions.
+    /// Finds unwind tables only in mapped memory: in the gap after the code, or in regions.
     Libunwind,
-    /// Reads the tables from files.
+    /// Reads the unwind tables from files.
     Libdw,
-    /// `--call-graph dwarf` is of no use.
+    /// `--call-graph dwarf` has no effect.
     None,
 }
 
-/// The file that a command's name stands for, as a shell finds it.
+/// The file that the name of a command stands for, found like in a shell.
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     let runs =
         |path: &Path| fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
@@ -46,7 +46,7 @@ pub fn find_program(name: &OsStr) -> Option<PathBuf> {
 }
 
 impl Perf {
-    /// The perf of that name or path. `proc` is `/proc`.
+    /// The perf with this name or path. `proc` is `/proc`.
     pub fn new(program: &Path, proc: &Path) -> Result<Perf, String> {
         match find_program(program.as_os_str()) {
             Some(program) => {
@@ -60,7 +60,7 @@ impl Perf {
         }
     }
 
-    /// A command of perf.
+    /// A subcommand of perf.
     pub fn command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(subcommand);
@@ -76,7 +76,7 @@ impl Perf {
         Err(self.failure(output.status, &String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// What to say of a perf that has ended so, and has said this before.
+    /// The message for a perf that has failed. `said`: its messages.
     pub fn failure(&self, status: ExitStatus, said: &str) -> String {
         match status.signal() {
             Some(signal) => format!("perf was ended by signal {signal}"),
@@ -84,17 +84,17 @@ impl Perf {
         }
     }
 
-    /// The program, as it was found.
+    /// The path at which the program was found.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// What to say if perf does not run at all.
+    /// The message if perf cannot be started.
     pub fn cannot_start(&self, error: &io::Error) -> String {
         format!("{} does not start: {error}", self.program.shown())
     }
 
-    /// `6.1.187`.
+    /// The version, like `6.1.187`.
     pub fn version(&self) -> Result<String, String> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -104,7 +104,7 @@ impl Perf {
         Ok(self.version.get_or_init(|| text.trim().trim_start_matches("perf version ").to_owned()).clone())
     }
 
-    /// What it was built with to go through frames.
+    /// The unwinder that perf was built with.
     pub fn unwinder(&self) -> Result<Unwinder, String> {
         if let Some(&unwinder) = self.unwinder.get() {
             return Ok(unwinder);
@@ -113,7 +113,7 @@ impl Perf {
         Ok(*self.unwinder.get_or_init(|| unwinder_of(&String::from_utf8_lossy(&output.stdout))))
     }
 
-    /// The level of `perf_event_paranoid`, if the kernel has such.
+    /// The level of `perf_event_paranoid`, if the kernel has this setting.
     pub fn paranoid(&self) -> Option<i32> {
         fs::read_to_string(self.proc.join("sys/kernel/perf_event_paranoid")).ok()?.trim().parse().ok()
     }
@@ -143,7 +143,7 @@ impl Perf {
         if let Some(line) = said.lines().find(|line| line.contains("event syntax error")) {
             return crate::text::printable(line.trim().as_bytes()).to_string();
         }
-        // perf says the cause last, but for hints and its own summary.
+        // perf prints the cause last, except for hints and a summary.
         let tells = |line: &&str| !line.is_empty() && !line.starts_with("[ perf record:") && !line.contains("Run '");
         let line = said.lines().map(str::trim).rev().find(tells).unwrap_or("it says nothing");
         let shown = crate::text::printable(line.as_bytes()).to_string();
@@ -151,7 +151,7 @@ impl Perf {
     }
 }
 
-/// The unwinder in the output of `perf version --build-options`: libunwind wins where both are there.
+/// The unwinder in the output of `perf version --build-options`. If perf has both, it uses libunwind.
 fn unwinder_of(options: &str) -> Unwinder {
     let on = |name: &str| {
         options.lines().any(|line| {

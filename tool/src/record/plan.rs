@@ -1,4 +1,4 @@
-//! How `perf record` is called, and with which environment.
+//! The command line and the environment for `perf record`.
 
 use crate::open;
 use crate::text::Shown;
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 /// How call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
-    /// By unwind tables, from copies of so many bytes.
+    /// By unwind tables, from copies of this number of bytes.
     Dwarf(u32),
     FramePointers,
     None,
 }
 
-/// The bytes of a stack that are copied by default, as perf does it.
+/// The bytes of a stack that are copied by default, as in perf.
 pub const STACK_BYTES: u32 = 8192;
-/// The most that the kernel copies.
+/// The most bytes that the kernel copies.
 const STACK_MOST: u32 = 65528;
 
 impl std::str::FromStr for Stacks {
@@ -40,32 +40,32 @@ impl std::str::FromStr for Stacks {
     }
 }
 
-/// What is recorded.
+/// The command or process to record.
 #[derive(Clone, Debug)]
 pub enum Target {
     Command(Vec<OsString>),
-    /// A process that is there, and its children; for so many seconds, or until it ends.
+    /// A running process and its children, for this number of seconds or until it ends.
     Process(u32, Option<f64>),
 }
 
-/// What the user wants.
+/// The options of the user.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub out: PathBuf,
     pub frequency: u32,
-    /// What perf calls an event, in place of its own choice.
+    /// The event in perf's notation. Without it, this program chooses an event.
     pub event: Option<String>,
     pub stacks: Stacks,
     /// `JITSYM_ADOPT=1`.
     pub adopt: bool,
-    /// What the command prints goes to the standard error output.
+    /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
     /// The file for `JITSYM_DEBUG`.
     pub log: Option<PathBuf>,
     pub target: Target,
 }
 
-/// The event to ask for where the processor's cycles cannot be counted, as in most virtual machines.
+/// The event for machines that cannot count the processor's cycles, such as most virtual machines.
 pub const CLOCK_EVENT: &str = "cpu-clock";
 
 /// The event that is recorded. `sys` is `/sys`.
@@ -81,9 +81,9 @@ pub fn event(options: &Options, sys: &Path) -> String {
     options.event.clone().unwrap_or_else(|| own_choice.into())
 }
 
-/// The arguments of `perf record` up to the command. `data` is where it writes.
+/// The arguments of `perf record` before the command. `data`: the output file.
 pub fn arguments(options: &Options, event: &str, data: &Path, pids: &BTreeSet<u32>) -> Vec<OsString> {
-    // The clock of the jitdump, without which perf inject refuses the recording.
+    // The clock of the jitdump. perf inject refuses recordings with another clock.
     let mut arguments: Vec<OsString> = ["-k", "1", "-e", event, "-F"].map(OsString::from).to_vec();
     arguments.push(options.frequency.to_string().into());
     match options.stacks {
@@ -99,24 +99,24 @@ pub fn arguments(options: &Options, event: &str, data: &Path, pids: &BTreeSet<u3
     arguments
 }
 
-/// What the command's environment gets beside what it has. `adopt`: `JITSYM_ADOPT=1` too.
+/// Variables that are added to the command's environment. `adopt`: adds `JITSYM_ADOPT=1`, too.
 pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
     let mut added = Vec::new();
     let is_unset = |name: &str| env(name).is_none_or(|value| value.is_empty());
     if is_unset("JITSYM") {
         added.push(("JITSYM", "on"));
     }
-    // Children that compile nothing run their parent's code.
+    // A child that compiles nothing still runs its parent's code.
     if is_unset("JITSYM_FORK") {
         added.push(("JITSYM_FORK", "now"));
     }
     let is_set =
         |name: &str| env(name).is_some_and(|value| !["", "0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
-    // perf inject needs the jitdump after the end of the program.
+    // perf inject needs the jitdump after the program has ended.
     if is_set("JITSYM_REMOVE") {
         added.push(("JITSYM_REMOVE", "0"));
     }
-    // perf compares such times with those of Intel PT alone.
+    // perf can compare such times only with those of Intel PT.
     if is_set("JITDUMP_USE_ARCH_TIMESTAMP") {
         added.push(("JITDUMP_USE_ARCH_TIMESTAMP", "0"));
     }
@@ -126,7 +126,7 @@ pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(
     added
 }
 
-/// A process with its descendants: perf itself follows those that are forked later.
+/// A process with its descendants. perf itself follows children that are forked later.
 pub fn family(pid: u32, proc: &Path) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut open = vec![pid];
@@ -143,17 +143,17 @@ pub fn family(pid: u32, proc: &Path) -> BTreeSet<u32> {
     found
 }
 
-/// Where a file goes while it is not done.
+/// A path beside `out`, with a suffix.
 pub fn beside(out: &Path, suffix: &str) -> PathBuf {
     let mut name = out.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Whether a recording can take a name. One that was there is renamed, and nothing but a file is.
+/// Whether a recording can be put at this path. An existing file is renamed, but nothing else is.
 pub fn check_place(out: &Path) -> Result<(), String> {
     let places = [out.to_owned(), beside(out, ".old")];
-    // The second one is replaced only by what has the first name.
+    // The `.old` file is replaced only if a file with the first name exists.
     for place in places.iter().take(if out.exists() { 2 } else { 1 }) {
         let kind = match fs::metadata(place) {
             Ok(data) => data.file_type(),
@@ -171,7 +171,7 @@ pub fn check_place(out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Why a command cannot be run: status and text, as shells have it.
+/// Why a command cannot be run: exit status and text, as in shells.
 pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
     if let Some(program) = super::perf::find_program(command) {
         let interpreter = missing_interpreter(&program, INTERPRETERS)?;
@@ -187,10 +187,10 @@ pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
     }
 }
 
-/// How deep the kernel looks: the interpreter of a script may be a script.
+/// The depth to which the kernel follows scripts whose interpreter is a script.
 const INTERPRETERS: u32 = 4;
 
-/// What a script or a program names to be run by, and is not there or no program. perf says nothing of it.
+/// The interpreter that a script or program names, if it does not exist or cannot be run. perf does not report this.
 fn missing_interpreter(program: &Path, depth: u32) -> Option<String> {
     let file = open::named(program).ok()?;
     let mut start = [0; 4096];
@@ -211,7 +211,7 @@ fn missing_interpreter(program: &Path, depth: u32) -> Option<String> {
     }
 }
 
-/// The dynamic loader that a program of 64 bits names, if the start of the file has its name.
+/// The dynamic loader that a 64-bit program names, if the name is in the first bytes of the file.
 fn elf_interpreter(start: &[u8]) -> Option<Vec<u8>> {
     let number = |at: usize, len: usize| {
         let mut bytes = [0; 8];

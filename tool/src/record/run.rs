@@ -1,8 +1,9 @@
-//! Runs `perf record`: what perf says is kept, what the command says goes where it would go without perf.
+//! Runs `perf record`: keeps perf's messages, and lets the command's output go where it would go without perf.
 //!
-//! perf and the command have one standard error output. A shell between the two could give them different ones, but perf 6.1 would
-//! find no unwind tables in half of the recordings: it keeps the mappings that the process had before it executed the command, and
-//! counts the C library's tables from the lower one of its two mappings (linux tools/perf/util/unwind-libunwind-local.c).
+//! perf and the command share one standard error output. A shell between the two could separate them, but then perf 6.1 would
+//! find no unwind tables in half of the recordings. It keeps the mappings that the process had before it executed the command,
+//! and uses the lower of two mappings of the C library as the base of the library's tables (linux
+//! tools/perf/util/unwind-libunwind-local.c).
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,37 +19,37 @@ use super::watch::{Seen, Watch};
 use super::{children, data, plan, PROC};
 use crate::open;
 
-/// How it went.
+/// The result of a run.
 pub struct Ran {
-    /// The command's, or perf's own if it has failed.
+    /// The exit status of the command, or of perf if perf has failed.
     pub status: ExitStatus,
-    /// What perf has printed.
+    /// The messages of perf.
     pub said: String,
-    /// Whether there is something in the file.
+    /// Whether the file contains events.
     pub recorded: bool,
-    /// What was seen in the memory of the processes.
+    /// The results of comparing memory with the jitdumps.
     pub seen: Seen,
 }
 
-/// Finds out whether perf can record a command with these arguments.
+/// Tests whether perf can record a command with these arguments.
 pub fn try_out(perf: &Perf, arguments: &[OsString], data: &Path) -> io::Result<Ran> {
     let output = children::output(perf.command("record").args(arguments).args(["--", "true"]))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     Ok(Ran { status: output.status, said, recorded: has_data(data), seen: Seen::default() })
 }
 
-/// Whose output goes where.
+/// Where the output of perf and of the command goes.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {
-    /// The standard error output is the command's, and perf says nothing.
+    /// Only the command uses the standard error output, and perf prints nothing.
     pub is_quiet: bool,
-    /// What the command prints goes to the standard error output.
+    /// The output of the command goes to the standard error output.
     pub to_stderr: bool,
-    /// The processes that are recorded, if there is no command.
+    /// The recorded processes, if there is no command.
     pub pids: &'a BTreeSet<u32>,
 }
 
-/// Runs perf with these arguments, and the command if there is one, and watches what is recorded.
+/// Runs perf with these arguments, and with the command if there is one. Watches the recorded processes.
 pub fn run<'e>(
     perf: &Perf,
     arguments: &[OsString],
@@ -83,21 +84,22 @@ pub fn run<'e>(
     let status = children::wait(&mut child)?;
     let seen = watch.end();
     let said = String::from_utf8_lossy(&said).into_owned();
-    // A terminal that goes ends all of its programs at once, and perf without a chance to complete its file.
+    // When a terminal is closed, all its programs end at once, and perf cannot complete its file.
     let recorded = has_data(file) || status.signal().is_some() && data::complete(file).unwrap_or(false);
     Ok(Ran { status, said, recorded, seen })
 }
 
-/// Whether a file is a recording with events: perf writes their size at the end.
+/// Whether a file is a recording with events: perf writes the size of the events last.
 fn has_data(path: &Path) -> bool {
-    // Magic, size of the header and of an attribute, place and size of the attributes, place and size of the events.
+    // The header: magic, sizes of the header and of an attribute, place and size of the attributes, place and size of the
+    // events.
     let mut header = [0; 56];
     let read = open::named(path).and_then(|file| file.read_exact_at(&mut header, 0));
     read.is_ok() && is_recording(&header) && header[48..56] != [0; 8]
 }
 
-/// Why a recording is not complete, if it is not: the program that wrote it has been stopped. perf inject writes everything but the
-/// size of the header at the end, perf record the size of the events.
+/// The program that was stopped before it had completed the recording, if one was. perf inject writes all but the size of the
+/// header at the end, perf record the size of the events.
 pub fn unfinished(path: &Path) -> Option<&'static str> {
     let mut header = [0; 56];
     open::named(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
@@ -108,12 +110,11 @@ pub fn unfinished(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Whether bytes begin as a recording does.
 pub fn is_recording(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PERFILE2") || bytes.starts_with(b"2ELIFREP")
 }
 
-/// The status that a shell gives.
+/// The exit status that a shell would report.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let signal = status.signal().map(|signal| 128 + signal);
     u8::try_from(status.code().or(signal).unwrap_or(1)).unwrap_or(1)

@@ -1,23 +1,23 @@
-//! What `perf script` prints, as samples and mappings.
+//! Parses the output of `perf script` into samples and mappings.
 
 use std::io::{self, BufRead};
 
 use jitsym::format::file_names::{parse, FileKind};
 
-/// The fields that are asked for. The command's name is not among them, because it may hold anything.
+/// The fields that perf is asked for. The command's name is not among them, because it may contain anything.
 pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 
-/// A sample: frames from the innermost on.
+/// A sample. Its frames begin with the innermost one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub pid: u32,
-    /// In nanoseconds, by the clock of the recording; 0 if the recording has none.
+    /// In nanoseconds on the clock of the recording, or 0 if the recording has no times.
     pub time: u64,
     pub frames: Vec<Frame>,
 }
 
 impl Sample {
-    /// The innermost frame in compiled code. Injecting takes the memory away in which code without a record lies.
+    /// The innermost frame in compiled code. After `perf inject`, memory of code without a record is in no mapping.
     pub fn compiled(&self) -> Option<&Frame> {
         let innermost = self.frames.first()?;
         let unknown = (innermost.kind() == Kind::Nowhere).then_some(innermost);
@@ -27,7 +27,7 @@ impl Sample {
 
 #[cfg(test)]
 impl Sample {
-    /// One of these symbols and objects; no symbol is an empty one.
+    /// A sample with these symbols and objects. An empty string stands for a missing symbol.
     pub fn of(frames: &[(&str, &str)]) -> Sample {
         let frame = |&(symbol, object): &(&str, &str)| Frame {
             symbol: Some(symbol.into()).filter(|_| !symbol.is_empty()),
@@ -38,37 +38,36 @@ impl Sample {
     }
 }
 
-/// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// `None` if perf has no name for the address.
     pub symbol: Option<String>,
-    /// The file that the address lies in, as perf names it.
+    /// The file that contains the address, as perf names it.
     pub object: String,
-    /// The address; with a call graph and in a file, that in the file.
+    /// The address in memory. With a call graph, the address in the file if there is one.
     pub address: u64,
 }
 
-/// Whose code a frame is in.
+/// The kind of code that a frame is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Kernel,
     /// A program or library.
     File,
-    /// An object that `perf inject` has made of a jitdump.
+    /// An object that `perf inject` has made from a jitdump.
     Injected,
-    /// A region's file.
+    /// The file of a region.
     Region,
-    /// A perf map.
+    /// Code that a perf map names.
     Map,
-    /// Memory without a file, which nobody has named.
+    /// Memory without a file and without names.
     Memory,
-    /// No mapping at all that perf knows of.
+    /// Memory in no mapping that perf knows.
     Nowhere,
 }
 
 impl Kind {
-    /// Whether it is compiled by a running program. Of addresses in no mapping only more than this frame can tell.
+    /// Whether the code is JIT-compiled. For an address in no mapping, one frame is not enough to tell.
     pub fn is_jit(self) -> bool {
         matches!(self, Kind::Injected | Kind::Region | Kind::Map | Kind::Memory)
     }
@@ -79,17 +78,17 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a file of that name is one that libjitsym writes for a region.
+/// Whether the name is that of a file which libjitsym writes for a region.
 pub fn is_region(path: &str) -> bool {
     matches!(of_path(path), Some((_, FileKind::Region { .. } | FileKind::ForValgrind { .. })))
 }
 
-/// Whose file lies at a path, and what it is, also if it has been removed since.
+/// The process and the kind of a file, by its path. The file may have been deleted.
 pub fn of_path(path: &str) -> Option<(u32, FileKind)> {
     parse(file_name(path.strip_suffix(" (deleted)").unwrap_or(path)))
 }
 
-/// The number in `jit-NUMBER.dump`, which is what perf takes for a jitdump.
+/// The number in `jit-NUMBER.dump`. perf takes every file with such a name for a jitdump.
 pub fn jitdump_pid(path: &str) -> Option<u32> {
     match parse(file_name(path))? {
         (pid, FileKind::Jitdump { .. }) => Some(pid),
@@ -97,7 +96,7 @@ pub fn jitdump_pid(path: &str) -> Option<u32> {
     }
 }
 
-/// Whether a mapping has no file, as perf names it.
+/// Whether a mapping has no file, judged by the name that perf gives it.
 pub fn is_memory(object: &str) -> bool {
     ["//anon", "[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|start| object.starts_with(start))
 }
@@ -107,7 +106,7 @@ impl Frame {
         let object = &*self.object;
         let name = file_name(object);
         if object == "[unknown]" || object.is_empty() {
-            // Addresses of the kernel may be hidden from the user who reads.
+            // Addresses of the kernel may be hidden from this user.
             if self.address >= 1 << 63 {
                 Kind::Kernel
             } else {
@@ -120,7 +119,7 @@ impl Frame {
         } else if matches!(of_path(object), Some((_, FileKind::Injected { .. }))) {
             Kind::Injected
         } else if object.starts_with("[JIT]") || matches!(of_path(object), Some((_, FileKind::PerfMap))) {
-            // perf calls it so as soon as it has looked for a map, found or not.
+            // perf uses this name once it has searched for a perf map, even if it found none.
             if self.symbol.is_some() {
                 Kind::Map
             } else {
@@ -133,7 +132,7 @@ impl Frame {
                 Kind::Memory
             }
         } else if object.starts_with('[') && object != "[vdso]" && object != "[vsyscall]" {
-            // `[heap]`, `[stack]`: code may be there too.
+            // `[heap]` and `[stack]` can contain code too.
             Kind::Memory
         } else {
             Kind::File
@@ -151,7 +150,8 @@ impl Frame {
     }
 }
 
-/// Hands on each sample of the output: with call graphs a block of a line a frame, without them one line.
+/// Passes each sample of the output to `found`. With call graphs, a sample is a block with one line for each frame. Without
+/// them, it is one line.
 pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Result<()> {
     let mut sample: Option<Sample> = None;
     for line in output.split(b'\n') {
@@ -180,7 +180,7 @@ pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Resu
     Ok(())
 }
 
-/// `PID/TID SECONDS.NANOSECONDS:` and the rest. Processes that the recording does not know are -1, and not each recording has times.
+/// Parses `PID/TID SECONDS.NANOSECONDS:` and the rest. Unknown processes have the pid -1, and some recordings have no times.
 fn header(line: &str) -> Option<(u32, u64, &str)> {
     let (ids, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let (pid, tid) = ids.split_once('/')?;
@@ -197,11 +197,11 @@ fn nanoseconds(text: &str) -> Option<u64> {
     seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
 }
 
-/// `ADDRESS SYMBOL (OBJECT)`, where symbol and object may hold blanks and parentheses.
+/// Parses `ADDRESS SYMBOL (OBJECT)`. Symbol and object may contain blanks and parentheses.
 fn frame(text: &str) -> Option<Frame> {
     let (address, rest) = text.split_once(' ')?;
     let rest = rest.trim_start().strip_suffix(')')?;
-    // Files and what perf makes up begin with `/` and `[`, and may have ` (` in them themselves.
+    // Paths begin with `/` and names made by perf with `[`. Both may contain ` (`.
     let bare = rest.strip_suffix(" (deleted)").unwrap_or(rest);
     let begins = [" (/", " (["].iter().filter_map(|start| bare.rfind(start)).max();
     let from = begins.or(rest.starts_with('(').then_some(0)).or(bare.rfind(" ("))?;
@@ -213,7 +213,7 @@ fn frame(text: &str) -> Option<Frame> {
     })
 }
 
-/// A mapping in the recording.
+/// A mapping that the recording contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     pub pid: u32,

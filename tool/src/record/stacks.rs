@@ -1,4 +1,4 @@
-//! What samples add up to: the hottest functions with their callers, and a flame graph.
+//! Sums up samples: the hottest functions with their callers, and a flame graph.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use inferno::flamegraph::{self, Options};
 use super::script::{Kind, Sample};
 use crate::text::printable;
 
-/// How many functions are printed, and how many callers of each.
+/// The number of functions that are printed, and of callers for each.
 const FUNCTIONS: usize = 10;
 const CALLERS: usize = 3;
 
@@ -18,11 +18,11 @@ const CALLERS: usize = 3;
 pub struct Stacks {
     total: u64,
     jit: u64,
-    /// By name and whose code it is: samples, and those of each caller.
+    /// By name and kind: the samples of a function, and the samples for each caller.
     functions: HashMap<(String, Kind), (u64, HashMap<String, u64>)>,
-    /// Outermost frame first, with `;` between: as flame graphs are made from.
+    /// Stacks with the outermost frame first, separated by `;`, as programs for flame graphs read them.
     folded: HashMap<String, u64>,
-    /// Whether `folded` is wanted.
+    /// Whether `folded` is needed.
     fold: bool,
 }
 
@@ -58,7 +58,7 @@ impl Stacks {
         }
     }
 
-    /// Samples, and those of them in code of a JIT compiler.
+    /// The number of samples, and of samples in JIT-compiled code.
     pub fn counts(&self) -> (u64, u64) {
         (self.total, self.jit)
     }
@@ -83,7 +83,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Writes the flame graph: code of JIT compilers green, of the kernel orange, and other code red and yellow.
+    /// Writes the flame graph: JIT-compiled code is green, the kernel orange, and other code red and yellow.
     pub fn flamegraph(&self, title: &str, out: impl Write) -> io::Result<()> {
         let mut lines: Vec<String> = self.folded.iter().map(|(stack, count)| format!("{stack} {count}")).collect();
         lines.sort_unstable();
@@ -93,13 +93,13 @@ impl Stacks {
         if self.jit == 0 {
             options.colors = Palette::Basic(BasicPalette::Hot);
         }
-        // The same recording makes the same picture.
+        // The same recording always gives the same picture.
         options.deterministic = true;
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
     }
 }
 
-/// 0 of nothing.
+/// A percentage. 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
 }

@@ -1,5 +1,4 @@
-//! Holds what processes have registered against their memory while they run: what a jitdump says of code can be seen to be wrong there,
-//! and nowhere later.
+//! Compares registered code with the memory of processes while they run. Errors in a jitdump show only there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -18,23 +17,23 @@ use super::script::jitdump_pid;
 use crate::open;
 use crate::text::shortened;
 
-/// Between looks: at first, and at most.
+/// The time between two looks: at first, and later at most.
 const FIRST: Duration = Duration::from_millis(30);
 const LAST: Duration = Duration::from_secs(1);
-/// In one look: bytes of a jitdump, and pieces of code that are compared.
+/// Limits for one look: bytes of a jitdump, and pieces of code.
 const BYTES: usize = 16 << 20;
 const PIECES: usize = 2000;
-/// Pieces that wait for that.
+/// The most pieces that wait to be compared.
 const KEPT: usize = 20_000;
-/// Bytes of a piece that are compared, at least and at most.
+/// The fewest and the most bytes of a piece that are compared.
 const SHORTEST: usize = 6;
 const LONGEST: usize = 256;
-/// Bytes that are shown.
+/// The bytes of a piece that are reported.
 const SHOWN: usize = 8;
-/// How far from its address code is looked for.
+/// The greatest distance from its address at which code is searched.
 const FAR: u64 = 4096;
 
-/// A piece of code that is not in memory as it was registered.
+/// A piece of code that differs from memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Odd {
     pub name: String,
@@ -43,20 +42,19 @@ pub struct Odd {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Its bytes lie so far from the address.
+    /// The bytes lie at this distance from the address.
     Elsewhere(i64),
-    /// Most of its bytes are others; these are the first of both.
+    /// Most bytes differ. The first registered bytes, and those in memory.
     Other { registered: Vec<u8>, there: Vec<u8> },
 }
 
-/// What was compared, and what was odd.
+/// The number of compared pieces, and those that differ.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub compared: usize,
     pub odd: Vec<Odd>,
 }
 
-/// A mapping of a process.
 pub struct Mapping {
     pub range: Range<u64>,
     pub executable: bool,
@@ -82,16 +80,15 @@ struct Piece {
     name: String,
     bytes: Vec<u8>,
     size: u64,
-    /// What was there instead in the look before.
+    /// The bytes that the previous look has found instead.
     instead: Option<Vec<u8>>,
 }
 
-/// One process.
 #[derive(Default)]
 struct Process {
-    /// How much of each jitdump was read.
+    /// For each jitdump, the number of bytes that were read.
     read: HashMap<String, u64>,
-    /// What is to be compared, by its address.
+    /// The pieces to be compared, by address.
     pieces: BTreeMap<u64, Piece>,
 }
 
@@ -109,7 +106,7 @@ impl Process {
             let mut now = vec![0; piece.bytes.len()];
             let is_there = memory.read_exact_at(&mut now, addr).is_ok();
             let differ = now.iter().zip(&piece.bytes).filter(|(now, then)| now != then).count();
-            // Jumps are patched, and numbers are filled in.
+            // A few bytes may differ: programs patch jumps and fill in constants.
             if is_there && differ * 2 <= now.len() {
                 seen.compared += 1;
                 self.pieces.remove(&addr);
@@ -125,7 +122,7 @@ impl Process {
                     let first = |bytes: &[u8]| bytes[..bytes.len().min(SHOWN)].to_vec();
                     Some(How::Other { registered: first(&piece.bytes), there: first(&now) })
                 }
-                // It is gone.
+                // The code is gone.
                 None => None,
             };
             seen.compared += usize::from(how.is_some());
@@ -135,7 +132,7 @@ impl Process {
         Ok(())
     }
 
-    /// Reads what has been added to a jitdump.
+    /// Reads the new records of a jitdump.
     fn read_on(&mut self, pid: u32, path: &str) -> io::Result<()> {
         let [here, inside] = open::places(pid, path);
         let file = open::of_process(&here, pid).or_else(|_| open::of_process(&inside, pid))?;
@@ -155,7 +152,7 @@ impl Process {
         while let Some(record) = records.next() {
             end = records.offset();
             let Some((load, code)) = record.load().and_then(|load| Some((load, load.code()?))) else { continue };
-            // What it takes the place of is not there any more.
+            // Code that the new code overlaps no longer exists.
             let below = self.pieces.range(..load.addr.saturating_add(load.size)).rev();
             let over = below.take_while(|(&addr, piece)| addr + piece.size > load.addr);
             let over: Vec<u64> = over.map(|(&addr, _)| addr).collect();
@@ -171,14 +168,14 @@ impl Process {
     }
 }
 
-/// The number in its own pid namespace of the process with this directory in `/proc`.
+/// The pid of a process in its own pid namespace. `dir`: its directory in `/proc`.
 pub fn inner(dir: &Path) -> Option<u32> {
     let status = fs::read_to_string(dir.join("status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"))?;
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// How far from its address code lies, if it lies in one other place near it.
+/// The distance of code from its address, if the code is found at exactly one other place nearby.
 fn elsewhere(memory: &File, code: &[&Range<u64>], addr: u64, bytes: &[u8]) -> Option<i64> {
     let near = addr.saturating_sub(FAR)..addr.saturating_add(FAR + bytes.len() as u64);
     let mut places = Vec::new();
@@ -193,7 +190,7 @@ fn elsewhere(memory: &File, code: &[&Range<u64>], addr: u64, bytes: &[u8]) -> Op
     (places.len() == 1).then(|| places[0])
 }
 
-/// Several processes, look by look.
+/// Watches several processes.
 #[derive(Default)]
 pub struct Watched {
     processes: HashMap<u32, Process>,
@@ -203,20 +200,20 @@ pub struct Watched {
 impl Watched {
     pub fn look(&mut self, pids: &BTreeSet<u32>) {
         for &pid in pids {
-            // A process may end at any time.
+            // A process may end at any time, so errors are ignored.
             let _ = self.processes.entry(pid).or_default().look(pid, &mut self.seen);
         }
     }
 }
 
-/// Looks at processes from a thread of its own.
+/// Watches processes from a separate thread.
 pub struct Watch {
     stop: Sender<()>,
     thread: JoinHandle<Seen>,
 }
 
 impl Watch {
-    /// `pids`: those that there are now.
+    /// `pids` returns the processes to watch at present.
     pub fn start(pids: impl Fn() -> BTreeSet<u32> + Send + 'static) -> Watch {
         let (stop, stopped) = channel();
         let thread = std::thread::spawn(move || {

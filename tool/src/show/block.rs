@@ -5,13 +5,13 @@ use std::io::{self, Write};
 
 use crate::text::printable;
 
-/// Texts with the addresses from which on they hold.
+/// Texts, each with the address from which it applies.
 pub type Column = Vec<(u64, String)>;
 
-/// Wider columns push what is to the right of them.
+/// The greatest width of a column that is aligned.
 const WIDTH_MAX: usize = 56;
 
-/// Prints the columns that have anything, by offsets from the start of the code.
+/// Prints the columns that are not empty, by offset from the start of the code.
 pub fn write(base: u64, columns: [Column; 3], out: &mut dyn Write) -> io::Result<()> {
     let width = |column: &Column| column.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0).min(WIDTH_MAX);
     let widths = [width(&columns[0]), width(&columns[1]), width(&columns[2])];
@@ -37,7 +37,7 @@ pub fn write(base: u64, columns: [Column; 3], out: &mut dyn Write) -> io::Result
     Ok(())
 }
 
-/// Lines as they are printed: the file only where it is another one.
+/// Collects source lines for printing. The file is printed only when it changes.
 #[derive(Default)]
 pub struct Lines {
     file: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// From this address on.
+    /// Adds a line that begins at this address.
     pub fn add(&mut self, addr: u64, file: &[u8], line: u64, column: u64) {
         let shown =
             if self.file == file && !self.column.is_empty() { String::new() } else { printable(file).to_string() };
@@ -54,7 +54,7 @@ impl Lines {
         self.column.push((addr, format!("{shown}:{line}{column}")));
     }
 
-    /// All of them.
+    /// The finished column.
     pub fn finish(self) -> Column {
         self.column
     }

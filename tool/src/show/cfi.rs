@@ -7,11 +7,11 @@ use gimli::{CfaRule, Register, RegisterRule};
 use super::block::Column;
 use crate::tables::{readable, Row, TableReader, Target, CODE};
 
-/// More code than this has no place in the objects that tables are laid out in.
+/// The largest code that fits into the object in which tables are laid out.
 const SIZE_MAX: u64 = i32::MAX as u64;
 
-/// For each row how the caller's stack pointer (CFA) is found, and where its registers are, with the address from which on that
-/// holds. If the table cannot be decoded, the last one says why.
+/// A text for each row: how to find the CFA (the caller's stack pointer) and the caller's registers from an address on. If the
+/// table cannot be decoded, the last text gives the reason.
 pub fn rows(eh_frame: &[u8], addr: u64, code_size: u64, target: Target) -> Column {
     let mut column = Column::new();
     if code_size > SIZE_MAX {
@@ -28,7 +28,7 @@ pub fn rows(eh_frame: &[u8], addr: u64, code_size: u64, target: Target) -> Colum
     column
 }
 
-/// The rules of a row.
+/// The rules of a row as text.
 pub fn row_text(row: &Row, target: Target) -> String {
     let name = |register: Register| match target.register_name(register) {
         Some(name) => name.to_string(),

@@ -1,4 +1,4 @@
-//! Instructions, as the program `objdump` prints them.
+//! Instructions, disassembled by the program `objdump`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use super::block::Column;
 
-/// Runs `objdump` for one piece of code after the other, with the code in a file without a name.
+/// Runs `objdump` for one piece of code at a time, with the code in an unnamed file.
 pub struct Disassembler {
     file: File,
 }
 
 impl Disassembler {
-    /// Fails if there is no `objdump`, or no place for a file.
+    /// Fails if `objdump` does not exist, or a file cannot be created.
     pub fn new() -> io::Result<Self> {
         Command::new("objdump").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().map_err(
             |error| io::Error::new(error.kind(), format!("cannot start objdump, which disassembles: {error}")),
@@ -22,7 +22,7 @@ impl Disassembler {
         Ok(Disassembler { file })
     }
 
-    /// The instructions with their addresses, or a line that says why there are none.
+    /// The instructions with their addresses, or a line with the reason why there are none.
     pub(super) fn column(&mut self, machine: u32, addr: u64, code: &[u8]) -> io::Result<Column> {
         let Some(name) = objdump_name(machine) else {
             return Ok(vec![(addr, format!("objdump has no name for machine {machine}"))]);

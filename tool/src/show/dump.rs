@@ -13,13 +13,13 @@ use crate::kind::Kind;
 use crate::tables::Target;
 use crate::text::printable;
 
-/// What to print, and who is told how far it is.
+/// What to print, and where to report the progress.
 pub struct Dump<'a> {
-    /// Prints the instructions too.
+    /// If present, instructions are printed too.
     pub disassembler: Option<Disassembler>,
-    /// Only code whose name contains this.
+    /// If present, only code whose name contains this text is printed.
     pub name: Option<Vec<u8>>,
-    /// Told how many bytes are done.
+    /// Is called with the number of bytes done.
     pub progress: &'a mut dyn FnMut(u64),
 }
 
@@ -29,7 +29,7 @@ impl Dump<'_> {
     }
 }
 
-/// Prints a jitdump, a perf map or the file of a region. Returns how much code it has printed.
+/// Prints a jitdump, a perf map or the file of a region. Returns the number of printed pieces of code.
 pub fn dump(file: &[u8], facts: &Facts, how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> {
     match Kind::of(file, facts) {
         Kind::Jitdump => jitdump(file, how, out),
@@ -49,7 +49,7 @@ fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> 
     }
     let target = Target::new(&header);
     let mut printed = 0;
-    // What stands before a LOAD and belongs to it.
+    // Records that belong to the next LOAD.
     let (mut debug, mut unwinding): (Option<RawRecord>, Option<RawRecord>) = (None, None);
     let mut records = RawRecords::new(file, &header);
     for record in records.by_ref() {
@@ -86,7 +86,7 @@ fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> 
     Ok(printed)
 }
 
-/// A piece of code, with the tables before it.
+/// Prints a piece of code with its tables.
 fn block<'a>(
     record: &RawRecord,
     load: &RawLoad,
@@ -145,7 +145,7 @@ fn block<'a>(
     block::write(*addr, [lines.finish(), rows, instructions], out)
 }
 
-/// A record that belongs to no code.
+/// Prints a record that belongs to no code.
 fn lone(record: &RawRecord, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{:#x} {} ", record.offset, record.timestamp)?;
     match (record.id, record.code_move()) {

@@ -1,4 +1,4 @@
-//! Jitdumps and perf maps for people to read: `jitsym dump` and `jitsym stat`.
+//! Prints jitdumps and perf maps as text: `jitsym dump` and `jitsym stat`.
 
 mod block;
 mod cfi;
@@ -15,12 +15,12 @@ pub use stat::stat;
 
 use std::io;
 
-/// Neither a jitdump nor a perf map.
+/// The error for a file that is neither a jitdump nor a perf map.
 fn not_a_dump() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump")
 }
 
-/// A machine by its usual name.
+/// The usual name of a machine.
 fn machine_name(machine: u32) -> &'static str {
     match machine {
         3 => "i386",

@@ -1,18 +1,18 @@
-//! Addresses over time, as a picture made of characters.
+//! Draws addresses over time as a picture of characters.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// How to draw.
+/// How to draw the picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Columns of the terminal.
+    /// The width of the terminal in columns.
     pub width: usize,
-    /// It has colours, and characters beyond ASCII.
+    /// Whether the terminal has colours, and characters other than ASCII.
     pub terminal: bool,
 }
 
-/// Code from a time on.
+/// A range of code, and the time from which it exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub time: u64,
@@ -20,14 +20,14 @@ pub(super) struct Block {
     pub end: u64,
 }
 
-/// Lines of the picture.
+/// The height of the picture in lines.
 const ROWS: usize = 20;
-/// Free addresses from this many bytes on are left out.
+/// Unused gaps of at least this many bytes are left out.
 const GAP: u64 = 64 * 1024;
-/// Before the picture: an address and two spaces.
+/// The width of the label before each line: an address and two spaces.
 const LABEL: usize = 20;
 
-/// Adjacent addresses.
+/// A range of addresses without large gaps.
 #[derive(Clone, Copy)]
 struct Area {
     start: u64,
@@ -40,24 +40,24 @@ impl Area {
         self.end - self.start
     }
 
-    /// The addresses of one of its rows.
+    /// The addresses of one row of the area.
     fn row(&self, row: usize) -> (u64, u64) {
         let at = |row: usize| self.start + (u128::from(self.len()) * row as u128 / self.rows as u128) as u64;
         (at(row), at(row + 1))
     }
 }
 
-/// A part of the picture.
+/// A character of the picture.
 #[derive(Clone, Copy, Default)]
 struct Cell {
-    /// Bytes that had no code before.
+    /// Bytes that are used for the first time.
     fresh: u64,
-    /// Bytes that had.
+    /// Bytes that were used before.
     again: u64,
 }
 
-/// Draws what of the addresses has ever had code, from left to right; `seconds` if the times are nanoseconds.
-/// Says before that how much of it lay over earlier code.
+/// Draws the addresses that ever had code; time goes from left to right. `seconds` if the times are nanoseconds. First prints
+/// how much of the code replaced earlier code.
 pub(super) fn write(mut blocks: Vec<Block>, seconds: Option<&str>, look: Look, out: &mut dyn Write) -> io::Result<()> {
     blocks.retain(|block| block.start < block.end);
     blocks.sort_by_key(|block| block.time);
@@ -120,7 +120,7 @@ pub(super) fn write(mut blocks: Vec<Block>, seconds: Option<&str>, look: Look, o
     writeln!(out, "{:LABEL$}the fuller, the more code has been there; {again}: over earlier code", "")
 }
 
-/// The addresses that have code, without the gaps, with as many rows as they are to have.
+/// The areas that have code, and the number of rows for each.
 fn areas(blocks: &[Block]) -> Vec<Area> {
     let mut ranges: Vec<(u64, u64)> = blocks.iter().map(|block| (block.start, block.end)).collect();
     ranges.sort_unstable();
@@ -131,7 +131,7 @@ fn areas(blocks: &[Block]) -> Vec<Area> {
             _ => merged.push((start, end)),
         }
     }
-    // Only the widest gaps when there are more than a picture can have.
+    // If a picture cannot show all gaps, only the widest gaps are left out.
     if merged.len() > ROWS / 2 {
         let mut gaps: Vec<u64> = merged.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
         gaps.sort_unstable_by(|a, b| b.cmp(a));
@@ -154,7 +154,7 @@ fn areas(blocks: &[Block]) -> Vec<Area> {
         .collect()
 }
 
-/// Splits a range by the rows of the picture.
+/// Splits a range at the rows of the picture.
 fn spread(areas: &[Area], start: u64, end: u64, each: &mut dyn FnMut(usize, u64)) {
     let mut first = 0;
     for area in areas {
@@ -188,15 +188,15 @@ fn draw(cells: &[Cell], len: u64, look: Look) -> String {
     text.trim_end().into()
 }
 
-/// The addresses that have had code.
+/// The addresses that have had code so far.
 #[derive(Default)]
 struct Covered(BTreeMap<u64, u64>);
 
 impl Covered {
-    /// Adds a range. `each` is told of its parts, and whether they were there already.
+    /// Adds a range. `each` is called for its parts, with whether the part was there already.
     fn add(&mut self, start: u64, end: u64, each: &mut dyn FnMut(u64, u64, bool)) {
         let (mut low, mut high) = (start, end);
-        // What is not told of yet lies before this.
+        // Everything from here on was reported.
         let mut left = end;
         while let Some((&at, &until)) = self.0.range(..=high).next_back().filter(|(_, &until)| until >= low) {
             self.0.remove(&at);

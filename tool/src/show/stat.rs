@@ -1,4 +1,4 @@
-//! `jitsym stat`: what is in a file, in numbers, and where the code lay over time.
+//! `jitsym stat`: numbers about a file, and a picture of where the code was over time.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use crate::check::Facts;
 use crate::kind::Kind;
 use crate::text::{printable, RECORDS};
 
-/// Prints the numbers, so many of the largest pieces of code, and the picture.
+/// Prints the numbers, the names that take the most bytes, and the picture.
 pub fn stat(
     file: &[u8],
     facts: &Facts,
@@ -29,7 +29,7 @@ pub fn stat(
     }
 }
 
-/// Sizes, for their distribution.
+/// Sizes, to print their distribution.
 #[derive(Default)]
 pub(super) struct Sizes(pub Vec<u64>);
 
@@ -43,7 +43,7 @@ impl Sizes {
     }
 }
 
-/// Prints the names that take most, each with the bytes of all its code. Those of the same size by name.
+/// Prints the names that take the most bytes, each with the bytes of all its code. Equal sizes are sorted by name.
 pub(super) fn top<'a>(code: impl Iterator<Item = (&'a [u8], u64)>, most: usize, out: &mut dyn Write) -> io::Result<()> {
     if most == 0 {
         return Ok(());
@@ -66,7 +66,7 @@ pub(super) fn top<'a>(code: impl Iterator<Item = (&'a [u8], u64)>, most: usize, 
     Ok(())
 }
 
-/// Number and bytes of one kind of record.
+/// The number and the bytes of one kind of record.
 #[derive(Clone, Copy, Default)]
 struct Records {
     count: u64,
@@ -83,7 +83,7 @@ struct Jitdump<'a> {
     rows: u64,
     tables: u64,
     mapped: u64,
-    /// Size of the tables before the next LOAD, and what they are mapped to.
+    /// The size of the tables before the next LOAD, and their mapped size.
     unwinding: (u64, u64),
     code: Vec<(&'a [u8], u64)>,
     blocks: Vec<Block>,

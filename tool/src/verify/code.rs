@@ -1,4 +1,4 @@
-//! What a process has registered: pieces of code, and which of them lies where at which time.
+//! The registered code of a process: its pieces, and which of them is at an address at a time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,34 +9,34 @@ use crate::check::frames::Rows;
 #[derive(Debug)]
 pub struct Piece {
     pub name: String,
-    /// Where it lies, by the file's account.
+    /// The address according to the file.
     pub addr: u64,
     pub size: u64,
-    /// Its bytes, if the file has them.
+    /// The code, if the file contains its bytes.
     pub bytes: Vec<u8>,
     pub rows: Option<Rows>,
-    /// Why its tables cannot be read.
+    /// The reason why the tables cannot be read.
     pub problem: Option<String>,
-    /// When it was registered, by CLOCK_MONOTONIC; 0 where that is not known.
+    /// The time of registration on CLOCK_MONOTONIC, or 0 if it is not known.
     pub time: u64,
-    /// The file that tells of it.
+    /// The file that describes the piece.
     pub file: String,
-    /// Where it really lies, counted from `addr`.
+    /// The distance of the real address from `addr`.
     pub shift: i64,
-    /// Calls that were stepped.
+    /// The number of calls that were stepped.
     pub calls: u32,
-    /// It is one of those that are to be looked at.
+    /// Whether the piece was selected.
     pub wanted: bool,
 }
 
 impl Piece {
-    /// Where it runs.
+    /// The real addresses.
     pub fn range(&self) -> Range<u64> {
         let start = self.addr.wrapping_add_signed(self.shift);
         start..start.saturating_add(self.size)
     }
 
-    /// How many of its calls are stepped, of so many that are wanted: without tables there is less to see.
+    /// The number of calls to step, at most `calls`. Without tables one call is enough.
     pub fn most(&self, calls: u32) -> u32 {
         if self.rows.is_some() {
             calls
@@ -45,7 +45,7 @@ impl Piece {
         }
     }
 
-    /// Whether the bytes of another piece that begins within this one are its own there.
+    /// Whether another piece that begins within this one has the same bytes as this one there.
     fn same_bytes(&self, other: &Piece) -> bool {
         let Ok(at) = usize::try_from(other.addr.wrapping_sub(self.addr)) else { return false };
         let mine = self.bytes.get(at..).unwrap_or_default();
@@ -58,9 +58,9 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct Book {
     pub pieces: Vec<Piece>,
-    /// Start, end and piece of what lies there now.
+    /// The present code: the end and the piece, by start address.
     live: BTreeMap<u64, (u64, usize)>,
-    /// Pieces whose size reaches over the start of another one, which has the same bytes there: the larger one first.
+    /// Pairs of a large and a small piece: the small one begins within the large one, which has the same bytes there.
     pub swallowed: Vec<(usize, usize)>,
 }
 
@@ -71,11 +71,11 @@ impl Book {
         (addr < end).then_some(piece)
     }
 
-    /// The piece that lay at an address at a time; or else the first one that was registered there later.
+    /// The piece at an address at a time, or else the first piece that was registered there later.
     pub fn at_time(&self, addr: u64, time: u64) -> Option<usize> {
         let there = self.pieces.iter().enumerate().filter(|(_, piece)| piece.range().contains(&addr));
         let (before, after): (Vec<_>, Vec<_>) = there.partition(|(_, piece)| piece.time <= time);
-        // A piece that reaches over another one does not count there.
+        // Within a smaller piece, the large piece does not count.
         let is_over = |index: usize| {
             self.swallowed.iter().any(|&(large, small)| large == index && addr >= self.pieces[small].range().start)
         };
@@ -84,7 +84,7 @@ impl Book {
         newest.or_else(|| after.iter().min_by_key(|(_, piece)| piece.time)).map(|&(index, _)| index)
     }
 
-    /// Adds one, which lies there from now on.
+    /// Adds a piece, which replaces the code at its addresses.
     pub fn add(&mut self, piece: Piece) -> usize {
         let index = self.pieces.len();
         self.pieces.push(piece);
@@ -92,14 +92,14 @@ impl Book {
         index
     }
 
-    /// A piece lies so far from where its file says.
+    /// A piece is at this distance from its registered address.
     pub fn shift(&mut self, index: usize, shift: i64) {
         self.live.retain(|_, (_, piece)| *piece != index);
         self.pieces[index].shift = shift;
         self.place(index);
     }
 
-    /// Puts a piece where it is, in place of what was there.
+    /// Puts a piece at its address, in place of the code there.
     fn place(&mut self, index: usize) {
         let mut range = self.pieces[index].range();
         let below = self.live.range(..range.end).rev();
@@ -109,7 +109,7 @@ impl Book {
         for (start, end, other) in overlapping {
             let (new, old) = (&self.pieces[index], &self.pieces[other]);
             if new.addr < old.addr && new.same_bytes(old) {
-                // The small one is still there.
+                // The small piece remains.
                 self.swallowed.push((index, other));
                 range.end = range.end.min(start);
                 continue;
@@ -130,7 +130,7 @@ impl Book {
         }
     }
 
-    /// A piece was moved to another place, with its bytes and tables.
+    /// A piece has moved, with its bytes and tables.
     pub fn moved(&mut self, index: usize, addr: u64, time: u64) -> usize {
         let old = &mut self.pieces[index];
         let rows = old.rows.take();
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(book.at_time(0x100, 0), Some(first));
     }
 
-    /// In either order the small one stays.
+    /// Whichever piece is registered first, the small one remains.
     #[test]
     fn a_size_that_is_too_large() {
         for order in [[0, 1], [1, 0]] {

@@ -1,11 +1,11 @@
-//! What can be found, and how it is told.
+//! The findings, and their output.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use crate::check::report::json_string;
 
-/// What is wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Unregistered,
@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name, which does not change between versions.
+    /// The name of the kind, which does not change between versions.
     pub fn id(self) -> &'static str {
         match self {
             Kind::Unregistered => "unregistered",
@@ -38,35 +38,35 @@ impl Kind {
     }
 }
 
-/// One thing that is wrong at one place.
+/// A fault at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub kind: Kind,
-    /// The function; what calls it where it has no name.
+    /// The function, or its caller if it has no name.
     pub function: String,
-    /// From the start of the function.
+    /// The offset from the start of the function.
     pub offset: u64,
     pub addr: u64,
-    /// What is executed there.
+    /// The instruction at the place.
     pub instruction: String,
     pub said: String,
     pub is: String,
     pub change: String,
-    /// The file that tells of it.
+    /// The file that describes the function.
     pub file: String,
 }
 
-/// Findings of one kind in one function, and of all, that are told one by one.
+/// The most findings that are printed: of one kind in one function, and of all.
 const OF_ONE: usize = 8;
 const TOLD: usize = 100;
 
-/// All findings, each place once.
+/// All findings, each place only once.
 #[derive(Debug, Default)]
 pub struct Findings {
     all: Vec<Finding>,
     counts: HashMap<(Kind, String), usize>,
     seen: std::collections::HashSet<(Kind, String, u64)>,
-    /// Those that are not told.
+    /// The number of findings that are not printed.
     more: usize,
 }
 
@@ -84,7 +84,7 @@ impl Findings {
         }
     }
 
-    /// Whether one of another kind at the same function tells more.
+    /// Whether the function has findings of this kind.
     pub fn has(&self, kind: Kind, function: &str) -> bool {
         self.counts.contains_key(&(kind, function.to_owned()))
     }
@@ -97,30 +97,30 @@ impl Findings {
         self.all.len() + self.more
     }
 
-    /// In the order of functions and offsets.
+    /// Sorts by kind, function and offset.
     pub fn sort(&mut self) {
         self.all.sort_by(|a, b| (a.kind, &a.function, a.offset).cmp(&(b.kind, &b.function, b.offset)));
     }
 }
 
-/// How much was looked at.
+/// How much was examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     pub processes: usize,
-    /// Functions that were registered, those of them that have tables, and that were entered.
+    /// The number of registered functions, of those with tables, and of those that were entered.
     pub registered: usize,
     pub with_tables: usize,
     pub entered: usize,
-    /// Different instructions in them that were compared, those of them whose tables were right, and comparisons.
+    /// The number of instructions in them that were compared, of those whose tables were right, and of comparisons.
     pub instructions: usize,
     pub proved: usize,
     pub comparisons: u64,
-    /// Calls whose frame is not known, because code was entered by a jump and was not seen to return.
+    /// Calls with an unknown frame: their code was entered by a jump, and did not return while it was stepped.
     pub jumps: u64,
     pub steps: u64,
 }
 
-/// Writes all for people.
+/// Writes the findings as text.
 pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn Write) -> io::Result<()> {
     for finding in &findings.all {
         let Finding { kind, function, offset, addr, instruction, said, is, change, file } = finding;
@@ -157,7 +157,7 @@ pub fn text(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn
     writeln!(out, "the command {ended}")
 }
 
-/// Writes all for programs.
+/// Writes the findings as JSON.
 pub fn json(findings: &Findings, coverage: &Coverage, ended: &str, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{{\"findings\":[")?;
     for (number, finding) in findings.all.iter().enumerate() {

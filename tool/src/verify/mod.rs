@@ -1,9 +1,11 @@
-//! `jitsym verify`: runs a program, steps through its registered code, and compares at each instruction what the tables say with
-//! what calls and returns have made.
+//! `jitsym verify`: steps through registered code, and compares its tables with what the code does.
 //!
-//! The truth is a shadow stack ([`jitsym_step::Shadow`]), which knows of each call where it returns to and what the registers
-//! were. What a jitdump says may come later than the code runs, because most producers buffer it. So what does not fit at once
-//! is kept and judged at the end of the process, by the code that was there at the time.
+//! At each instruction, the tables are compared with the frames that calls and returns have made.
+//!
+//! The true frames are those of a shadow stack ([`jitsym_step::Shadow`]), which knows for each call the return address and the
+//! caller's registers. A jitdump may describe code only after the code has run, because most producers buffer their records. So
+//! an observation that does not fit at once is kept. It is judged when the process ends, by the code that was there at the
+//! time.
 
 mod code;
 pub mod finding;
@@ -22,22 +24,22 @@ use finding::{Coverage, Findings};
 use jitsym_step::Tracer;
 pub use pattern::Patterns;
 
-/// What is to be done.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub command: Vec<OsString>,
-    /// Variables that the command gets.
+    /// Variables that are added to the environment of the command.
     pub environment: Vec<(&'static str, &'static str)>,
     pub functions: Patterns,
-    /// Calls of each function.
+    /// The number of calls of each function that are stepped.
     pub calls: u32,
-    /// No steps after this time.
+    /// Stepping ends after this time.
     pub seconds: Option<Duration>,
-    /// What the command prints goes to the standard error output.
+    /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
 }
 
-/// Runs the program. Returns what was found, how much was looked at, and how the program has ended.
+/// Runs the program. Returns the findings, how much was examined, and how the program has ended.
 pub fn verify(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),

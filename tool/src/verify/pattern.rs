@@ -1,11 +1,11 @@
-//! Which functions are to be looked at.
+//! Selects the functions to be examined, by name.
 
-/// Patterns for names; none is for all names.
+/// Patterns for names. No pattern at all selects every name.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns(pub Vec<String>);
 
 impl Patterns {
-    /// Whether a name has what one of them says. A `*` stands for anything.
+    /// Whether a name matches one of the patterns. A `*` matches any text.
     pub fn has(&self, name: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|pattern| fits(pattern, name))
     }

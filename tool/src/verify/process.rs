@@ -1,4 +1,4 @@
-//! A process: its code, its files, its mappings, and where breakpoints are wanted in it.
+//! A process: its code, its files, its mappings, and the breakpoints in it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -9,55 +9,53 @@ use super::code::Book;
 use super::pattern::Patterns;
 use super::sources::{self, Sources};
 
-/// Bytes before and behind a place at which code is looked for that is not where it was said to be.
+/// The distance before and after its registered address in which code is searched that is not there.
 const NEAR: u64 = 4096;
-/// Shorter code could be anywhere.
+/// Shorter code is not searched, because its bytes could be found by chance.
 const SEARCHED_MIN: usize = 8;
-/// So many bytes have to be right for a place to be taken for an instruction.
+/// A breakpoint is set at a place only if this many bytes are as registered.
 const FIRST: usize = 8;
 
-/// What cannot be executed after so many looks is data.
+/// Memory that cannot be executed after this many looks is taken for data.
 const LOOKS_MAX: u32 = 20;
 
-/// What lies at an address.
+/// The kind of code at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Registered code.
     Piece(usize),
     /// A program or library.
     Native,
-    /// Memory that code was written to, which nobody has registered so far.
+    /// Memory for code that nobody has registered so far.
     Unknown,
 }
 
-/// A process.
 #[derive(Default)]
 pub struct Process {
     pub book: Book,
     pub sources: Sources,
     maps: Vec<Mapping>,
-    /// Who wants a breakpoint at an address, how many times.
+    /// The number of users of the breakpoint at each address.
     wanted: BTreeMap<u64, u32>,
     /// Pieces by the address at which they are entered.
     entries: HashMap<u64, usize>,
-    /// Those for which the processor has had no breakpoint left.
+    /// Pieces for which no hardware breakpoint was free.
     waiting: Vec<(usize, bool)>,
-    /// Those whose memory could not be executed when they were registered, because it was being written; and how often it was
-    /// looked at.
+    /// Pieces whose memory was not executable when they were registered, because it was still being written, with the number of
+    /// looks so far.
     not_yet: Vec<(usize, u32)>,
-    /// ELF files that were looked at.
+    /// ELF files that were searched for symbols.
     files: HashSet<(String, u64)>,
-    /// By whom debuggers are told of code. The library waits there until all was written.
+    /// The functions that tell debuggers of code. They have a breakpoint, at which the library has written all its files.
     pub tellers: HashSet<u64>,
 }
 
 impl Process {
-    /// Reads the mappings again.
     pub fn remap(&mut self, tracer: &Tracer, pid: Tid) {
         self.maps = tracer.maps(pid).unwrap_or_default();
     }
 
-    /// What lies at an address.
+    /// The kind of code at an address.
     pub fn place(&mut self, tracer: &Tracer, pid: Tid, addr: u64) -> Place {
         if let Some(piece) = self.book.at(addr) {
             return Place::Piece(piece);
@@ -68,12 +66,12 @@ impl Process {
         match find(&self.maps, addr) {
             Some(mapping) if sources::is_native(mapping) => Place::Native,
             Some(_) => Place::Unknown,
-            // It will fault there.
+            // Executing this address will fault.
             None => Place::Native,
         }
     }
 
-    /// Looks for files and for what was added to them, and has new code stop at its entries.
+    /// Reads new files and new records, and sets breakpoints at the entries of new code.
     pub fn follow(&mut self, tracer: &mut Tracer, pid: Tid, is_remapped: bool, wanted: &Patterns, calls: u32) {
         let mut added = Vec::new();
         if !is_remapped && self.sources.has_regions() {
@@ -103,7 +101,7 @@ impl Process {
         }
     }
 
-    /// Has a piece stop at its entry, wherever that is.
+    /// Sets a breakpoint at the entry of a piece, even if the piece is not at its registered address.
     fn enter(&mut self, tracer: &mut Tracer, pid: Tid, index: usize, looks: u32) {
         let piece = &self.book.pieces[index];
         if !find(&self.maps, piece.addr).is_some_and(|mapping| mapping.executable) {
@@ -129,11 +127,11 @@ impl Process {
             self.stop_at(tracer, pid, index, false);
             return;
         }
-        // What is there may be no instruction, in which nothing must be written.
+        // There may be no instruction at this address, so its bytes must not be changed.
         self.stop_at(tracer, pid, index, true);
     }
 
-    /// Where code lies that is near by, but not where it was said to be.
+    /// The distance of code from its registered address, if the code is found nearby.
     fn elsewhere(&self, tracer: &Tracer, pid: Tid, index: usize) -> Option<i64> {
         let piece = &self.book.pieces[index];
         let bytes = &piece.bytes;
@@ -148,7 +146,7 @@ impl Process {
         let mut places = around[..len].windows(bytes.len()).enumerate().filter(|(_, window)| window == bytes);
         let (at, _) = places.next()?;
         let start = from + at as u64;
-        // Of two equal ones nobody knows which was meant, and code that has a name was not.
+        // Two equal places are ambiguous, and a place that begins registered code belongs to that code.
         let is_registered = self.book.at(start).is_some_and(|other| self.book.pieces[other].range().start == start);
         let shift = start.wrapping_sub(piece.addr) as i64;
         (places.next().is_none() && !is_registered && shift != 0).then_some(shift)
@@ -167,24 +165,24 @@ impl Process {
         }
     }
 
-    /// The piece that begins at a breakpoint.
+    /// The piece whose entry has this breakpoint.
     pub fn entry(&self, addr: u64) -> Option<usize> {
         self.entries.get(&addr).copied()
     }
 
-    /// A piece need not stop any more at its entry.
+    /// The entry of a piece needs no breakpoint any longer.
     pub fn leave_entry(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64) {
         if self.entries.remove(&addr).is_none() {
             return;
         }
         self.release(tracer, pid, addr);
-        // Another one has its turn.
+        // A waiting piece gets the free breakpoint.
         if let Some((index, by_hardware)) = self.waiting.pop() {
             self.stop_at(tracer, pid, index, by_hardware);
         }
     }
 
-    /// Sets a breakpoint for one who wants it.
+    /// Sets a breakpoint for one more user.
     pub fn want(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64, by_hardware: bool) -> io::Result<()> {
         if !self.wanted.contains_key(&addr) {
             if find(&self.maps, addr).is_none() {
@@ -192,7 +190,7 @@ impl Process {
             }
             let mapping = find(&self.maps, addr).filter(|mapping| mapping.executable);
             let mapping = mapping.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no code is there"))?;
-            // What is written to shared memory others would have, too.
+            // A software breakpoint in shared memory would also affect other processes.
             match by_hardware || mapping.shared {
                 true => tracer.set_hardware_breakpoint(pid, addr)?,
                 false => tracer.set_software_breakpoint(pid, addr)?,
@@ -202,7 +200,7 @@ impl Process {
         Ok(())
     }
 
-    /// One does not want it any more.
+    /// One user no longer needs the breakpoint.
     pub fn release(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64) {
         if let Some(count) = self.wanted.get_mut(&addr) {
             *count -= 1;

@@ -25,27 +25,27 @@ struct Dump {
     file: File,
     path: String,
     bytes: Vec<u8>,
-    /// Where the next record is.
+    /// The offset of the next record.
     at: usize,
-    /// The process that it is of, by its header.
+    /// The pid in the header.
     pid: Option<u32>,
     /// Tables for the next LOAD.
     unwinding: Option<(usize, usize)>,
-    /// By code index.
+    /// Pieces by code index.
     indices: HashMap<u64, usize>,
 }
 
-/// All that one process has mapped.
+/// The files that one process has mapped.
 #[derive(Default)]
 pub struct Sources {
     dumps: HashMap<(u64, u64), Dump>,
-    /// Files of regions in the state in which they were read.
+    /// The size and time of each region's file when it was read.
     regions: HashMap<PathBuf, (u64, u64, i64, i64)>,
-    /// What is in a child's copy of its parent's file after the fork is not the child's.
+    /// When the process was forked. Later records in its copy of the parent's jitdump are not the child's.
     pub forked_at: Option<u64>,
 }
 
-/// The file of a mapping, wherever the process sees it.
+/// Opens the file of a mapping at its path here, below the root of the process, or through its mapping.
 fn open(pid: Tid, mapping: &Mapping) -> Option<File> {
     let Mapping { range, path, .. } = mapping;
     let text = path.to_str()?;
@@ -71,8 +71,8 @@ pub fn is_region(mapping: &Mapping) -> bool {
     matches!(parse(file_name(&mapping.path)), Some((_, FileKind::Region { .. })))
 }
 
-/// Reads a file, of which no more than what was written takes time and memory: a region's is as long as the memory, and begins with a
-/// hole.
+/// Reads a sparse file. Only the written parts take time and memory: the file of a region is as long as the region, and begins
+/// with a hole.
 fn read_sparse(file: &File, len: u64) -> io::Result<MmapMut> {
     let mut bytes = MmapMut::map_anon(len as usize)?;
     let seek = |from: u64, whence| {
@@ -90,7 +90,7 @@ fn read_sparse(file: &File, len: u64) -> io::Result<MmapMut> {
 }
 
 impl Sources {
-    /// Looks for files among the mappings of a process.
+    /// Finds new files among the mappings of a process.
     pub fn discover(&mut self, pid: Tid, maps: &[Mapping], book: &mut Book, wanted: &Patterns) -> Vec<usize> {
         for mapping in maps.iter().filter(|mapping| is_dump(mapping)) {
             let Some(file) = open(pid, mapping) else { continue };
@@ -122,11 +122,11 @@ impl Sources {
         added
     }
 
-    /// Reads what has been added to the jitdumps. Returns the pieces of code.
+    /// Reads new records of the jitdumps. Returns the new pieces of code.
     pub fn read(&mut self, pid: Tid, book: &mut Book, wanted: &Patterns) -> Vec<usize> {
         let mut added = Vec::new();
         for dump in self.dumps.values_mut() {
-            // A file that cannot be read does not grow.
+            // A file without readable metadata counts as unchanged.
             let len = dump.file.metadata().map_or(0, |data| data.len() as usize);
             if len <= dump.bytes.len() {
                 continue;
@@ -144,7 +144,7 @@ impl Sources {
         added
     }
 
-    /// Whether there is a file at all.
+    /// Whether the process has no such file.
     pub fn is_empty(&self) -> bool {
         self.dumps.is_empty() && self.regions.is_empty()
     }
@@ -159,7 +159,7 @@ impl Sources {
         }
         let Ok(bytes) = read_sparse(&file, data.len()) else { return added };
         let Ok(region) = Region::read(&bytes) else { return added };
-        // Addresses in the file are offsets in it.
+        // Addresses in the file are file offsets.
         let base = mapping.range.start.wrapping_sub(mapping.offset);
         for function in &region.functions {
             let addr = base.wrapping_add(function.addr);
@@ -170,7 +170,7 @@ impl Sources {
             }
             let mut rows = Rows::new(function.size);
             let decoded = region.each_row(&mut |fde, row| rows.push(function.addr, fde, row));
-            // Of adopted memory the bytes come to the file later than names and tables.
+            // The bytes of adopted memory are written later than its names and tables, so they may still be 0.
             let code =
                 Some(region.code(function)).filter(|code| code.iter().any(|&byte| byte != 0)).unwrap_or_default();
             let wanted = wanted.has(&name);
@@ -283,7 +283,7 @@ fn rows(unwinding: &RawUnwinding, size: u64, target: Target) -> Result<Option<Ro
     Ok(rows.complete())
 }
 
-/// Where a process has a symbol, in ELF files that were not seen before.
+/// The addresses of a symbol in the ELF files of a process that were not searched before.
 pub fn symbol(pid: Tid, maps: &[Mapping], name: &str, seen: &mut HashSet<(String, u64)>) -> Vec<u64> {
     use object::{Object, ObjectSymbol, ReadCache};
     let mut found = Vec::new();
@@ -308,7 +308,8 @@ pub fn symbol(pid: Tid, maps: &[Mapping], name: &str, seen: &mut HashSet<(String
     found
 }
 
-/// Whether a mapping is of an ordinary program or library, whose code nobody registers. Code is written to shared files at most.
+/// Whether a mapping belongs to an ordinary program or library, whose code nobody registers. Runtimes write code only to shared
+/// files.
 pub fn is_native(mapping: &Mapping) -> bool {
     let path = mapping.path.as_os_str().as_encoded_bytes();
     let is_file = path.starts_with(b"/") && !path.starts_with(b"/memfd:") && !path.starts_with(b"/dev/zero");

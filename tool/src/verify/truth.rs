@@ -1,4 +1,4 @@
-//! What the tables say at one instruction, against what the calls have made.
+//! Compares the tables at one instruction with the frames that the calls have made.
 
 use std::collections::BTreeSet;
 
@@ -12,31 +12,31 @@ use crate::check::frames::{Row, Where};
 /// The column of the return address.
 const RA: u16 = 16;
 const RBP: u16 = 6;
-/// By DWARF numbers.
+/// In the order of the DWARF numbers.
 const NAMES: [&str; 17] = [
     "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
 ];
-/// A frame pointer is no further from the CFA than this.
+/// The greatest distance of a frame pointer from the CFA.
 const NEAR: u64 = 1 << 16;
 
-/// The place of a register in `numbered`.
+/// The index of a register in `numbered`.
 pub fn number(register: iced_x86::Register) -> Option<usize> {
     let text = format!("{register:?}").to_lowercase();
     NAMES.iter().position(|name| *name == text)
 }
 
-/// What a thread was like before an instruction.
+/// The state of a thread before an instruction.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// CLOCK_MONOTONIC
     pub time: u64,
     pub rip: u64,
-    /// What is executed, and what is behind it.
+    /// The bytes of the instruction and those that follow.
     pub code: Vec<u8>,
     pub registers: [u64; 17],
-    /// The call that it is in, if it is known.
+    /// The frame of the present call, if it is known.
     pub frame: Option<Frame>,
-    /// The stack, and where it begins.
+    /// The first address of the copied stack, and the copy.
     pub from: u64,
     pub stack: Vec<u8>,
     /// The number of the call.
@@ -45,7 +45,7 @@ pub struct Seen {
     pub came_from: u64,
 }
 
-/// By DWARF numbers.
+/// The registers in the order of their DWARF numbers.
 pub fn numbered(now: &Registers) -> [u64; 17] {
     [
         now.rax, now.rdx, now.rcx, now.rbx, now.rsi, now.rdi, now.rbp, now.rsp, now.r8, now.r9, now.r10, now.r11,
@@ -53,13 +53,13 @@ pub fn numbered(now: &Registers) -> [u64; 17] {
     ]
 }
 
-/// A difference, and the register that has to be kept for it to be one.
+/// A difference. If `if_kept` names a register, the difference counts only if the call has kept that register.
 pub struct Difference {
     pub finding: Finding,
     pub if_kept: Option<u16>,
 }
 
-/// The first instruction of some bytes, as text, and how long it is.
+/// The text and the length of the first instruction in some bytes.
 pub fn instruction(bytes: &[u8], addr: u64) -> (String, usize) {
     let mut decoder = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE);
     let instruction = decoder.decode();
@@ -83,7 +83,7 @@ impl Seen {
         Some(u64::from_le_bytes(*self.stack.get(at..)?.first_chunk()?))
     }
 
-    /// Where a value of the caller is really to be found: in memory first, if it was said to be there.
+    /// The place where a value of the caller really is. Memory is searched first if the tables name memory.
     fn whereabouts(&self, register: u16, value: u64, cfa: u64, memory_first: bool) -> Option<String> {
         let in_place = register != RA && self.registers[usize::from(register)] == value;
         let in_place = in_place.then(|| format!("still in {}", NAMES[usize::from(register)]));
@@ -99,7 +99,7 @@ impl Seen {
         }
     }
 
-    /// How the CFA can be found here.
+    /// The ways in which the CFA can be computed here.
     fn cfa_ways(&self, cfa: u64) -> String {
         let [sp, bp] = [RSP, RBP].map(|register| self.registers[usize::from(register)]);
         let way = |name: &str, from: u64| {
@@ -127,7 +127,7 @@ impl Seen {
         }
     }
 
-    /// Compares the bytes, and then the tables. `checked` is whether something was compared.
+    /// Compares the bytes and then the tables. Sets `checked` if anything was compared.
     pub fn compare(&self, piece: &Piece, checked: &mut bool) -> Vec<Difference> {
         let offset = self.rip.wrapping_sub(piece.range().start);
         let mut found = Vec::new();
@@ -172,7 +172,7 @@ impl Seen {
     }
 
     fn compare_row(&self, piece: &Piece, row: &Row, frame: &Frame, add: &mut dyn FnMut(Finding, Option<u16>)) {
-        // By an expression.
+        // The CFA is given by an expression, which is not evaluated.
         let Some((from, by)) = row.cfa else { return };
         let Some(&base) = self.registers.get(usize::from(from)) else { return };
         let cfa = base.wrapping_add_signed(by);
@@ -204,7 +204,7 @@ impl Seen {
             };
             let place = row.rule(register);
             let (value, said) = match place {
-                // What an expression says is not looked at.
+                // Expressions are not evaluated.
                 Where::Elsewhere => continue,
                 Where::At(at) => match self.word(cfa.wrapping_add_signed(at)) {
                     Some(word) => (word, format!("at CFA{at:+}")),
@@ -234,13 +234,13 @@ impl Seen {
                 Some(place) => format!("a row from {:#x} on has {what} {place}", finding.offset),
                 None => format!("a row that says where {what} is kept"),
             };
-            // Code by another convention may use the register as it likes, and then has nothing to say of it.
+            // Code with another calling convention may use the register freely, and needs no rule for it.
             add(finding, (place == Where::Same && register != RA).then_some(register));
         }
     }
 }
 
-/// The registers that a call has left as they were.
+/// The registers that a call has left unchanged.
 pub fn kept(frame: &Frame, now: &[u64; 17]) -> BTreeSet<u16> {
     KEPT.into_iter().filter(|&register| frame.registers[usize::from(register)] == now[usize::from(register)]).collect()
 }

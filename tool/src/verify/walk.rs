@@ -1,4 +1,4 @@
-//! Steps the calls of registered functions, and runs through what they call in programs and libraries.
+//! Steps through the calls of registered functions, and runs without steps through programs and libraries that they call.
 
 mod entry;
 mod events;
@@ -17,7 +17,7 @@ use super::process::{Place, Process};
 use super::truth::Seen;
 use super::Options;
 
-/// System calls after which there may be more to read, or something new is mapped.
+/// System calls after which files may have grown, or something new may be mapped.
 const WATCHED: &[i64] = &[
     libc::SYS_write,
     libc::SYS_writev,
@@ -29,60 +29,58 @@ const WATCHED: &[i64] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
 ];
-/// Between looks at files that are written without system calls.
+/// The time between looks at files that are written without system calls.
 const LOOK: Duration = Duration::from_millis(20);
-/// After so many steps without anything new a thread runs on to where it has not been.
+/// After this many steps through known code, a thread runs to the next place where it has not been.
 const DULL: u64 = 400;
-/// Not more often than this in one call.
+/// The limit for such runs in one call.
 const ON_MAX: u32 = 200;
-/// Bytes of a stack that are kept: below the stack pointer, and at most.
+/// The bytes of a stack that are copied: below the stack pointer, and at most.
 const BELOW: u64 = 128;
 const STACK_MAX: u64 = 16 << 10;
-/// Instructions of which it is not known yet whether they are right: of one place, and of all.
+/// The most observations that are kept until the end: of one address, and of all.
 const OPEN_OF_ONE: usize = 4;
 const OPEN_MAX: usize = 50_000;
-/// The instruction of a system call.
 const SYSCALL: u16 = 0x050f;
-/// What behind a piece of code is executed is taken for its end.
+/// Code at most this far after a piece is taken for the rest of the piece.
 const BEHIND: u64 = 64;
 
-/// What a thread is made to do.
+/// How a thread is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// It runs.
+    /// Freely.
     Free,
-    /// It is stepped.
+    /// Step by step.
     Steps,
-    /// It runs to the next of `Thread::points`.
+    /// Freely until it reaches one of `Thread::points`.
     Through,
 }
 
-/// An address, and the stack pointer that a thread has there if it is in the call that is meant.
+/// An address, and the stack pointer that identifies the call there.
 type Point = (u64, u64);
 
-/// A call.
 #[derive(Clone, Copy)]
 struct Call {
     id: u64,
-    /// Between it and the call below there are others, which are not known.
+    /// Whether unknown calls may lie between this call and the one that precedes it.
     is_apart: bool,
 }
 
 struct Thread {
     mode: Mode,
     shadow: Shadow,
-    /// One for each frame of the shadow.
+    /// The call for each frame of the shadow stack.
     calls: Vec<Call>,
-    /// Where it stops when it runs.
+    /// Where a running thread stops.
     points: Vec<Point>,
-    /// Sides of branches that were not taken, and in which frame.
+    /// The sides of branches that were not taken, with the depth of the frame.
     sides: Vec<(usize, Point)>,
-    /// How often it has run on.
+    /// How many times the thread has run freely to a new place.
     ran_on: u32,
-    /// Where it was before the last step.
+    /// The state before the last step.
     rip: u64,
     rsp: u64,
-    /// Steps without anything new.
+    /// The number of steps since something new was seen.
     dull: u64,
     came_from: u64,
 }
@@ -105,38 +103,37 @@ impl Default for Thread {
 }
 
 impl Thread {
-    /// Forgets all but the outermost calls.
+    /// Forgets all calls except for the `len` outermost ones.
     fn truncate(&mut self, len: usize) {
         self.calls.truncate(len);
         self.sides.retain(|&(depth, _)| depth <= len);
     }
 }
 
-/// A run.
 pub struct Walk<'a> {
     tracer: Tracer,
     options: &'a Options,
     progress: &'a mut dyn FnMut(u64, u64),
     processes: HashMap<Tid, Process>,
-    /// Whose memory a process has.
+    /// The process whose memory each process uses.
     homes: HashMap<Tid, Tid>,
     threads: HashMap<Tid, Thread>,
-    /// What seems to be wrong, or is not known.
+    /// Observations that did not fit or that are about unknown code.
     open: Vec<(Tid, Seen)>,
     open_of_one: HashMap<(Tid, u64), usize>,
-    /// Instructions whose bytes were compared, by process, piece and address; and those whose tables were.
+    /// Instructions whose bytes were compared, by process, piece and address, and those whose tables were right.
     compared: HashSet<(Tid, usize, u64)>,
     proved: HashSet<(Tid, usize, u64)>,
     /// Addresses that were executed.
     been: HashSet<(Tid, u64)>,
     entered: HashSet<(Tid, usize)>,
-    /// Registers that a call has left as they were, once it has returned.
+    /// The registers that each returned call has left unchanged.
     kept: HashMap<u64, BTreeSet<u16>>,
-    /// Calls that may be none, until they return, with the instructions that are right if they are.
+    /// Calls that are not certain until they return, with the instructions that are right if they are calls.
     unsure: HashMap<u64, Vec<(Tid, usize, u64)>>,
-    /// Of those of which only the tables tell: what was seen at their begin.
+    /// Calls that only the tables describe, with the first observation in each.
     claims: HashMap<u64, Option<(Tid, Seen)>>,
-    /// The thread that executes an instruction now, which is no system call.
+    /// The thread that is executing an instruction other than a system call.
     stepping: Option<Tid>,
     next_call: u64,
     findings: Findings,
@@ -170,7 +167,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs the program to its end. Returns what was found, and how it has ended.
+    /// Runs the program to its end. Returns the findings, how much was examined, and how the program has ended.
     pub fn run(mut self) -> io::Result<(Findings, Coverage, Option<std::process::ExitStatus>)> {
         let pid = self.tracer.pid();
         self.homes.insert(pid, pid);
@@ -186,7 +183,7 @@ impl<'a> Walk<'a> {
                 let entered = self.entered.len() as u64;
                 (self.progress)(entered, self.processes.values().map(|it| it.book.pieces.len() as u64).sum());
             }
-            // A step ends at once, and a call of the system in compiled code is rare.
+            // A step ends at once, unless the instruction is a system call, which is rare in compiled code.
             let steps = self.stepping.is_some_and(|tid| !self.tracer.is_stopped(tid));
             let event = if steps { Some(self.tracer.wait()?) } else { self.tracer.wait_for(LOOK)? };
             self.stepping = None;
@@ -195,7 +192,7 @@ impl<'a> Walk<'a> {
                 Some(event) => self.event(event)?,
                 None => {}
             }
-            // A daemon is not waited for.
+            // Daemons that the program has left are not waited for.
             if self.tracer.status().is_some() {
                 break;
             }
@@ -206,7 +203,7 @@ impl<'a> Walk<'a> {
         Ok((self.findings, self.coverage, status))
     }
 
-    /// Reads what all processes have written.
+    /// Reads new records of all processes.
     fn look(&mut self, sets_breakpoints: bool) {
         for (&pid, process) in &mut self.processes {
             let calls = if sets_breakpoints { self.options.calls } else { 0 };
@@ -247,7 +244,7 @@ impl<'a> Walk<'a> {
         }
         let Some(process) = self.processes.get_mut(&home) else { return self.go(tid) };
         let Some(index) = process.entry(addr) else {
-            // Where debuggers are told, or a breakpoint that another thread waits at.
+            // Either the library reports code to debuggers here, or the breakpoint is meant for another thread.
             if process.tellers.contains(&addr) {
                 process.follow(&mut self.tracer, home, false, &self.options.functions, self.options.calls);
             }
@@ -262,14 +259,14 @@ impl<'a> Walk<'a> {
         self.begin(tid, addr)
     }
 
-    /// Forgets what a thread has done.
+    /// Forgets the calls of a thread.
     fn clear(&mut self, tid: Tid) {
         let thread = self.threads.entry(tid).or_default();
         thread.shadow.clear();
         thread.truncate(0);
     }
 
-    /// Removes the breakpoints that a thread runs to.
+    /// Removes the breakpoints to which a thread runs.
     fn forget_through(&mut self, tid: Tid) {
         let home = self.home(tid);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
@@ -288,7 +285,7 @@ impl<'a> Walk<'a> {
         self.threads.remove(&tid);
     }
 
-    /// No more steps of this call.
+    /// Ends the steps of a thread, and lets it run.
     fn free(&mut self, tid: Tid) -> io::Result<()> {
         self.forget_through(tid);
         self.clear(tid);
@@ -296,14 +293,14 @@ impl<'a> Walk<'a> {
         self.tracer.resume(tid)
     }
 
-    /// A signal's handler is no code of interest. What was interrupted goes on behind it.
+    /// Signal handlers are not examined: runs to the interrupted instruction.
     fn handler(&mut self, tid: Tid) -> io::Result<()> {
         let Some(thread) = self.threads.get(&tid) else { return self.tracer.resume(tid) };
         let (rip, rsp) = (thread.rip, thread.rsp);
         self.through(tid, &[(rip, rsp)])
     }
 
-    /// Lets a thread run to the first of some places, as far as breakpoints can be there.
+    /// Lets a thread run to the first of some places where a breakpoint is possible.
     fn through(&mut self, tid: Tid, points: &[Point]) -> io::Result<()> {
         let home = self.home(tid);
         self.forget_through(tid);
@@ -322,7 +319,7 @@ impl<'a> Walk<'a> {
         self.tracer.resume(tid)
     }
 
-    /// Lets a thread run to where it has not been, or to the end of a call.
+    /// Lets a thread run to a place where it has not been, or to the end of a call.
     fn run_on(&mut self, tid: Tid) -> io::Result<()> {
         let home = self.home(tid);
         let thread = self.threads.entry(tid).or_default();
@@ -367,7 +364,7 @@ impl<'a> Walk<'a> {
                 thread.truncate(len);
                 if let (Some(frame), Some(call)) = (before, call) {
                     self.returned(call.id, &frame, tid)?;
-                    // To a call that is not known, or to the end of what is to be stepped.
+                    // The thread has returned into an unknown call, or out of the outermost stepped call.
                     if call.is_apart && len > 0 {
                         return self.run_on(tid);
                     }
@@ -388,7 +385,7 @@ impl<'a> Walk<'a> {
         self.look_and_go(tid)
     }
 
-    /// Compares what a thread executes next, and decides how it goes on.
+    /// Compares the next instruction of a thread, and decides how to execute it.
     fn look_and_go(&mut self, tid: Tid) -> io::Result<()> {
         let registers = self.tracer.registers(tid)?;
         let (rip, rsp) = (registers.rip, registers.rsp);
@@ -401,14 +398,14 @@ impl<'a> Walk<'a> {
         thread.dull += 1;
         match place {
             Place::Native => {
-                // On with the innermost compiled code that waits for a return.
+                // Runs to the return into the innermost compiled code.
                 let frames: Vec<Frame> = thread.shadow.frames().to_vec();
                 for frame in frames.iter().rev().filter(|frame| frame.kind == FrameKind::Call) {
                     if self.place(tid, frame.return_address) != Place::Native {
                         return self.through(tid, &[(frame.return_address, frame.cfa)]);
                     }
                 }
-                // Whether the outermost call was one shows at its end.
+                // Only its return proves that the outermost call was a call.
                 let root = frames.first().zip(self.threads.entry(tid).or_default().calls.first());
                 match root.filter(|(_, call)| self.unsure.contains_key(&call.id)) {
                     Some((frame, _)) => self.through(tid, &[(frame.return_address, frame.cfa)]),

@@ -1,4 +1,4 @@
-//! The command line, described once: the manual page and what shells complete are made from this too (`generated`).
+//! The command line. The manual page and the shell completions are made from this description too (`generated`).
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify};
 
-/// What the exit status says, in `jitsym help` and the manual page.
+/// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
     (0, "all is well"),
     (1, "`check` found errors or warnings, `verify` or `doctor` something wrong, `recover` could not complete a file, or `callgrind` found no name"),
@@ -48,7 +48,7 @@ fn exit_codes() -> String {
             JITSYM_DEBUG=1 COMMAND: the library says what it decides, refuses and fails at."
 }
 
-/// What a command line asks for: a command, or a text to print. The error is a line, and where to read on.
+/// The request of a command line: a command, or a text to print. The error is one line, and a line that names the help text.
 pub enum Asked {
     Command(Command),
     Text(String),
@@ -65,7 +65,7 @@ pub fn parse() -> Result<Asked, String> {
     }
 }
 
-/// Two lines of what clap says in many.
+/// Shortens an error of clap to two lines.
 fn refusal(error: &clap::Error, words: &[OsString]) -> String {
     let rendered = error.to_string();
     let mut line = match error.kind() {
@@ -87,7 +87,7 @@ fn refusal(error: &clap::Error, words: &[OsString]) -> String {
     }
 }
 
-/// The one of these words that is most like another one, if any is.
+/// The known word that is most similar, if any is similar.
 pub fn most_like<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let alike = known.map(|known| (strsim::jaro(word, known), known)).filter(|&(like, _)| like > 0.7);
     alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)

@@ -39,7 +39,7 @@ pub struct Callgrind {
     output: Option<PathBuf>,
 }
 
-/// A file that takes its name when it is whole, and goes if it never is.
+/// A file that gets its final name when it is complete, and is removed otherwise.
 struct Unfinished {
     path: PathBuf,
     is_whole: bool,
@@ -98,7 +98,7 @@ fn recording(path: &Path) -> Result<(File, Option<u32>), Failure> {
     look().map_err(about(path))
 }
 
-/// The code of the process, and the files that name it.
+/// The code of the process, and the names of the files that describe it.
 fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code, String), Failure> {
     let given = asked.map.as_ref().map(|path| (path, Kind::PerfMap));
     let given = given.or(asked.jitdump.as_ref().map(|path| (path, Kind::Jitdump)));
@@ -120,7 +120,7 @@ fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code,
         let input = match input::read(&source) {
             Ok(input) => input,
             Err(error) if given.is_some() => return Err((path, error)),
-            // Another user may have put it there.
+            // Another user may have made this file.
             Err(error) => {
                 complain(&path, &error);
                 continue;
@@ -133,7 +133,7 @@ fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code,
         }
         found.push((path, kind, input.bytes));
     }
-    // A jitdump knows more.
+    // Jitdumps come first, because they have more information.
     found.sort_by_key(|&(_, kind, _)| kind != Kind::Jitdump);
     for (path, kind, bytes) in found {
         let shown = path.shown().to_string();
@@ -155,7 +155,7 @@ fn code(asked: &Callgrind, pid: Option<u32>, texts: &mut Texts) -> Result<(Code,
     Ok((code, names_of.join(", ")))
 }
 
-/// Where the copy goes: KCachegrind opens all `callgrind.out.PID.*` together, so that the pid has to come last.
+/// The path of the copy. KCachegrind opens all `callgrind.out.PID.*` together, so the pid must come last.
 fn beside(file: &Path) -> PathBuf {
     let name = file.file_name().unwrap_or_default();
     let named = match name.to_str().and_then(|name| name.strip_prefix("callgrind.out.")) {
@@ -169,7 +169,7 @@ fn beside(file: &Path) -> PathBuf {
     file.with_file_name(named)
 }
 
-/// Writes the copy. Unless all went well, and there are names in it, nothing is changed.
+/// Writes the copy. An existing file is replaced only if all went well and some names were found.
 fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) -> Result<Summary, Failure> {
     if fs::metadata(to).is_ok_and(|data| !data.is_file()) {
         return Err(about(to)(io::Error::new(io::ErrorKind::InvalidInput, "is not a file")));
@@ -180,7 +180,7 @@ fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) 
     name.push(to.file_name().unwrap_or_default());
     name.push(format!(".{}", std::process::id()));
     let path = to.with_file_name(name);
-    // As callgrind makes them: what a program does is not for everybody.
+    // With the mode that callgrind uses: the behaviour of a program may be private.
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(about(to))?;
     let mut unfinished = Unfinished { path, is_whole: false };
     let mut progress = Progress::new(format!("naming {}", from.shown()), total, false);
@@ -195,7 +195,7 @@ fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) 
     Ok(summary)
 }
 
-/// Reports on the copy: its names, and sums that cannot be taken apart.
+/// Reports on the copy: its names, and sums that cannot be separated.
 fn tell(path: &Path, summary: &Summary, names_of: &str, out: &mut dyn Write) -> io::Result<()> {
     let share = |cost: u64| format!("{:.1} % of {}", cost as f64 * 100.0 / summary.total.max(1) as f64, summary.event);
     let functions = |count: usize| if count == 1 { "1 function".to_owned() } else { format!("{count} functions") };

@@ -41,7 +41,7 @@ fn rule(id: &str) -> Result<&'static Rule, String> {
     })
 }
 
-/// On a terminal that shows it, unless somebody wants it otherwise (no-color.org, bixense.com/clicolors).
+/// Whether to use colour: on a capable terminal, unless variables say otherwise (no-color.org, bixense.com/clicolors).
 fn has_colour() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if set("NO_COLOR") {
@@ -103,7 +103,7 @@ pub fn run(asked: &Check, out: &mut dyn Write) -> Outcome {
         }
     }
     match printer.finish() {
-        // Nobody wants to read on.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => outcome,
         Err(error) => {
             complain(Path::new("output"), &error);

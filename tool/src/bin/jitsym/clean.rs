@@ -1,7 +1,5 @@
 //! `jitsym clean`
 
-//! `jitsym clean`
-
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -47,12 +45,12 @@ fn span(word: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(problem)
 }
 
-/// Removes what dead processes have left, and says which files that are, and how many.
+/// Removes the files of dead processes, and prints their names and number.
 pub fn clean(asked: Clean, out: &mut dyn Write) -> Outcome {
     let Clean { dry_run, dir, older_than, injected } = asked;
     let dirs = if dir.is_empty() { jitsym::clean_dirs() } else { dir };
     let verb = if dry_run { "would remove" } else { "removed" };
-    // What is older than all time is nothing.
+    // A span that reaches past 1970 matches no file.
     let before = older_than.map(|span| SystemTime::now().checked_sub(span).unwrap_or(SystemTime::UNIX_EPOCH));
     let mut outcome = Outcome::Good;
     let (mut removed, mut kept, mut freed) = (0u64, 0u64, 0u64);
@@ -85,7 +83,7 @@ pub fn clean(asked: Clean, out: &mut dyn Write) -> Outcome {
     outcome.max(written(writeln!(out, "{removed} {files} {done} ({}), {kept} kept", size(freed))))
 }
 
-/// Bytes for people.
+/// A size in a readable unit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..10_240 => format!("{bytes} bytes"),

@@ -42,7 +42,7 @@ pub struct Doctor {
     proc: PathBuf,
 }
 
-/// Looks, and prints what was found.
+/// Examines what was asked for, and prints the report.
 pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
     let mut report = Report::default();
     report.usual = Some("jitsym record -- COMMAND".into());
@@ -77,11 +77,11 @@ fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -
             what.shown()
         ));
     }
-    // Without a perf that is the cause, and nothing more can be said.
+    // A missing perf was reported as the cause, and the recording cannot be read without perf.
     perf.map_or(Ok(()), |perf| reading(|each| recording::look(perf, what, known, each, report)))
 }
 
-/// Records a command, and looks at the recording.
+/// Records a command, and examines the recording.
 fn run_command(
     command: &[OsString],
     perf: Option<&Perf>,
@@ -117,7 +117,7 @@ fn run_command(
         }
         let told = Log::of_run(&log, options.adopt);
         if std::env::var_os("JITSYM_DEBUG").is_some_and(|value| !value.is_empty()) {
-            // The user wants to see it too.
+            // The user has asked for the messages too.
             crate::say(told.text());
         }
         debuggers::look_at_program(&command[0], report);

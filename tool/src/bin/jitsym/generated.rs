@@ -1,5 +1,6 @@
-//! What is made from the description of the command line and lies in `man`: the manual page, and completions for shells.
-//! With `JITSYM_BLESS=1` in the environment this test writes them.
+//! Makes the manual page and the completions for shells in `man` from the description of the command line.
+//!
+//! With `JITSYM_BLESS=1` in the environment, the test writes these files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +11,7 @@ use clap_mangen::Man;
 
 use crate::args::{Cli, EXIT_CODES};
 
-/// What the description does not say, with places for the rest.
+/// The text of the manual page that is not generated, with placeholders for the rest.
 const PAGE: &str = include_str!("../../../../man/jitsym.1.in");
 
 fn page() -> String {
@@ -37,7 +38,7 @@ fn page() -> String {
     page.replace("@VERSION@", env!("CARGO_PKG_VERSION"))
 }
 
-/// Options and arguments, without the one that each command has.
+/// The options and arguments, without `--help`, which each command has.
 fn options(command: &Command) -> String {
     let command = command.clone().mut_args(|argument| {
         let is_help = argument.get_id() == "help";
@@ -59,13 +60,13 @@ fn paragraphs(text: &str) -> String {
     spans(&text.replace("\n\n", ".\n.PP\n").replace(". ", ".\n"))
 }
 
-/// What is between backquotes in bold type.
+/// Text between backquotes becomes bold.
 fn spans(text: &str) -> String {
     let parts = text.split('`').enumerate();
     parts.map(|(at, part)| if at % 2 == 0 { part.into() } else { format!("\\fB{part}\\fR") }).collect()
 }
 
-/// All files by their names in `man`.
+/// All generated files, by their names in `man`.
 fn files() -> BTreeMap<&'static str, String> {
     let completions = |shell| {
         let mut text = Vec::new();
@@ -107,7 +108,7 @@ fn description() {
     }
 }
 
-/// The shells take what is made for them, and complete words with it.
+/// The shells accept the completions, and complete words.
 #[test]
 fn shells_complete() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../man/completions");

@@ -1,4 +1,4 @@
-//! What is to be read: files, compressed ones, standard input, and the files of a process.
+//! Reads what the user names: files, compressed files, standard input, and the files of a process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,28 +13,28 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use crate::{origin, process};
 
-/// Standard input.
+/// The name of the standard input.
 const STDIN: &str = "-";
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
-/// A file, and what is known of it besides its bytes.
+/// A file, and facts about it besides its bytes.
 pub struct Input {
     pub bytes: Vec<u8>,
     pub facts: Facts,
 }
 
-/// Where something is to be read.
+/// A file to read.
 #[derive(Clone)]
 pub struct Source {
     pub path: PathBuf,
-    /// The process by whose number it was found; `None` if the user has named it.
+    /// The process whose pid led to the file. `None` if the user has named the file.
     of: Option<u32>,
 }
 
 impl Source {
-    /// What the user has named.
+    /// A file that the user has named.
     pub fn named(path: &Path) -> Source {
         Source { path: path.to_owned(), of: None }
     }
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// What a word of the command line stands for: a file, standard input, or the files of the process with this pid.
+/// The files that a word of the command line stands for: a file, standard input, or the files of the process with this pid.
 pub fn files(word: &Path) -> io::Result<Vec<Source>> {
     let pid =
         word.to_str().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit())).and_then(|word| word.parse().ok());
@@ -55,8 +55,8 @@ pub fn files(word: &Path) -> io::Result<Vec<Source>> {
     }
 }
 
-/// Reads a file whole, because a mapping of one that somebody cuts while it is looked at would end the program. Fails for what is
-/// neither a jitdump nor a perf map nor a file of a region, and says what it is.
+/// Reads a whole file into memory. A mapping of the file is not used, because it would end this program if another process
+/// truncated the file. Fails with a description for files that are neither jitdump, perf map nor file of a region.
 pub fn read(source: &Source) -> io::Result<Input> {
     let path = &*source.path;
     let input = match source.of {
@@ -71,7 +71,7 @@ pub fn read(source: &Source) -> io::Result<Input> {
     };
     let Input { mut bytes, mut facts } = input;
     if let Some(unpacked) = unpacked(&bytes)? {
-        // Its name and place are not those that readers see.
+        // The name and path of a compressed file are not those that readers see.
         (bytes, facts) = (unpacked, Facts::default());
     }
     if let Some(other) = kind::other(&bytes, &facts) {
@@ -87,7 +87,7 @@ fn regular(file: &File, path: &Path) -> io::Result<Input> {
     Ok(Input { bytes: open::read(file)?, facts })
 }
 
-/// The contents of what `gzip` or `zstd` has written; `None` for anything else.
+/// Decompresses the output of `gzip` or `zstd`. `None` for anything else.
 fn unpacked(packed: &[u8]) -> io::Result<Option<Vec<u8>>> {
     if packed.starts_with(GZIP) {
         open::read_stream(MultiGzDecoder::new(packed)).map(Some)
@@ -98,7 +98,7 @@ fn unpacked(packed: &[u8]) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// All frames of what `zstd` has written, one after the other.
+/// All frames of a `zstd` file, one after the other.
 struct Frames<'a> {
     rest: &'a [u8],
     frame: Option<StreamingDecoder<&'a [u8], FrameDecoder>>,

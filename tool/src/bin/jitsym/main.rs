@@ -1,7 +1,6 @@
-//! The command-line program: says what is wrong with jitdumps and perf maps, prints them, holds them against the code that runs, completes the files of processes
-//! that were killed, and removes those of processes that are dead.
+//! The program `jitsym`, which examines and completes the files that JIT compilers write for profilers.
 
-// What is printed goes through `Safe`: names and paths in it may be those that another user has chosen.
+// All output goes through `Safe`, because names and paths may have been chosen by another user.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -30,14 +29,14 @@ use jitsym_tool::text::{Safe, Shown};
 
 use args::{Asked, Command};
 
-/// What the exit status says.
+/// The exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// All is well.
+    /// Nothing is wrong.
     Good = 0,
     /// Something was found.
     Found = 1,
-    /// A file could not be read, or the command line makes no sense.
+    /// A file could not be read, or the command line is wrong.
     Failed = 2,
 }
 
@@ -70,11 +69,11 @@ fn main() -> ExitCode {
     ExitCode::from(outcome.max(written(out.flush())) as u8)
 }
 
-/// Prints lines on the standard error output, in one piece.
+/// Writes lines to the standard error output in one call.
 fn say(lines: impl Display) {
     let mut text = Safe(Vec::new());
     let _ = writeln!(text, "{lines}");
-    // Nobody may be there to read it.
+    // An error is ignored, because there is nowhere to report it.
     let _ = io::stderr().write_all(&text.0);
 }
 
@@ -83,7 +82,7 @@ fn complain(path: &Path, error: &io::Error) {
     say(format_args!("{}: {error}", path.shown()));
 }
 
-/// The outcome of writing: a reader that goes away, as `head` does, is no failure.
+/// The outcome of writing. If the reader closes the pipe, as `head` does, this is no failure.
 fn written(result: io::Result<()>) -> Outcome {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

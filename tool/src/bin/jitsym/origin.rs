@@ -1,4 +1,4 @@
-//! Whether a file is a copy, or was renamed: its name and place then say nothing of whether readers have found it.
+//! Whether a file is a copy or was renamed. The name and path of such a file do not show whether readers have found it.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -10,24 +10,25 @@ use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 use jitsym_tool::kind::Kind;
 use jitsym_tool::open;
 
-/// Between a last write and what a writer does to its file after that. A new map is renamed into place.
+/// The longest time between the last write and the last change of metadata by the writer, which may rename a new map into
+/// place.
 const AFTERWARDS: Duration = Duration::from_secs(1);
 
-/// Whether it certainly is no file that a runtime has written there.
+/// Whether the file certainly was not written at this path by a runtime.
 pub fn is_copy(path: &Path, bytes: &[u8], kind: Kind) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let start = match kind {
         Kind::Jitdump => "jit",
         Kind::PerfMap => "perf",
-        // Its name is in the mapping.
+        // Readers get the name of a region's file from the mapping.
         Kind::Region => return false,
     };
-    // A runtime that mistypes the name comes nearer to it.
+    // The name that a runtime gives by mistake would be more similar.
     if !name.starts_with(start) {
         return true;
     }
-    // Who writes changes both times, who renames or unpacks only one of them.
+    // Writing sets both times. Renaming and unpacking set only one of them.
     let written = metadata.mtime_nsec() + metadata.mtime() * 1_000_000_000;
     let changed = metadata.ctime_nsec() + metadata.ctime() * 1_000_000_000;
     if changed.saturating_sub(written) > AFTERWARDS.as_nanos() as i64 {
@@ -36,15 +37,15 @@ pub fn is_copy(path: &Path, bytes: &[u8], kind: Kind) -> bool {
     (kind == Kind::Jitdump && is_younger(bytes, &metadata)) || has_original(path, bytes)
 }
 
-/// A jitdump that was made after all that it tells of.
+/// Whether a jitdump was created after its last record.
 fn is_younger(bytes: &[u8], metadata: &Metadata) -> bool {
     let Some(header) = RawHeader::read(bytes).filter(|header| !header.arch_timestamp()) else { return false };
     let last = RawRecords::new(bytes, &header).map(|record| record.timestamp).max().unwrap_or_default();
     let Some((boot, uptime)) = boot() else { return false };
     let last = Duration::from_nanos(last);
-    // Some write the time of another clock there.
+    // Some producers write the time of another clock.
     let begun = Some(Duration::from_nanos(header.timestamp)).filter(|begun| *begun <= uptime).unwrap_or_default();
-    // That of another machine, or from before it was started anew.
+    // The records are from another machine, or from before a reboot.
     if last > uptime {
         return last < Duration::from_secs(31 * 365 * 86_400);
     }
@@ -52,7 +53,7 @@ fn is_younger(bytes: &[u8], metadata: &Metadata) -> bool {
     born.is_some_and(|born| born > boot + last.max(begun) + AFTERWARDS)
 }
 
-/// When the clock of the records was zero, and what it says now.
+/// The time at which the records' clock was zero, and its present value.
 fn boot() -> Option<(SystemTime, Duration)> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes nothing but this struct.
@@ -62,7 +63,7 @@ fn boot() -> Option<(SystemTime, Duration)> {
     Some((SystemTime::now().checked_sub(uptime)?, uptime))
 }
 
-/// The same bytes are in `/tmp` under a name that readers look for.
+/// Whether the same bytes are in `/tmp` under a name that readers look for.
 fn has_original(path: &Path, bytes: &[u8]) -> bool {
     let usual = |name| matches!(parse(name), Some((_, FileKind::Jitdump { .. } | FileKind::PerfMap)));
     fs::read_dir("/tmp").into_iter().flatten().flatten().any(|entry| {

@@ -1,4 +1,4 @@
-//! The files of a process: those that it has mapped, and those with the usual names.
+//! The files of a process: mapped files, and files with the usual names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,13 +14,13 @@ pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Its jitdump, its map and the files of its regions, of whatever library. Fails if there is none. Who can write to their directories
-/// has chosen what lies there: [`jitsym_tool::open::of_process`] opens them.
+/// The jitdump, the perf map and the files of the regions of a process, made by any library. Fails if there are none. Whoever
+/// can write to the directories chose these files, so they must be opened with [`jitsym_tool::open::of_process`].
 pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
     let mut found = mapped(pid);
     let mut places = vec![(PathBuf::from("/tmp"), pid)];
     places.extend(jitsym::clean_dirs().into_iter().map(|dir| (dir, pid)));
-    // In a container it has its own number and its own /tmp.
+    // In a container, the process has a different pid and a different /tmp.
     let inner = watch::inner(Path::new(&format!("/proc/{pid}")));
     places.push((PathBuf::from(format!("/proc/{pid}/root/tmp")), inner.unwrap_or(pid)));
     for (dir, pid) in places {
@@ -43,7 +43,7 @@ pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What it has mapped that looks like one of these.
+/// The mapped files with such names.
 fn mapped(pid: u32) -> Vec<PathBuf> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));

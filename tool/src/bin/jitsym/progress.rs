@@ -1,4 +1,4 @@
-//! How far long work is, on a terminal.
+//! Shows the progress of long work on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
@@ -9,42 +9,43 @@ use jitsym_tool::record::script::Sample;
 use jitsym_tool::record::Step;
 use jitsym_tool::text::printable;
 
-/// Shorter work goes without.
+/// The progress of shorter work is not shown.
 const AFTER: Duration = Duration::from_millis(500);
-/// Characters of the bar.
+/// The width of the bar in characters.
 const BAR: usize = 24;
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A bar in one line on the standard error output, which comes late and goes at the end.
+/// A line with a bar on the standard error output. It appears after a delay, and is removed at the end.
 pub struct Progress {
     what: String,
     total: u64,
-    /// When to show it; never if there is no terminal.
+    /// When to draw next. `None` without a terminal.
     next: Option<Instant>,
     shown: bool,
 }
 
 impl Progress {
-    /// `what` is done to `total` bytes. Nothing is shown if as much is printed meanwhile that it shows where the work is.
+    /// `what` is done to `total` bytes. If `prints_much` and the output goes to a terminal, the output itself shows the
+    /// progress.
     pub fn new(what: String, total: u64, prints_much: bool) -> Self {
         let shows = io::stderr().is_terminal() && !(prints_much && io::stdout().is_terminal());
         let next = shows.then(|| Instant::now() + AFTER);
         Progress { what, total, next, shown: false }
     }
 
-    /// So much is done of what has become so much.
+    /// `done` of `total` is done, where the total may have changed.
     pub fn update_of(&mut self, done: u64, total: u64) {
         self.total = total;
         self.update(done);
     }
 
-    /// So much is done.
+    /// `done` of the total is done.
     pub fn update(&mut self, done: u64) {
         let total = self.total;
         self.draw(|| bar(done, total));
     }
 
-    /// So many are done of nobody knows how many.
+    /// `done` of an unknown number is done.
     fn count(&mut self, done: u64) {
         self.draw(|| done.to_string());
     }
@@ -58,7 +59,7 @@ impl Progress {
     }
 }
 
-/// Shows how many samples have been read, while `body` hands them on.
+/// Shows the number of samples that `body` has read.
 pub fn reading<T>(body: impl FnOnce(&mut dyn FnMut(&Sample)) -> T) -> T {
     let (mut progress, mut samples) = (Progress::new("samples read".into(), 0, false), 0);
     body(&mut |_| {
@@ -67,7 +68,7 @@ pub fn reading<T>(body: impl FnOnce(&mut dyn FnMut(&Sample)) -> T) -> T {
     })
 }
 
-/// Shows for how long perf inject runs, which says nothing by itself. Lines are handed on.
+/// Shows how long perf inject has been running, because it prints nothing. Other lines are passed on.
 pub fn injecting<'a>(mut say: impl FnMut(&str) + 'a) -> impl FnMut(Step<'_>) + 'a {
     let mut ticking = None;
     move |step| match step {
@@ -77,7 +78,7 @@ pub fn injecting<'a>(mut say: impl FnMut(&str) + 'a) -> impl FnMut(Step<'_>) + '
     }
 }
 
-/// Seconds that something takes, on a terminal.
+/// Shows on a terminal how many seconds some work has taken.
 struct Ticking {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -103,7 +104,7 @@ impl Drop for Ticking {
     }
 }
 
-/// So much of all, drawn.
+/// The bar as text.
 fn bar(done: u64, total: u64) -> String {
     let percent = (u128::from(done.min(total)) * 100 / u128::from(total.max(1))) as usize;
     let bar = "#".repeat(percent * BAR / 100);
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(bar(u64::MAX, 7), format!("[{}] 100 %", "#".repeat(BAR)));
     }
 
-    /// Where no terminal is, as in tests, nothing is ever shown.
+    /// Nothing is shown without a terminal, as in tests.
     #[test]
     fn nothing_without_a_terminal() {
         let mut progress = Progress::new("checking".into(), 10, false);

@@ -74,7 +74,7 @@ fn say(line: &str) {
     crate::say(format_args!("jitsym: {line}"));
 }
 
-/// Records, prints what was asked for, and says what can be done with the recording.
+/// Records, prints what was asked for, and suggests commands for the recording.
 pub fn run(args: Record) -> ExitCode {
     let target = match args.pid {
         Some(pid) => Target::Process(pid, args.seconds),
@@ -98,11 +98,11 @@ pub fn run(args: Record) -> ExitCode {
         report.command = Some(command_line::shown(words.iter().map(AsRef::as_ref)));
         report.part("command");
         variables = machine::for_command(&mut report);
-        // What is wrong before the run is told before it.
+        // Problems known before the run are reported before it.
         let before = report.causes().into_iter().filter(|cause| cause.rank < Rank::Minor);
         before.for_each(|cause| say(&format!("warning: {}", cause.text)));
     }
-    // The library says there what it refuses, unless the user wants to read that.
+    // The log takes the library's messages, unless the user wants to read them.
     let says = std::env::var_os("JITSYM_DEBUG").is_some_and(|value| !value.is_empty());
     let is_command = matches!(target, Target::Command(_));
     let work = (is_command && !says).then(|| PrivateDir::new(&std::env::temp_dir(), "jitsym-record-").ok()).flatten();
@@ -154,7 +154,7 @@ pub fn run(args: Record) -> ExitCode {
     }
 }
 
-/// The shares, how to look at the recording, and the cause if something is wrong.
+/// Prints the shares, how to look at the recording, and the cause if something is wrong.
 fn print(report: &Report, data: &Path) {
     if let Some(shares) = report.shares.filter(|shares| shares.compiled > 0) {
         for (mark, line) in [Some(shares.names()), shares.stacks()].into_iter().flatten() {
@@ -174,7 +174,8 @@ fn print_json(report: &Report, data: &Path, made: &Made) -> io::Result<()> {
     json::write(report, &more, &mut io::stdout().lock())
 }
 
-/// Where a file is written: first in a private directory, if it is to be a file. So a link that another user has put there leads nowhere.
+/// Where to write a file first: in a private directory, unless the path is not a regular file. So a link of another user is not
+/// followed.
 fn place_for(path: &Path) -> io::Result<(Option<PrivateDir>, PathBuf)> {
     match fs::metadata(path) {
         // A terminal, a pipe or a device.

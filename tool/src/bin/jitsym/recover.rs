@@ -26,7 +26,7 @@ fn pid(word: &str) -> Result<u32, String> {
     word.parse().map_err(|_| "it is no pid".into())
 }
 
-/// Completes the files of all dead processes of this user that left a spool, or of those that are asked for.
+/// Completes the files of dead processes of this user that left a spool: of all, or of those that are named.
 pub fn recover(asked: Recover, out: &mut dyn Write) -> Outcome {
     let Recover { pids, dir } = asked;
     let dir = &dir.unwrap_or_else(jitsym::spool_dir);
@@ -40,7 +40,7 @@ pub fn recover(asked: Recover, out: &mut dyn Write) -> Outcome {
     };
     let mut outcome = Outcome::Good;
     for report in &reports {
-        // The paths in them are those in the spools.
+        // The paths come from the spools, so they are escaped.
         let problem = |problem: &String| format!("; {}", printable(problem.as_bytes()));
         let problems: String = report.problems.iter().map(problem).collect();
         outcome = outcome.max(written(writeln!(out, "{}: {} records completed{problems}", report.pid, report.records)));

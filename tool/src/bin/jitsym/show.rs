@@ -39,7 +39,7 @@ pub struct Stat {
     top: usize,
 }
 
-/// Prints a file, or those of a process.
+/// Prints a file, or the files of a process.
 pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
     let Dump { file, disassemble, name } = asked;
     let shown = name.as_ref().map(|name| name.shown().to_string());
@@ -80,7 +80,6 @@ pub fn dump(asked: Dump, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Prints numbers and a picture of each file.
 pub fn stat(asked: &Stat, out: &mut dyn Write) -> Outcome {
     let look = Look { width: columns(), terminal: io::stdout().is_terminal() };
     let (mut outcome, mut sources) = (Outcome::Good, Vec::new());
@@ -108,12 +107,12 @@ pub fn stat(asked: &Stat, out: &mut dyn Write) -> Outcome {
     outcome
 }
 
-/// The width of the terminal that is written to, or the usual one.
+/// The width of the terminal, or a default width.
 fn columns() -> usize {
     terminal_size::terminal_size_of(io::stdout()).map_or(80, |(terminal_size::Width(columns), _)| columns.into())
 }
 
-/// Does something with a file and shows how far it is.
+/// Reads a file and passes it to `work`, with a display of the progress.
 fn with(
     source: &Source,
     what: &str,
@@ -126,7 +125,7 @@ fn with(
         work(&input, &mut |done| progress.update(done))
     });
     match result {
-        // Nobody wants to read on.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Good,
         Err(error) => {
             complain(&source.path, &error);

@@ -10,7 +10,7 @@ use jitsym_tool::top::Look;
 use crate::{written, Outcome};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Clears the terminal. The rest of the output may not.
+/// Clears the terminal. Other output must not contain such sequences.
 const CLEAR: &[u8] = b"\x1b[H\x1b[J";
 
 /// Shows what a process registers, how fast, and what it loses
@@ -26,14 +26,14 @@ pub struct Top {
     seconds: Option<f64>,
 }
 
-/// Shows what there is, until the process or the time ends.
+/// Shows the counters until the process or the time ends.
 pub fn run(asked: &Top, out: &mut dyn Write) -> Outcome {
     let (begin, on_terminal) = (Instant::now(), io::stdout().is_terminal());
     let mut last: Option<(Look, Instant)> = None;
     loop {
         let look = match Look::at(asked.pid, Path::new(PROC)) {
             Ok(look) => look,
-            // It may have been there, and have ended.
+            // The process may have ended in the meantime.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return last.map_or_else(|| refuse(asked.pid, "there is no such process"), |_| Outcome::Good);
             }
@@ -41,7 +41,7 @@ pub fn run(asked: &Top, out: &mut dyn Write) -> Outcome {
         };
         let now = Instant::now();
         if !look.has_said() {
-            // A process that has ended and is still listed has nothing.
+            // A zombie is still listed, but has no counters.
             return match last {
                 Some(_) => Outcome::Good,
                 None => refuse(asked.pid, "it has no spool in which it says what it does; `jitsym doctor` says why"),
@@ -52,7 +52,7 @@ pub fn run(asked: &Top, out: &mut dyn Write) -> Outcome {
         }
         let before = last.as_ref().map(|(look, when)| (look, now - *when));
         let shown = writeln!(out, "process {}\n{}", asked.pid, look.show(before)).and_then(|()| out.flush());
-        // Also if the reader has gone away.
+        // Writing also fails if the reader has closed the pipe.
         if shown.is_err() {
             return written(shown);
         }

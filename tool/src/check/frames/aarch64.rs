@@ -1,4 +1,4 @@
-//! AArch64: what each instruction does to the stack, and to what lies there.
+//! AArch64: the effect of each instruction on the stack and its contents.
 
 use yaxpeax_arch::{Decoder, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSizeCode, SizeCode};
@@ -11,12 +11,12 @@ pub(super) struct Aarch64 {
     decoder: InstDecoder,
 }
 
-/// Bytes of an instruction.
+/// The size of an instruction in bytes.
 const SIZE: u64 = 4;
 const FP: u16 = 29;
 const LR: u16 = 30;
 const SP: u16 = 31;
-/// What callees do not keep. They get the return address in x30.
+/// Registers that callees may change. Callees get the return address in x30.
 const LOST: [std::ops::RangeInclusive<u16>; 2] = [0..=18, LR..=LR];
 
 impl Aarch64 {
@@ -40,7 +40,7 @@ impl Machine for Aarch64 {
                 Operand::PCOffset(distance) => Some(*distance),
                 _ => None,
             });
-            // Before the start of the code is as much elsewhere as after its end.
+            // A target before the start of the code wraps to a large number, which lies outside of the code too.
             distance.map(|distance| at.wrapping_add_signed(distance))
         };
         let flow = match instruction.opcode {
@@ -76,7 +76,7 @@ impl Machine for Aarch64 {
                 });
                 set(state, &operands[0], value);
             }
-            // A copy is an OR with zero.
+            // A copy of a register is an OR with zero.
             Opcode::ORR => {
                 let value = match (&operands[1], &operands[2]) {
                     (Operand::Register(SizeCode::X, SP), Operand::RegShift(_, 0, SizeCode::X, from)) if *from < SP => {
@@ -104,7 +104,7 @@ impl Machine for Aarch64 {
                 overwritten(instruction, state);
             }
             Opcode::RET | Opcode::CCMP | Opcode::CCMN | Opcode::MSR => {}
-            // The first operand is what an instruction writes, and with memory perhaps the second one too.
+            // Other instructions write their first operand. Those with memory operands may also write the next two.
             _ => {
                 overwritten(instruction, state);
                 let memory = operands.iter().any(|operand| address(operand, state).is_some());
@@ -129,7 +129,7 @@ impl Machine for Aarch64 {
     }
 }
 
-/// Loads and stores of one or two registers, and what they do to the base.
+/// Loads and stores of one or two registers, and their effects on the base.
 fn moves(instruction: &Instruction, state: &mut State) {
     let store = matches!(instruction.opcode, Opcode::STP | Opcode::STNP | Opcode::STR | Opcode::STUR);
     let operands = &instruction.operands;
@@ -152,10 +152,10 @@ fn moves(instruction: &Instruction, state: &mut State) {
     }
 }
 
-/// Something is written there, or perhaps not, and the base may change.
+/// Memory may be written, and the base may change.
 fn overwritten(instruction: &Instruction, state: &mut State) {
     if let Some((at, base)) = instruction.operands.iter().find_map(|operand| address(operand, state)) {
-        // The largest that one instruction writes: four vectors.
+        // The largest size that one instruction writes: four vectors.
         state.overwrite(at, 64);
         if let Some((register, value)) = base {
             state.set(register, value);
@@ -163,7 +163,7 @@ fn overwritten(instruction: &Instruction, state: &mut State) {
     }
 }
 
-/// An operand in memory: its address, and what its base has afterwards if that is something else.
+/// The address of a memory operand, and the new value of its base if the base changes.
 fn address(operand: &Operand, state: &State) -> Option<(Value, Option<(u16, Value)>)> {
     Some(match *operand {
         Operand::RegPreIndex(base, offset, back) => {
@@ -180,7 +180,7 @@ fn address(operand: &Operand, state: &State) -> Option<(Value, Option<(u16, Valu
     })
 }
 
-/// Bytes of a register that is loaded or stored.
+/// The size of a register that is loaded or stored.
 fn size(operand: &Operand) -> Option<i64> {
     Some(match operand {
         Operand::Register(SizeCode::X, _) => 8,
@@ -191,7 +191,7 @@ fn size(operand: &Operand) -> Option<i64> {
     })
 }
 
-/// A whole register; the zero register is none.
+/// The number of a whole general register. `None` for the zero register.
 fn register(operand: &Operand) -> Option<u16> {
     match *operand {
         Operand::Register(SizeCode::X, number) if number != SP => Some(number),
@@ -200,7 +200,7 @@ fn register(operand: &Operand) -> Option<u16> {
     }
 }
 
-/// Writes a register, or half of one.
+/// Writes a whole register or half of it.
 fn set(state: &mut State, operand: &Operand, value: Value) {
     match *operand {
         Operand::Register(SizeCode::W, number) if number != SP => state.set(number, Value::Unknown),
@@ -209,7 +209,7 @@ fn set(state: &mut State, operand: &Operand, value: Value) {
     }
 }
 
-/// A number that is added or subtracted.
+/// The number that is added or subtracted.
 fn amount(operand: &Operand) -> Option<i64> {
     Some(match *operand {
         Operand::Immediate(value) => value.into(),

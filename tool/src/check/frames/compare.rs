@@ -1,4 +1,4 @@
-//! Holds the rows of an unwind table against what the instructions do.
+//! Compares the rows of an unwind table with the effects of the instructions.
 
 use super::rows::{Row, Rows, Where};
 use super::state::{State, Value};
@@ -7,28 +7,28 @@ use super::Difference;
 use crate::check::rules::{self, Rule};
 use crate::tables::Target;
 
-/// What an instruction is compared with.
+/// The tables that instructions are compared with.
 pub(super) struct Compare<'a> {
     pub rows: &'a Rows,
     pub target: Target,
-    /// The first row is that of a function that has just been called.
+    /// Whether the first row describes a function that has just been called.
     pub plain: bool,
-    /// Where the stack pointer is from the CFA at the start, if that can be known.
+    /// The distance of the stack pointer from the CFA at the start, if it is known.
     pub entry_sp: Option<i64>,
     /// The first row.
     pub entry: &'a Row,
 }
 
-/// How a row and the truth compare.
+/// The result of comparing a row with the code.
 enum Verdict {
     Same,
     Unknown,
-    /// Also by how much the CFA is too high, if that is what differs.
+    /// The third value is the number of bytes by which the CFA is too high, if the CFA differs.
     Differs(&'static Rule, String, Option<i64>),
 }
 
 impl Compare<'_> {
-    /// Compares at one instruction. `None` if something is not known, and otherwise what differs.
+    /// Compares at one instruction, and adds the differences. `None` if something is not known.
     pub fn at<M: Machine>(&self, offset: u64, flow: Flow, state: &State, found: &mut Vec<Difference>) -> Option<()> {
         let row = self.rows.at(offset)?;
         let mut known = Some(());
@@ -36,7 +36,7 @@ impl Compare<'_> {
             Verdict::Same => {}
             Verdict::Unknown => return None,
             Verdict::Differs(rule, text, shift) => {
-                // All else counts from it.
+                // Everything else depends on the CFA.
                 found.push(Difference { rule, text, shift });
                 return known;
             }
@@ -67,7 +67,7 @@ impl Compare<'_> {
                 let way = if wrong > 0 { "high" } else { "low" };
                 (format!("{} too {way}: it is {}", wrong.unsigned_abs(), self.truth::<M>(state)), Some(wrong))
             }
-            // Code that was entered in the middle of a frame may find anything in its registers.
+            // In code that is entered with a frame, registers may have any values.
             Value::Callers(_) if self.plain => {
                 let name = self.name(from);
                 (format!("wrong, {name} is the caller's: it is {}", self.truth::<M>(state)), None)
@@ -79,13 +79,13 @@ impl Compare<'_> {
             (Value::Cfa(sp), Some(entry)) => sp > entry || self.plain && state.framed && sp == entry,
             _ => false,
         };
-        // A frame that others are called from stands in the middle of stacks.
+        // During a call, the frame is in the middle of a stack, so this is no epilogue.
         let rule =
             if (back || gone) && flow != Flow::Call { &rules::UNWIND_EPILOGUE } else { &rules::UNWIND_CFA_WRONG };
         Verdict::Differs(rule, format!("the row has the CFA at {}, which is {text}", self.sum(from, offset)), shift)
     }
 
-    /// Code that is entered with a frame, as its first row says, and returns with it to where no frame is, had none.
+    /// Finds code whose first row describes a frame that the code does not have: the code returns without removing it.
     fn returns<M: Machine>(&self, row: &Row, flow: Flow, state: &State) -> Verdict {
         let (Flow::Return, false, Value::Cfa(sp), Some((from, offset))) = (flow, self.plain, state.get(M::SP), row.cfa)
         else {
@@ -99,7 +99,7 @@ impl Compare<'_> {
         let wrong = -sp - M::ENTRY;
         let way = if wrong > 0 { "high" } else { "low" };
         let (said, is) = (self.sum(from, offset), self.sum(M::SP, M::ENTRY));
-        // All that was known so far counts from the first row.
+        // Everything known so far is relative to the first row.
         let text = format!(
             "the row has the CFA at {said}, which is {} too {way}: it is {is}; earlier rows may be wrong too",
             wrong.unsigned_abs()
@@ -114,7 +114,7 @@ impl Compare<'_> {
             Where::At(at) => match state.slot(at) {
                 Some(value) if value == own => return Verdict::Same,
                 Some(Value::Unknown) => return Verdict::Unknown,
-                // The caller has written there.
+                // The caller has written this word.
                 None if self.entry_sp.is_none_or(|sp| at >= sp) => return Verdict::Unknown,
                 _ => format!("at {}", distance(at)),
             },
@@ -135,7 +135,7 @@ impl Compare<'_> {
         Verdict::Differs(rule, format!("the row has {what} {said}, and it is {is}"), None)
     }
 
-    /// How the CFA can really be found.
+    /// The way in which the CFA can really be computed.
     fn truth<M: Machine>(&self, state: &State) -> String {
         let ways = [M::SP, M::FP].into_iter().find_map(|from| match state.get(from) {
             Value::Cfa(at) => Some(self.sum(from, at.wrapping_neg())),

@@ -1,6 +1,7 @@
-//! Unwind tables against the code that they describe: the instructions are gone through along the control flow, and tell where
-//! the CFA, the return address and the caller's registers are. An instruction that is not understood makes values unknown, and
-//! nothing is said of those.
+//! Compares unwind tables with the code that they describe.
+//!
+//! Follows the instructions along the control flow to find out where the CFA, the return address and the caller's registers
+//! are. An instruction that is not understood makes values unknown. Unknown values are not compared.
 
 mod aarch64;
 mod compare;
@@ -25,25 +26,25 @@ use crate::tables::Target;
 /// The outcome of the comparison for one piece of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
-    /// The tables are right at each instruction that can be reached.
+    /// The tables are right at each reachable instruction.
     Proved,
-    /// They are right as far as the instructions are understood.
+    /// The tables are right as far as the instructions are understood.
     Partly,
-    /// They are wrong.
+    /// The tables are wrong.
     Wrong,
-    /// The bytes are no function, as far as can be seen, or of an architecture that is not known here.
+    /// The bytes do not look like a function, or the architecture is not supported.
     NotKnown,
 }
 
-/// Where a row and the code differ.
+/// A place where a row and the code differ.
 struct Difference {
     rule: &'static Rule,
     text: String,
-    /// By how much the CFA is too high, if that is what differs.
+    /// If the CFA differs: the number of bytes by which it is too high.
     shift: Option<i64>,
 }
 
-/// The code, where it really is in a record with padding; `None` if there is not as much.
+/// The code at its real place in a record with padding. `None` if the record is too short.
 pub(crate) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
     let behind_name = load.tail.get(load.name()?.len() + 1..)?;
     let size = usize::try_from(load.size).ok()?;
@@ -56,7 +57,7 @@ pub(crate) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// Compares all that the tables say with the code. Of each rule the first place is told.
+/// Compares the tables with the code. For each rule, only the first place is reported.
 pub(super) fn check(rows: Rows, code: &[u8], target: Target, found: &mut dyn FnMut(&'static Rule, String)) -> Frames {
     let Some(rows) = rows.complete() else { return Frames::NotKnown };
     let target = target.with_column(rows.return_address);
@@ -83,7 +84,7 @@ pub(super) fn check(rows: Rows, code: &[u8], target: Target, found: &mut dyn FnM
     }
 }
 
-/// The instructions beside the first one at which the difference is the same.
+/// The number of other instructions with the same difference.
 fn and_more(same: usize) -> String {
     match same {
         0 | 1 => String::new(),
@@ -92,7 +93,7 @@ fn and_more(same: usize) -> String {
     }
 }
 
-/// Whether all is known, and what differs. `None` if the bytes are no function.
+/// Whether everything is known, and the differences. `None` if the bytes are no function.
 fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target) -> Option<(bool, Vec<Difference>)> {
     let entry = rows.at(0)?;
     let plain = is_plain::<M>(entry, rows.return_address);
@@ -104,7 +105,7 @@ fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target
         entered::<M>(row, State::new(named.clone()))
     };
     let entry_sp = entry.cfa.filter(|&(from, _)| from == M::SP).and_then(|(_, offset)| offset.checked_neg());
-    // Nothing is known without the first row.
+    // Without the first row, nothing is known.
     start(0)?;
     let comparison = Compare { rows, target, plain, entry_sp, entry };
     let (mut known, mut sets_fp, mut differences) = (true, false, Vec::new());
@@ -117,7 +118,7 @@ fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target
         }
     })?;
     if plain && !sets_fp && rows.count_from(M::FP) {
-        // The first one tells all: the description is that of other code.
+        // The first difference is enough: the tables describe other code.
         differences.truncate(1);
         for difference in &mut differences {
             difference.rule = &rules::UNWIND_FRAME_POINTER;
@@ -126,7 +127,7 @@ fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target
     Some((known, differences))
 }
 
-/// Whether a row is that of a function that has just been called.
+/// Whether a row describes a function that has just been called.
 fn is_plain<M: Machine>(row: &Row, return_address: u16) -> bool {
     row.cfa == Some((M::SP, M::ENTRY))
         && row.rules().all(|(register, place)| match place {
@@ -135,7 +136,7 @@ fn is_plain<M: Machine>(row: &Row, return_address: u16) -> bool {
         })
 }
 
-/// The state that the first row tells of.
+/// The state that the first row describes.
 fn entered<M: Machine>(row: &Row, mut state: State) -> Option<State> {
     let (from, offset) = row.cfa?;
     for (register, place) in row.rules() {

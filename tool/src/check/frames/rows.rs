@@ -1,4 +1,4 @@
-//! What unwind tables say, row by row, in offsets from the start of the code.
+//! The rows of unwind tables, relative to the start of the code.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,16 @@ use gimli::{CfaRule, RegisterRule};
 
 use crate::tables::{Fde, Row as TableRow};
 
-/// Where the caller's value of a register is, as a row says.
+/// The place of the caller's value of a register according to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
-    /// In memory, so far from the CFA.
+    /// In memory, at this distance from the CFA.
     At(i64),
     /// In another register.
     In(u16),
-    /// In its own register, said or unsaid.
+    /// In the same register, whether the row says this or not.
     Same,
-    /// Nowhere, or where only an expression leads to.
+    /// Undefined, or given by an expression.
     Elsewhere,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Where {
 pub(crate) struct Row {
     pub start: u64,
     pub end: u64,
-    /// The register and the bytes that are added to it; `None` for an expression.
+    /// The register, and the offset that is added to it. `None` for an expression.
     pub cfa: Option<(u16, i64)>,
     rules: Vec<(u16, Where)>,
 }
@@ -57,33 +57,33 @@ impl Row {
     }
 }
 
-/// Rows and rules of one piece of code that are held; hostile tables have any number of them for each byte.
+/// The most rows and rules that are kept for one piece of code. Hostile tables can have any number.
 const RULES_MAX: usize = 1 << 20;
 
 /// The rows of one piece of code.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// In the order of their starts.
+    /// Sorted by start.
     rows: Vec<Row>,
-    /// Where entries begin.
+    /// The starts of entries.
     pub(super) entries: Vec<u64>,
     /// The column of the return address.
     pub(crate) return_address: u16,
-    /// Bytes of the code.
+    /// The size of the code in bytes.
     size: u64,
-    /// The entry that the last row was of.
+    /// The entry of the last row.
     last: Option<usize>,
-    /// Rows and rules so far.
+    /// The number of rows and rules so far.
     held: usize,
 }
 
 impl Rows {
-    /// For code of this size.
+    /// Empty rows for code of this size.
     pub fn new(size: u64) -> Rows {
         Rows { rows: Vec::new(), entries: Vec::new(), return_address: u16::MAX, size, last: None, held: 0 }
     }
 
-    /// Takes a row of an entry, where the code lies at `base`. Those for other places than the code are of no interest.
+    /// Adds a row of an entry, where the code begins at `base`. Rows outside of the code are ignored.
     pub fn push(&mut self, base: u64, fde: &Fde, row: &TableRow) {
         if row.start_address().wrapping_sub(base) >= self.size || self.held > RULES_MAX {
             return;
@@ -97,7 +97,7 @@ impl Rows {
         self.rows.push(row);
     }
 
-    /// All of them in order; `None` if there are none, or too many.
+    /// All rows, sorted. `None` if there are none, or too many.
     pub(crate) fn complete(mut self) -> Option<Rows> {
         self.rows.sort_by_key(|row| row.start);
         self.entries.sort_unstable();
@@ -110,17 +110,17 @@ impl Rows {
         self.rows.get(after.checked_sub(1)?).filter(|row| offset < row.end)
     }
 
-    /// A row that begins before this one has another CFA.
+    /// Whether an earlier row has another CFA.
     pub(super) fn differs_before(&self, row: &Row) -> bool {
         self.rows.iter().take_while(|earlier| earlier.start < row.start).any(|earlier| earlier.cfa != row.cfa)
     }
 
-    /// One of them counts the CFA from this register.
+    /// Whether any row computes the CFA from this register.
     pub(super) fn count_from(&self, register: u16) -> bool {
         self.rows.iter().any(|row| row.cfa.is_some_and(|(from, _)| from == register))
     }
 
-    /// All words of the stack that they speak of.
+    /// All words of the stack that the rows mention.
     pub(super) fn places(&self) -> BTreeSet<i64> {
         let rules = self.rows.iter().flat_map(Row::rules);
         rules.filter_map(|(_, place)| if let Where::At(at) = place { Some(at) } else { None }).collect()

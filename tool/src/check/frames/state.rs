@@ -1,16 +1,16 @@
-//! What a function holds where, as far as its instructions tell: all of it counted from the CFA.
+//! The values in registers and on the stack, relative to the CFA, as far as instructions determine them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What a register or a word of the stack holds.
+/// The value of a register or of a word of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// The CFA and this number of bytes.
     Cfa(i64),
-    /// What this register held in the caller; for the return address its column.
+    /// The value that this register had in the caller. For the return address, its column.
     Callers(u16),
-    /// Anything.
+    /// Any value.
     Unknown,
 }
 
@@ -23,26 +23,26 @@ impl Value {
     }
 }
 
-/// Bytes of a word of the stack.
+/// The size of a word of the stack in bytes.
 pub(super) const WORD: i64 = 8;
-/// General registers of the architectures that are known here, the stack pointer included.
+/// The number of general registers of the supported architectures, the stack pointer included.
 pub(super) const REGISTERS: usize = 32;
 
-/// All that is known between two instructions.
+/// Everything known between two instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// By their DWARF numbers.
+    /// By DWARF number.
     registers: [Value; REGISTERS],
-    /// By the distance from the CFA. Words that are not here were never written; those that no table speaks of may be missing.
+    /// Words of the stack, by the distance from the CFA. A missing word was never written, or no table mentions it.
     slots: BTreeMap<i64, Value>,
-    /// The words that tables speak of.
+    /// The words that tables mention.
     named: Rc<BTreeSet<i64>>,
-    /// There has been a frame, by one of the ways that lead here.
+    /// Whether a frame may have existed on some path to this place.
     pub framed: bool,
 }
 
 impl State {
-    /// All registers have the caller's values.
+    /// Every register has the caller's value.
     pub fn new(named: Rc<BTreeSet<i64>>) -> State {
         let registers = std::array::from_fn(|register| Value::Callers(register as u16));
         State { registers, slots: BTreeMap::new(), named, framed: false }
@@ -58,12 +58,12 @@ impl State {
         }
     }
 
-    /// The word at an address; `None` if it was never written.
+    /// The word at a distance from the CFA. `None` if it was never written.
     pub fn slot(&self, at: i64) -> Option<Value> {
         self.slots.get(&at).copied()
     }
 
-    /// Which words hold the caller's value of a register.
+    /// The words that have the caller's value of a register.
     pub fn slots_of(&self, register: u16) -> impl Iterator<Item = i64> + '_ {
         self.slots.iter().filter(move |&(_, &value)| value == Value::Callers(register)).map(|(&at, _)| at)
     }
@@ -85,7 +85,7 @@ impl State {
         }
     }
 
-    /// Something is written there. Elsewhere than in the frame is of no interest.
+    /// Bytes were written at this address. Addresses outside of the frame are ignored.
     pub fn overwrite(&mut self, address: Value, size: i64) {
         let Value::Cfa(at) = address else { return };
         let (Some(from), Some(to)) = (at.checked_sub(WORD - 1), at.checked_add(size)) else { return };
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Keeps only what is true in the other state too. Returns whether that is less than before.
+    /// Keeps only what the other state has in common. Returns whether anything was lost.
     pub fn join(&mut self, other: &State) -> bool {
         let before = self.clone();
         for (mine, &theirs) in self.registers.iter_mut().zip(&other.registers) {

@@ -1,4 +1,4 @@
-//! Single instructions, and what is known afterwards.
+//! Applies single instructions, and checks what is known afterwards.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use super::state::{State, Value};
 use super::walk::{Flow, Machine};
 use super::x86_64::X86_64;
 
-/// The state after some instructions of a function, each of which goes on to the next.
+/// The state after some instructions of a function, none of which is a jump.
 fn after<M: Machine>(mut machine: M, code: &[u8]) -> State {
     let mut state = State::new(Rc::new(BTreeSet::from([-16, -32])));
     state.set(M::SP, Value::Cfa(-M::ENTRY));
@@ -59,7 +59,7 @@ fn x86_64_memory() {
     assert_eq!(word(b"\x53\x64\x48\x89\x04\x24", -16), Some(Value::Callers(3)), "mov fs:[rsp], rax");
     assert_eq!(word(b"\x90", -16), None, "nothing written");
     assert_eq!(word(b"\x89\x5c\x24\xf8", -16), Some(Value::Unknown), "mov [rsp-8], ebx");
-    // Half of a register, and a register that a callee may change.
+    // Writes to half of a register, and to a register that callees may change.
     assert_eq!(x86(b"\x31\xdb").get(3), Value::Unknown, "xor ebx, ebx");
     assert_eq!(x86(b"\xb3\x01").get(3), Value::Unknown, "mov bl, 1");
     assert_eq!(x86(b"\xff\xd0").get(3), Value::Callers(3), "call rax");

@@ -1,74 +1,74 @@
-//! Goes through the instructions of a function along its control flow, and finds the state before each of them.
+//! Follows a function along its control flow, and computes the state before each instruction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rows::Rows;
 use super::state::{State, Value};
 
-/// Where control goes after an instruction. Targets count from the start of the code.
+/// Where control goes after an instruction. Targets are relative to the start of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// To the next one.
+    /// To the next instruction.
     Next,
-    /// There or to the next one.
+    /// To the target or to the next instruction.
     Branch(u64),
-    /// There.
+    /// To the target.
     Jump(u64),
-    /// To other code and back.
+    /// To other code, and back to the next instruction.
     Call,
     /// Back to the caller.
     Return,
-    /// Anywhere.
+    /// To an unknown place.
     Leave,
-    /// It does not come back.
+    /// Nowhere: the instruction traps.
     Trap,
 }
 
-/// One architecture.
+/// An architecture.
 pub(super) trait Machine {
     type Instruction: Clone;
     /// The stack pointer.
     const SP: u16;
     /// The frame pointer.
     const FP: u16;
-    /// CFA minus stack pointer where a call leads to.
+    /// CFA minus stack pointer at the entry of a function.
     const ENTRY: i64;
 
-    /// The instruction at an offset, and its size; `None` if there is none that a function can have.
+    /// The instruction at an offset, its size, and its flow. `None` if no function can have such an instruction.
     fn decode(&mut self, code: &[u8], at: u64) -> Option<(Self::Instruction, u64, Flow)>;
-    /// What it does.
+    /// Applies the effects of an instruction to the state.
     fn apply(&mut self, instruction: &Self::Instruction, state: &mut State);
-    /// It does nothing.
+    /// Whether an instruction has no effect.
     fn is_no_op(&self, instruction: &Self::Instruction) -> bool;
-    /// As disassemblers show it.
+    /// The instruction as text.
     fn text(&mut self, instruction: &Self::Instruction) -> String;
 }
 
-/// More instructions, and more steps through them, are not looked at.
+/// The limits for instructions, and for steps through them.
 const INSTRUCTIONS_MAX: usize = 200_000;
 const STEPS_MAX: usize = 2_000_000;
 
-/// An instruction that can be reached.
+/// A reachable instruction.
 struct Node<I> {
     instruction: I,
     size: u64,
     flow: Flow,
 }
 
-/// All instructions that can be reached.
+/// All reachable instructions.
 pub(super) struct Graph<I> {
     nodes: BTreeMap<u64, Node<I>>,
-    /// Where one gets from more than one place, or from elsewhere than from the instruction before.
+    /// Instructions that are reached from several places, or other than from the preceding instruction.
     leaders: BTreeSet<u64>,
-    /// Where functions begin.
+    /// The entries of functions.
     entries: Vec<u64>,
-    /// One of them returns, or goes elsewhere.
+    /// Whether any path returns or leaves the code.
     ends: bool,
 }
 
 impl<I: Clone> Graph<I> {
-    /// From the start of the code, and from further entries that `entered` is asked about if nothing leads there. `None` if what
-    /// is there is no function as a whole: bytes that are no instructions, control that runs off the end or never gets out.
+    /// Follows the code from its start. An entry of a table that was not reached is followed too, if `entered` allows it.
+    /// `None` if the bytes are not a complete function: invalid instructions, control that runs off the end, or no way out.
     pub fn new<M: Machine<Instruction = I>>(
         machine: &mut M,
         code: &[u8],
@@ -84,7 +84,7 @@ impl<I: Clone> Graph<I> {
         }
         let mut end = 0;
         let apart = graph.nodes.iter().all(|(&at, node)| std::mem::replace(&mut end, at + node.size) <= at);
-        // A return and nothing else tells nothing.
+        // A single return shows nothing.
         (apart && graph.ends && graph.nodes.len() > 1).then_some(graph)
     }
 
@@ -94,7 +94,7 @@ impl<I: Clone> Graph<I> {
         self.leaders.insert(entry);
         self.entries.push(entry);
         while let Some(mut at) = work.pop() {
-            // There has been nothing but no-ops since a call, which need not have come back.
+            // Whether only no-ops have followed a call, which may be one that does not return.
             let mut padding = false;
             while !self.nodes.contains_key(&at) {
                 let (instruction, length, flow) = machine.decode(code, at)?;
@@ -115,7 +115,7 @@ impl<I: Clone> Graph<I> {
                 match flow {
                     Flow::Next if next == size && padding => break,
                     Flow::Next | Flow::Branch(_) if next == size => return None,
-                    // The callee does not come back.
+                    // A callee that does not return.
                     Flow::Call if next == size => break,
                     Flow::Next | Flow::Branch(_) | Flow::Call => at = next,
                     Flow::Return | Flow::Leave => {
@@ -132,7 +132,7 @@ impl<I: Clone> Graph<I> {
         Some(())
     }
 
-    /// The state before each instruction, in the order of the offsets. `None` if that takes too long.
+    /// Passes the state before each instruction to `each`, in the order of the offsets. `None` if that takes too many steps.
     pub fn states<M: Machine<Instruction = I>>(
         &self,
         machine: &mut M,
@@ -179,7 +179,7 @@ impl<I: Clone> Graph<I> {
         Some(())
     }
 
-    /// From a leader to the next one. `to` is told where control goes from there.
+    /// Follows the code from a leader to the next leader. Passes each place where control may continue to `to`.
     fn block<M: Machine<Instruction = I>>(
         &self,
         machine: &mut M,
@@ -214,8 +214,8 @@ impl<I: Clone> Graph<I> {
     }
 }
 
-/// Callees of some runtimes for x86-64 take their arguments off the stack. A row that begins exactly after the call says so,
-/// unless it says that there is no frame at all.
+/// In some runtimes for x86-64, callees remove their arguments from the stack. A row that begins exactly after the call shows
+/// this, unless it describes no frame at all.
 fn takes_arguments<M: Machine>(rows: &Rows, at: u64, state: &mut State) {
     let said = rows.at(at).filter(|row| row.start == at).and_then(|row| row.cfa);
     if let (Some((from, offset)), Value::Cfa(sp)) = (said, state.get(M::SP)) {

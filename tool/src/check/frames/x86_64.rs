@@ -1,4 +1,4 @@
-//! x86-64: what each instruction does to the stack, and to what lies there.
+//! x86-64: the effect of each instruction on the stack and its contents.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction, InstructionInfoFactory};
 use iced_x86::{Mnemonic, OpAccess, OpKind, Register};
@@ -14,7 +14,7 @@ pub(super) struct X86_64 {
 
 const RBP: u16 = 6;
 const RSP: u16 = 7;
-/// What a callee keeps: rbx, rbp, rsp, r12 to r15.
+/// The registers that callees keep: rbx, rbp, rsp, r12 to r15.
 const KEPT: [u16; 7] = [3, RBP, RSP, 12, 13, 14, 15];
 
 impl X86_64 {
@@ -24,7 +24,7 @@ impl X86_64 {
         X86_64 { info: InstructionInfoFactory::new(), formatter }
     }
 
-    /// All that is not written out below: what it writes has any value then.
+    /// Handles all other instructions: whatever they write has an unknown value.
     fn other(&mut self, instruction: &Instruction, state: &mut State) {
         let info = self.info.info(instruction);
         let written = |access| {
@@ -67,7 +67,7 @@ impl Machine for X86_64 {
             FlowControl::UnconditionalBranch if near => Flow::Jump(target),
             FlowControl::ConditionalBranch if near => Flow::Branch(target),
             FlowControl::XbeginXabortXend if near => Flow::Branch(target),
-            // How code finds out where it is.
+            // A call of the next instruction, by which code finds its own address.
             FlowControl::Call if near && target == instruction.next_ip() => Flow::Next,
             FlowControl::Call if near => Flow::Call,
             FlowControl::IndirectCall => Flow::Call,
@@ -90,7 +90,7 @@ impl Machine for X86_64 {
             OpKind::Immediate8to64 | OpKind::Immediate32to64 => Some(instruction.immediate(1) as i64),
             _ => None,
         };
-        // An address in the frame, as far as that can be known.
+        // The address of a memory operand, if it is a known address in the frame.
         let address = |state: &State| match number(instruction.memory_base()) {
             Some(base) if instruction.memory_index() == Register::None && !other_segment(instruction) => {
                 state.get(base).plus(instruction.memory_displacement64() as i64)
@@ -160,7 +160,7 @@ impl Machine for X86_64 {
     }
 }
 
-/// Addresses of thread-local data.
+/// Whether the operand is thread-local data.
 fn other_segment(instruction: &Instruction) -> bool {
     matches!(instruction.segment_prefix(), Register::FS | Register::GS)
 }

@@ -1,4 +1,4 @@
-//! Where stepping begins: at the entry of code that was called, or that was entered by a jump.
+//! Begins the steps of a thread: at the entry of code that was called or entered by a jump.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::check::frames::Where;
 use crate::verify::truth::{number, numbered};
 
 impl Walk<'_> {
-    /// A thread stands at the entry of code, and is stepped from here on.
+    /// A thread is at the entry of code, and is stepped from here on.
     pub(super) fn begin(&mut self, tid: Tid, addr: u64) -> io::Result<()> {
         let id = self.next_call;
         self.next_call += 1;
@@ -25,7 +25,7 @@ impl Walk<'_> {
             }
         }
         if how.is_none() && self.threads.entry(tid).or_default().mode != Mode::Free {
-            // By a jump, from where nothing is known.
+            // Entered by a jump from a place where nothing is known.
             return self.go(tid);
         }
         self.forget_through(tid);
@@ -41,7 +41,7 @@ impl Walk<'_> {
             self.unsure.insert(id, Vec::new());
         }
         let len = thread.shadow.frames().len();
-        // Of a call that was there already nothing is known any more.
+        // Earlier calls at this depth are no longer known.
         thread.truncate(len.saturating_sub(1));
         thread.calls.resize(len, Call { id, is_apart: true });
         thread.mode = Mode::Steps;
@@ -52,8 +52,8 @@ impl Walk<'_> {
         self.tracer.registers(tid).map_or(0, |registers| registers.rsp)
     }
 
-    /// Code was entered by a jump from code that was not stepped. What its tables say of the call that it belongs to is right if
-    /// the thread returns to there later.
+    /// Code was entered by a jump from code that was not stepped. The tables of the code say which call the code belongs to.
+    /// They are right if the thread returns to that call's return address later.
     pub(super) fn jumped(&mut self, tid: Tid, claim: Frame, id: u64) -> io::Result<()> {
         let thread = self.threads.entry(tid).or_default();
         let is_same = |frame: &Frame| (frame.cfa, frame.return_address) == (claim.cfa, claim.return_address);
@@ -76,7 +76,8 @@ impl Walk<'_> {
         self.look_and_go(tid)
     }
 
-    /// The call that code belongs to by what its tables say of its first instruction, if there may be one.
+    /// The call that code belongs to according to its tables for the first instruction. `None` if no call instruction can have
+    /// made it.
     pub(super) fn claim(&mut self, tid: Tid, addr: u64) -> io::Result<Option<Frame>> {
         let home = self.home(tid);
         let registers = numbered(&self.tracer.registers(tid)?);
@@ -102,7 +103,7 @@ impl Walk<'_> {
         Ok(Some(frame).filter(|_| !self.calls_before(home, return_address).is_empty()))
     }
 
-    /// The call instructions that may be before a return address.
+    /// The call instructions that may precede a return address.
     pub(super) fn calls_before(&self, home: Tid, back: u64) -> Vec<iced_x86::Instruction> {
         let mut before = [0; 7];
         let at = back.wrapping_sub(before.len() as u64);
@@ -117,7 +118,7 @@ impl Walk<'_> {
         calls.map(|(call, _)| call).filter(|call| !call.is_invalid()).collect()
     }
 
-    /// Whether code was entered by a call: surely, perhaps, or (`None`) not.
+    /// Whether code was entered by a call: certainly (`true`), possibly (`false`), or not (`None`).
     pub(super) fn how_entered(&mut self, tid: Tid, addr: u64) -> io::Result<Option<bool>> {
         let registers = self.tracer.registers(tid)?;
         let home = self.home(tid);

@@ -1,4 +1,4 @@
-//! What happens to threads and processes.
+//! Handles events of threads and processes.
 
 use std::io;
 
@@ -36,7 +36,7 @@ impl Walk<'_> {
             }
             Event::Exec { tid, .. } => {
                 self.threads.remove(&tid);
-                // What the program before has run stays known.
+                // Results for the previous program are kept.
                 if let Some(process) = self.processes.remove(&tid) {
                     self.retire(tid, process);
                 }
@@ -61,14 +61,14 @@ impl Walk<'_> {
         }
     }
 
-    /// A process has ended. Its code is judged now.
+    /// A process has ended, so its code is judged now.
     pub(super) fn retire(&mut self, pid: Tid, process: Process) {
         self.processes.insert(pid, process);
         self.judge_process(pid);
         self.processes.remove(&pid);
     }
 
-    /// Has a thread go on as before.
+    /// Continues a thread in its present mode.
     pub(super) fn go(&mut self, tid: Tid) -> io::Result<()> {
         match self.threads.get(&tid).map(|thread| thread.mode) {
             Some(Mode::Steps) => self.tracer.step(tid),
@@ -80,7 +80,7 @@ impl Walk<'_> {
         let home = self.home(tid);
         let registers = self.tracer.registers(tid)?;
         let is_mapping = number == libc::SYS_mmap;
-        // A file, or memory for code.
+        // Whether a file, or memory for code, was mapped.
         let is_remapped = match is_mapping {
             true => registers.rdx as i32 & libc::PROT_EXEC != 0 && registers.r8 as i32 != -1,
             false => !matches!(number, libc::SYS_write | libc::SYS_writev | libc::SYS_pwrite64 | libc::SYS_pwritev),

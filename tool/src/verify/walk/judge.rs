@@ -1,4 +1,4 @@
-//! At the end of a process: what was wrong, by all that its files say.
+//! When a process ends, compares what was observed with all its files.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::verify::process::Process;
 use crate::verify::truth::{instruction, Difference, Seen};
 
 impl Walk<'_> {
-    /// Everything is known now: says what was wrong.
+    /// The run has ended: judges everything that is still open.
     pub(super) fn judge(&mut self) {
         let all: Vec<Tid> = self.processes.keys().copied().collect();
         all.into_iter().for_each(|pid| self.judge_process(pid));
@@ -32,7 +32,7 @@ impl Walk<'_> {
         self.coverage.with_tables += wanted().filter(|piece| piece.rows.is_some()).count();
         let (unsure, kept) = (&self.unsure, &self.kept);
         for (_, mut seen) in mine {
-            // What was taken for a call may have been none.
+            // If a call has never returned, it may not have been a call.
             seen.frame = seen.frame.filter(|_| !unsure.contains_key(&seen.call));
             let Some(index) = process.book.at_time(seen.rip, seen.time) else {
                 let found = unregistered(process, &seen, self.findings.is_empty());
@@ -78,12 +78,12 @@ impl Walk<'_> {
     }
 }
 
-/// Code that no file tells of. `None` if what led there is told already.
+/// A finding for code that no file describes. `None` if the code that led there is reported already.
 fn unregistered(process: &Process, seen: &Seen, is_first: bool) -> Option<Finding> {
     let piece_at = |addr: u64| process.book.at_time(addr, seen.time).map(|index| &process.book.pieces[index]);
     let entry = seen.frame.map(|frame| frame.entry);
     let before = piece_at(seen.came_from);
-    // A function that goes on behind its end, or code behind the end of one.
+    // The function continues after its registered end, or unregistered code follows it.
     let is_behind = |piece: &&Piece| (piece.range().end..piece.range().end + BEHIND).contains(&seen.rip);
     let own = entry.map_or(before, piece_at);
     if let Some(piece) = own.filter(is_behind) {
@@ -102,7 +102,7 @@ fn unregistered(process: &Process, seen: &Seen, is_first: bool) -> Option<Findin
     let after = before.map(|piece| format!(" after {}+{:#x}", piece.name, seen.came_from - piece.range().start));
     Some(Finding {
         kind: Kind::Unregistered,
-        // One for each function that nobody knows.
+        // Each unknown function is reported once.
         function: format!("[{:#x}]", unknown.unwrap_or(seen.rip)),
         offset: 0,
         addr: seen.rip,

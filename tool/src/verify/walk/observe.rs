@@ -1,4 +1,4 @@
-//! One instruction: what is right at once, and what is kept until all is known.
+//! Compares one instruction. Keeps the observation if it does not fit what is known yet.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::verify::process::Place;
 use crate::verify::truth::{kept, numbered, Seen};
 
 impl Walk<'_> {
-    /// Compares an instruction, or keeps what is known of it.
+    /// Compares the next instruction of a thread, or keeps the observation.
     pub(super) fn observe(&mut self, tid: Tid, place: Place) -> io::Result<()> {
         let home = self.home(tid);
         let registers = numbered(&self.tracer.registers(tid)?);
@@ -69,14 +69,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A call has returned, so that it was one.
+    /// A call has returned, which proves that it was a call.
     pub(super) fn returned(&mut self, id: u64, frame: &Frame, tid: Tid) -> io::Result<()> {
         let registers = self.tracer.registers(tid)?;
         let now = numbered(&registers);
         let kept = kept(frame, &now);
         let right = self.unsure.remove(&id).unwrap_or_default();
         match self.claims.remove(&id) {
-            // It has returned to where it was said to, with other registers.
+            // The call has returned to the address that the tables gave, but with other register values.
             Some(seen) if kept.len() < KEPT.len() => {
                 let (fresh, mut truth) = (self.next_call, *frame);
                 self.next_call += 1;
