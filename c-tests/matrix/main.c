@@ -181,6 +181,11 @@ static void check_stats(void) {
   if (stats.sinks_failed || stats.dropped || stats.unreadable || stats.write_errors || stats.not_free) {
     fail("the library has lost something");
   }
+  if (stats.region_late > 0) {
+    char late[24];
+    snprintf(late, sizeof late, "%" PRIu64, stats.region_late);
+    truth_option("late", late);
+  }
 }
 
 static void say_what_readers_can_do(const struct scenario *scenario) {

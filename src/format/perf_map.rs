@@ -108,9 +108,9 @@ pub struct RawFields<'a> {
     pub size: u64,
     /// The rest of the line.
     pub name: &'a [u8],
-    /// Number of characters of the first number.
+    /// How many characters `start` has in the line.
     pub start_len: usize,
-    /// Number of characters of the second number.
+    /// How many characters `size` has in the line.
     pub size_len: usize,
     /// Whether one of the numbers begins with `0x`.
     pub prefixed: bool,

@@ -36,7 +36,7 @@ const KEPT: u8 = 0;
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
-/// A bit in addition to these values: the thread writes no records until `resume`.
+/// A bit that can be set in addition to one of these values. If it is set, the thread writes no records until `resume`.
 const HALTED: u8 = 4;
 /// Another bit: the thread never writes a record again, because the process exits.
 const SHUT: u8 = 8;

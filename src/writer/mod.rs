@@ -287,8 +287,8 @@ impl Writer {
         bytes
     }
 
-    /// The time now, but at least the time of the last request, because a request is about records stamped before the
-    /// request. A thread's clock may be ahead of the writer's. If the kernel stopped the writer during a change of clock
+    /// The time now, or the time of the last request if that is later: the round must have all records that were stamped
+    /// before the request. A thread's clock may be ahead of the writer's. If the kernel stopped the writer during a change of clock
     /// (`sys/tsc`), the old and the new clock diverged in this time.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
@@ -415,8 +415,8 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Waits until no record is unread
-    /// and a new spool can be made. While the process exits no new spool is made: the exit itself removes the spool.
+    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Leaves
+    /// this to a later round while records are unread, or while a new spool cannot be made. While the process exits no new spool is made: the exit itself removes the spool.
     fn renew_spool(&mut self) {
         if self.exiting {
             return;

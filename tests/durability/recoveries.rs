@@ -96,7 +96,8 @@ fn of_a_jitdump_that_was_written_anew() {
     }
 }
 
-/// Several recoveries at a time do not get into each other's way.
+/// Several recoveries at a time do not get into each other's way. A recovery waits ten seconds for another one, and then says that
+/// the other one is at work.
 #[test]
 fn several_at_a_time() {
     let mut random = Random::new("several_at_a_time");
@@ -113,8 +114,10 @@ fn several_at_a_time() {
         let mut reports = Vec::new();
         for recovery in recoveries {
             let output = recovery.wait_with_output().expect("wait for the recovery");
-            assert!(output.status.success(), "{output:?}");
-            reports.extend(Report::parse(&output));
+            let said = Report::parse(&output);
+            let has_waited_in_vain = said.iter().any(|report| report.complaints == ["somebody else recovers it"]);
+            assert!(output.status.success() != has_waited_in_vain, "{output:?}");
+            reports.extend(said.into_iter().filter(|_| !has_waited_in_vain));
         }
         let complaints = reports.iter().any(|report| report.pid != run.pid() || !report.complaints.is_empty());
         assert!(!complaints && !reports.is_empty(), "{run}: {reports:?}");

@@ -17,7 +17,7 @@ pub enum jitsym_code_flag {
     JITSYM_CODE_STABLE = 1,
     /// Other code follows without a gap: makes unwinding in perf with libunwind possible.
     ///
-    /// The flag is for code with an unwind description whose `free_after` is 0 or less than `jitsym_unwind_size`. It
+    /// The flag is for code with an unwind description if `free_after` is 0, or smaller than `jitsym_unwind_size`. It
     /// adds a small record to the jitdump. The record describes an unused place below the code, and the tables follow
     /// that place. With this record, `perf inject` makes each object twice, and the process has up to 1 GiB less
     /// address space. The flag has no effect if this address space is used up, or if no unused place lies within 1.75

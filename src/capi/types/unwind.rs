@@ -28,9 +28,10 @@ pub enum jitsym_unwind_kind {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct jitsym_saved_register {
-    /// DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15).
+    /// DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15).
     ///
-    /// On aarch64: x0 to x30 0 to 30, sp 31, d8 to d15 72 to 79. On riscv64: x0 to x31 0 to 31, f0 to f31 32 to 63.
+    /// On aarch64, x0 to x30 are 0 to 30, sp is 31, d8 to d15 are 72 to 79. On riscv64, x0 to x31 are 0 to 31, f0 to f31
+    /// are 32 to 63.
     pub reg: u32,
     /// Bytes from the CFA, a multiple of 8, mostly negative.
     pub offset: i32,
@@ -38,7 +39,7 @@ pub struct jitsym_saved_register {
 
 /// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` up to the next row.
 ///
-/// Before the first row, the state is as at the entry of a function: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and
+/// Before the first row, the state is that at a function's entry: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and
 /// no register is saved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

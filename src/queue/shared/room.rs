@@ -104,7 +104,8 @@ impl Shared {
         None
     }
 
-    /// Whether waiting is allowed and can help. If memory is short or no records are wanted, the writer frees no chunk.
+    /// Whether waiting is allowed and can help. It cannot help if memory is short or no records are wanted, because then the
+    /// writer frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
         !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()

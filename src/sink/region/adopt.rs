@@ -229,8 +229,8 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
-/// Where the last object before an address ends for perf 7.2. perf assumes that code is as far from the object's beginning in
-/// memory as in the file. Linkers (lld) may place code farther away in memory. For perf, such an object begins and ends at
+/// Where perf 7.2 believes that the last object before an address ends. perf assumes that the distance from an object's
+/// beginning to its code is the same in memory and in the file. Linkers (lld) may place code farther away in memory. For perf, such an object begins and ends at
 /// higher addresses, by the difference of the two distances.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;

@@ -166,7 +166,7 @@ impl Tables {
         let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
     }
 
-    /// Adds code like `add`, with entries that are already relocated to this place. Returns `None` if there is no memory.
+    /// Does the same as `add`, but the entries are already relocated to `place`. Returns `None` if there is no memory.
     pub fn put(&mut self, id: u64, place: (u64, u64), frames: Vec<Frame>) -> Option<()> {
         self.remove(id);
         self.insert(id, place, frames)

@@ -29,7 +29,7 @@ pub struct Words {
     same_process: AtomicU32,
     /// Not 0 once a thread of the child takes the inherited state over.
     pub taking: AtomicU32,
-    /// The condition of the inherited state (`Rest`).
+    /// How much of the inherited state the child can use: a number of `Rest` (`queue::quiesce`).
     pub state: AtomicU32,
     /// The time stamp of the fork.
     pub forked_at: AtomicU64,

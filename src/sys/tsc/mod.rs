@@ -13,7 +13,7 @@
 //!   line has reached. While the clock is held, each stamp is a nanosecond later than the one before.
 //! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer
 //!   than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the
-//!   clock is not held. If the counter restarts, its values could be on the old line again hours later. So the line is
+//!   clock is not held. A counter that restarts could, hours later, reach values that the old line covers. So the line is
 //!   withdrawn before the writer sleeps.
 //! * A thread uses a stamp only if the line is still the published one afterwards. So a thread that was interrupted does not
 //!   return a time from an old line.
