@@ -62,7 +62,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_ENUM = 5,               /* A number that is no enumerator of the field or argument. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
-  JITSYM_ERR_TOO_LARGE = 8,          /* Larger than the function allows, or than a record can be. */
+  JITSYM_ERR_TOO_LARGE = 8,          /* A size above the limit of the function, or of a record. */
   JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
   JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name, or line number 0. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
@@ -88,15 +88,15 @@ typedef enum jitsym_status {
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
   JITSYM_ERR_WRITER = 32,            /* jitsym_flush_from_signal was called on the library's own thread. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
-  JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h only: no shared library, or one with another ABI. */
+  JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h only: the shared library is missing, or has another ABI. */
   JITSYM_ERR_NOT_PLAIN = 35,         /* Not adopted: not all of the memory is private and without a file. */
   JITSYM_ERR_LOCKED = 36,            /* Not adopted: the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* No region, or no memory of jitsym_alloc, begins there; or a region is there. */
+  JITSYM_ERR_REGION = 37,            /* No region or jitsym_alloc memory begins at the address, or a region is there. */
   JITSYM_ERR_ALIGNMENT = 38,         /* Not a multiple of the page size, or an alignment that is not a power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines cannot be right. */
 } jitsym_status;
 
-/* An English sentence for a status, also for an unknown status. Static, never NULL.
+/* An English sentence for a status, even for an unknown status. Static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_text(int32_t status);
 
@@ -136,7 +136,7 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit: for readers of living processes. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
   JITSYM_INIT_ADOPT = 4096,        /* Private executable memory becomes a region when code is registered in it. */
-  JITSYM_INIT_BRIDGE = 8192,       /* Register also what other libraries (LLVM, wasmtime) tell gdb. */
+  JITSYM_INIT_BRIDGE = 8192,       /* Also register the code that other libraries (LLVM, wasmtime) report to gdb. */
 } jitsym_init_flag;
 
 /* The options of a session. NULL, or a struct with 0 in all fields but struct_size, asks for the defaults. */
@@ -159,9 +159,9 @@ typedef struct jitsym_options {
 #define JITSYM_OPTIONS \
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
-/* Opens a session. The first session also starts the sinks, and the background thread that writes their files.
-   options may be NULL: then the defaults and the environment decide. The call succeeds if at least one sink starts:
-   jitsym_get_stats and jitsym_last_error report the others.
+/* Opens a session. The first session also starts the sinks, and the background thread that writes their files. If
+   options is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
+   jitsym_get_stats and jitsym_last_error report the other sinks.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _ENUM, _PATH for bad options;
    JITSYM_ERR_CONFLICT, _TIMEOUT (10 seconds), _NO_SINK, _NO_MEMORY, _THREAD, _TOO_MANY_SESSIONS. Does file I/O. */
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
@@ -170,8 +170,8 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
    (except jitsym_close and jitsym_wanted) makes separate files, with all code that was live at the fork. fork waits 75
    milliseconds at most. A child that cannot continue gets JITSYM_ERR_FORKED, and may call jitsym_init. */
 
-/* Waits until everything that was registered before the call is in the files, where it survives even SIGKILL.
-   timeout_ms is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
+/* Waits until everything that was registered before the call is in the files, which survive even SIGKILL. timeout_ms
+   is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (the others are up to date);
    JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
@@ -180,7 +180,7 @@ JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
    JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool, from
    which the command jitsym recover completes the files. */
 
-/* Closes a session: everything registered is written, and with the last session the background thread ends. The
+/* Closes a session: everything registered is written, and the background thread ends with the last session. The
    files stay, because they are read after the recording. Code stays registered as long as another session is open.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT after 10 seconds, and JITSYM_ERR_SINK_FAILED (the session is closed all the
    same); JITSYM_ERR_SESSION, also for NULL; JITSYM_ERR_CLOSED, _FORKED. */
@@ -199,7 +199,7 @@ typedef enum jitsym_unwind_kind {
 
 /* Where a register of the caller was saved: at the CFA + offset. */
 typedef struct jitsym_saved_register {
-  uint32_t reg;   /* DWARF register number (x86-64: rbx 3, rbp 6, rsp 7, r12 to r15 12 to 15). */
+  uint32_t reg;   /* DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15). */
   int32_t offset; /* Bytes from the CFA, a multiple of 8, mostly negative. */
 } jitsym_saved_register;
 
@@ -234,7 +234,7 @@ typedef struct jitsym_unwind {
   const void *eh_frame;                      /* EH_FRAME: the section's bytes. */
   size_t eh_frame_size;                      /* EH_FRAME: the size of the section in bytes. */
   uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0: where it is now. */
-  uint32_t sp_set;                           /* FIXED_FRAME: the place of sub rsp, n. 0: the frame is there from the
+  uint32_t sp_set;                           /* FIXED_FRAME: the place of sub rsp, n. 0: the frame exists from the
                                                 start. */
   uint32_t sp_reset;                         /* FIXED_FRAME: the place of add rsp, n, with pop rbp after it. 0: none. */
 } jitsym_unwind;
@@ -277,10 +277,10 @@ typedef struct jitsym_code {
   size_t struct_size;                  /* sizeof(jitsym_code). */
   uint64_t addr;                       /* Where the code runs. */
   uint64_t size;                       /* In bytes, 1 to JITSYM_CODE_SIZE_MAX. */
-  const char *name;                    /* UTF-8. Cleaned, not refused. NULL, or empty after that: jit_ADDRESS. */
+  const char *name;                    /* UTF-8; cleaned, never refused. NULL or empty: jit_ADDRESS. */
   size_t name_len;                     /* Length of name in bytes. 0: it ends at its NUL. */
-  const void *bytes;                   /* size readable bytes: addr, or the writable view of it. NULL: the kernel is
-                                          asked. */
+  const void *bytes;                   /* Points to size readable bytes: addr, or its writable view. NULL: the kernel
+                                          reads. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL: not known. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
@@ -315,8 +315,8 @@ typedef struct jitsym_code {
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call it when the bytes are final and
-   before the code runs. code and what it points to are not needed afterwards. Live code in the same range ends.
-   out_id may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
+   before the code runs. code and the data that it points to are not needed afterwards. Live code in the same range
+   ends. out_id may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. With
    code->bytes set the call takes no lock and makes no system call in the steady state. */
@@ -332,13 +332,13 @@ typedef struct jitsym_move_target {
   uint32_t reserved;   /* Must be 0. */
 } jitsym_move_target;
 
-/* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call it
-   after the bytes were copied and before they run there.
+/* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call
+   this after the bytes were copied and before the code runs at the new address.
    Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
 /* Reports that code has ended. Call it before the code's memory is freed or overwritten.
-   Returns JITSYM_ERR_UNKNOWN_ID, also for code that newer code was registered over; or as jitsym_register. */
+   Returns JITSYM_ERR_UNKNOWN_ID, also for code over which newer code was registered; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
 /* Flags of a range of code. Bits that can be combined. */
@@ -353,29 +353,29 @@ JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr,
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* What the library wants to know of code (jitsym_wanted). Bits; a later version may have more. */
+/* Which information about code is of use (jitsym_wanted). Bits; a later version may have more. */
 typedef enum jitsym_want {
   JITSYM_WANT_CODE = 1,    /* Code. Without this bit no other bit is set, and jitsym_register does nothing. */
   JITSYM_WANT_LINES = 2,   /* jitsym_code.lines. */
   JITSYM_WANT_UNWIND = 4,  /* jitsym_code.unwind. */
-  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted: only the registering thread may write to it meanwhile. */
+  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted: during a call, only the calling thread may write to it. */
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
-/* Tells what the library wants to know of code at present, for all sessions: JITSYM_WANT_* bits. 0 if a registration
+/* Tells which information about code is of use at present, for all sessions: JITSYM_WANT_* bits. 0: registering code
    is of no use. Ask before each registration: jitsym_enable and jitsym_disable change the answer.
    Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
 
 /* Copies the text of the last failure to buf: of a sink, of jitsym_init, or of this thread's last call with bad
-   arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. session may be NULL, as
-   after a failed jitsym_init.
+   arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. session may be NULL, for
+   instance after a failed jitsym_init.
    Returns JITSYM_OK; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if size is 0; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_last_error(jitsym *session, char *buf, size_t size);
 
 /* Counters of this process over all sessions. A forked child begins with 0. */
 typedef struct jitsym_stats {
-  size_t struct_size;          /* sizeof(jitsym_stats), set by the caller: at most as many bytes are written. */
+  size_t struct_size;          /* sizeof(jitsym_stats), set by the caller: at most this many bytes are written. */
   uint32_t sinks_running;      /* JITSYM_SINK_* bits of the sinks that run and can write. */
   uint32_t sinks_failed;       /* Bits of sinks that could not start, or cannot write now. */
   uint64_t registered;         /* Registrations that reached the writer. */
@@ -395,7 +395,7 @@ typedef struct jitsym_stats {
   uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map to keep it bounded. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
-  uint64_t memory_held;        /* Bytes held for such records, used or not, at most jitsym_options.max_memory. */
+  uint64_t memory_held;        /* Bytes held for these records, used or not, at most jitsym_options.max_memory. */
   uint64_t waited;             /* Records that had to wait because max_memory was reached. */
   uint64_t recovered;          /* Records of killed processes that JITSYM_INIT_RECOVER has put into their files. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
@@ -413,14 +413,14 @@ typedef struct jitsym_stats {
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
   uint64_t region_put_off;     /* How often the adoption of memory was put off. */
-  uint64_t region_limit;       /* How often a region was not made or adopted, because there were already 768. */
+  uint64_t region_limit;       /* How often a region was not made or adopted, because 768 regions existed already. */
 } jitsym_stats;
 
 #define JITSYM_STATS \
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Reads the counters into out, at most out->struct_size bytes. For exact numbers call jitsym_flush before.
+/* Reads the counters into out, at most out->struct_size bytes. For exact numbers call jitsym_flush first.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_get_stats(jitsym *session, jitsym_stats *out);
 

@@ -20,32 +20,31 @@ extern "C" {
 /* ---- Sinks in a running process ---------------------------------------------------------------------------------- */
 
 /* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-   JITSYM_OK, all live code that is known is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that this session
-   would have started when it was opened, or map, jitdump and region if it would have started none.
+   JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that this session would
+   have started when it was opened, or map, jitdump and region if it would have started none.
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
 
-/* Stops sinks in a running process, for all sessions, also for those that asked for these sinks. Everything that was
-   registered before is written first. The files stay, and jitsym_enable continues them. sinks: JITSYM_SINK_* bits;
-   0: all.
+/* Stops sinks in a running process, for all sessions, even for sessions that asked for these sinks. Everything that
+   was registered before the call is written first. The files stay, and jitsym_enable continues them. sinks:
+   JITSYM_SINK_* bits; 0: all.
    Returns JITSYM_OK, also if the sinks do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if a sink
    could not write everything (the sink is stopped all the same); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as
    jitsym_enable; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_disable(jitsym *session, uint32_t sinks);
 
-/* Copies the path of the file that a sink writes to buf, NUL-terminated: JITSYM_DIR_MAX + 64 bytes are always
-   enough.
-   Returns JITSYM_OK; JITSYM_ERR_ENUM if sink is not one JITSYM_SINK_* bit; JITSYM_ERR_NOT_RUNNING, also for a sink
-   without a file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if the path does not fit; JITSYM_ERR_TIMEOUT if the path of a
-   region is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
+/* Copies to buf the NUL-terminated path of a sink's file: JITSYM_DIR_MAX + 64 bytes are always enough.
+   Returns JITSYM_OK; JITSYM_ERR_ENUM if sink is not a single JITSYM_SINK_* bit; JITSYM_ERR_NOT_RUNNING, also for a
+   sink without a file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if the path does not fit; JITSYM_ERR_TIMEOUT if the path
+   of a region's file is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, size_t size);
 
 /* ---- Crash handlers ---------------------------------------------------------------------------------------------- */
 
-/* Writes everything that was registered before: for a host's crash handler. timeout_ms is in milliseconds; 0: one
-   second. Needs no session.
+/* For a host's crash handler: writes everything that was registered before the call. timeout_ms is in milliseconds;
+   0: one second. Needs no session.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED if there is nothing to write;
    JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, on an alternate
    stack too. */
@@ -61,8 +60,8 @@ typedef enum jitsym_map_dialect {
 
 /* Whether records on their way to the writer survive the process: jitsym_stats.spool. */
 typedef enum jitsym_spool_state {
-  JITSYM_SPOOL_NONE = 0,   /* They are in private memory: after SIGKILL they are lost. */
-  JITSYM_SPOOL_SHARED = 1, /* They are in a spool, from which jitsym recover completes the files. */
+  JITSYM_SPOOL_NONE = 0,   /* Records are in private memory: after SIGKILL they are lost. */
+  JITSYM_SPOOL_SHARED = 1, /* Records are in a spool, from which jitsym recover completes the files. */
 } jitsym_spool_state;
 
 #ifdef __cplusplus

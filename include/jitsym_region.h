@@ -30,28 +30,27 @@ typedef struct jitsym_region {
 #define JITSYM_REGION \
   { sizeof(jitsym_region), NULL, NULL, 0 }
 
-/* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write, register it with
-   out->exec, run it there. The memory is the caller's until jitsym_free, also after the session is closed. size: in
-   bytes, at most 1 GiB, rounded up to 64. alignment: a power of two up to 4096; at least 64, also if it is 0.
-   near_addr: an address that is within 32 bits of all of the memory; 0: anywhere. out: its struct_size is set by the
-   caller.
+/* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
+   at out->exec. The memory is the caller's until jitsym_free, even after the session is closed. size: in bytes, at
+   most 1 GiB, rounded up to 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64. near_addr:
+   an address that is within 32 bits of all of the memory; 0: anywhere. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
-   if nothing is free near the address, or there are 256 regions; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
+   if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t alignment, uint64_t near_addr,
                                       jitsym_region *out);
 
-/* Takes back the end of memory from jitsym_alloc, for code whose size is known only when it is made. exec: where the
-   memory begins, in the executable view. size: bytes that are still needed, rounded up to 64. Call it before the
+/* Takes back the end of memory from jitsym_alloc, for code whose size is known only after compilation. exec: where
+   the memory begins, in the executable view. size: bytes that are still needed, rounded up to 64. Call it before the
    code is registered.
-   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size is more than there is; JITSYM_ERR_REGION if
-   no such memory begins there; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
+   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size exceeds the memory's size; JITSYM_ERR_REGION
+   if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
-/* Takes back memory from jitsym_alloc, when no thread runs code there any longer. Code that is registered there is
-   unregistered first, as by jitsym_unregister_range. exec: where the memory begins, in the executable view. Any
-   session will do.
-   Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins there, for instance because it was freed;
+/* Takes back memory from jitsym_alloc, when no thread runs code in the memory any longer. Code in the memory that is
+   still registered is unregistered first, as by jitsym_unregister_range. exec: where the memory begins, in the
+   executable view. session: any open session.
+   Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins at exec, for instance because the memory was freed;
    JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 
@@ -60,7 +59,7 @@ JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 /* Flags of a region. Bits that can be combined. */
 typedef enum jitsym_region_flag {
   JITSYM_REGION_ONE_VIEW = 1,   /* One view of private memory. The runtime changes its protection (mprotect). */
-  JITSYM_REGION_HUGE_PAGES = 2, /* Aligned to 2 MiB, and with huge pages where the kernel has them for such memory. */
+  JITSYM_REGION_HUGE_PAGES = 2, /* Aligned to 2 MiB, and in huge pages if the kernel has them for this memory. */
 } jitsym_region_flag;
 
 /* The options of a region of code memory. */
@@ -77,40 +76,40 @@ typedef struct jitsym_region_options {
 #define JITSYM_REGION_OPTIONS(size) \
   { sizeof(jitsym_region_options), JITSYM_CAST(uint64_t, size), 0, 0, 0, 0, 0 }
 
-/* Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in it by
-   jitsym_register with its executable address. The memory stays until jitsym_region_release, also when the session
-   is closed. out: its struct_size is set by the caller.
+/* Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in the region by
+   jitsym_register with an address in the executable view. The memory stays until jitsym_region_release, even when
+   the session is closed. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _ALIGNMENT;
-   JITSYM_ERR_TOO_LARGE above 1 GiB, or above an alignment of 512 MiB; JITSYM_ERR_NO_MEMORY, also if nothing is free
-   near the address, or there are 768 regions; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
+   JITSYM_ERR_TOO_LARGE above 1 GiB, or above an alignment of 512 MiB; JITSYM_ERR_NO_MEMORY, also if no address space
+   is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_region_options *options,
                                               jitsym_region *out);
 
 /* Makes a region with two views larger, at its end, up to jitsym_region_options.max_size. Its existing memory does
    not move. exec: where the region begins. size: its new size in bytes, rounded up to whole pages; a size below the
    current size changes nothing.
-   Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins there, or it has one view; JITSYM_ERR_TOO_LARGE,
-   _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
+   Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
+   JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Gives pages of a region back to the system, when no code in them is registered or runs any longer. They read as
-   zero afterwards. addr, size: whole pages of the executable view.
+/* Gives pages of a region back to the system, when no code in these pages is registered or runs any longer. The
+   pages read as zero afterwards. addr, size: whole pages of the executable view.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
-   JITSYM_ERR_NO_MEMORY if the file system does not support this, or pages are unmapped; JITSYM_ERR_SINK_FAILED as
-   jitsym_region_grow; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+   JITSYM_ERR_NO_MEMORY if the file system cannot give pages back, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
+   as jitsym_region_grow; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
 /* Ends a region. A created region is unmapped; an adopted region becomes plain memory again, with the same bytes and
    protections, under the same conditions as jitsym_region_adopt. exec: where the region begins. Unregister the code
-   in it as usual.
+   in the region as usual.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 
 /* ---- Memory of the runtime --------------------------------------------------------------------------------------- */
 
 /* Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
-   protections replaces it. addr, size: whole pages. During the call other threads may execute the memory, but nobody
-   may write to it or change its protection. After a failure the memory is as it was.
+   protections replaces the memory. addr, size: whole pages. During the call other threads may execute the memory,
+   but nobody may write to it or change its protection. After a failure the memory is unchanged.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT, _ADDRESS_RANGE; JITSYM_ERR_TOO_LARGE above 1 GiB;
    JITSYM_ERR_NOT_PLAIN, _LOCKED, _REGION if the memory cannot be adopted; JITSYM_ERR_NO_MEMORY, _NOT_RUNNING,
    _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
@@ -122,7 +121,7 @@ JITSYM_API jitsym_status jitsym_region_adopt(jitsym *session, void *addr, uint64
 typedef struct jitsym_inline {
   uint32_t begin;        /* Bytes from the start of the code to the first byte of the range. */
   uint32_t end;          /* Bytes from the start of the code to the end of the range. */
-  const char *name;      /* The inlined function, UTF-8, cleaned as jitsym_code.name is; not empty after that. */
+  const char *name;      /* The inlined function, UTF-8, cleaned as jitsym_code.name is; not empty then. */
   size_t name_len;       /* Length of name in bytes. 0: it ends at its NUL. */
   const char *call_file; /* File of the call that was inlined, NUL-terminated; as jitsym_line.file. */
   uint32_t call_line;    /* Line of that call, from 1. */
