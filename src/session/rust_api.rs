@@ -220,6 +220,7 @@ impl Session {
     /// Ends the region that begins here; `jitsym_region_release` in C. A created region is unmapped. An adopted region becomes
     /// plain memory again, with the same bytes and protections.
     ///
+    /// # Safety
     /// For a created region: nobody runs code in its memory, or has a reference to anything in either view. For adopted memory,
     /// the conditions of [`adopt_region`](Session::adopt_region) hold.
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
