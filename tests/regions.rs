@@ -21,10 +21,6 @@ fn right(scenario: &str) {
     Recorded::of(for_tables(), scenario, &["memory=created"], TABLES).check();
 }
 
-fn right_unless_late(scenario: &str, memory: &str) {
-    Recorded::of(for_tables(), scenario, &[memory], TABLES).check_unless_late();
-}
-
 /// The same in memory of the program's own, which the library adopts.
 fn right_in_adopted(scenario: &str) {
     Recorded::of(for_tables(), scenario, &["memory=adopted"], TABLES).check();
@@ -105,7 +101,7 @@ fn released() {
 /// A thousand pieces a second, of other names, sizes and frames, over what was there before.
 #[test]
 fn reused() {
-    right_unless_late("region-reused", "memory=created");
+    right("region-reused");
 }
 
 #[test]
@@ -116,14 +112,14 @@ fn moved() {
 /// Memory is adopted before it is writable and executable at once, so that no `mprotect` of the program's tells of new names.
 #[test]
 fn reused_in_what_was_reserved() {
-    right_unless_late("cache-flush", "memory=reserved");
+    Recorded::of(for_tables(), "cache-flush", &["memory=reserved"], TABLES).check();
 }
 
 /// Nobody says that the old code is gone: the registration of the new code ends it.
 #[test]
 fn overwritten() {
-    right_unless_late("overwrite", "memory=created");
-    right_unless_late("overwrite", "memory=adopted");
+    right("overwrite");
+    right_in_adopted("overwrite");
 }
 
 #[test]
@@ -141,7 +137,7 @@ fn forked() {
 #[test]
 fn windows() {
     let recorded = Recorded::of(for_tables(), "region-windows", &["memory=created"], TABLES);
-    recorded.check();
+    recorded.check_strictly();
     let text = recorded.perf("script", &["--show-mmap-events"]);
     let paths = text.lines().filter_map(|line| line.split_whitespace().last()).filter(|path| script::is_region(path));
     let files: BTreeSet<&str> = paths.collect();

@@ -158,14 +158,14 @@ impl Recorded {
     }
 
     /// All names and stacks are right; of samples that were taken by chance 99 %, and there are enough.
-    pub fn check(&self) {
+    pub fn check_strictly(&self) {
         self.check_but_for(0);
     }
 
-    /// The same for memory that is used again. If the end of an epoch costs the writer more than 2 ms of its processor, the next
+    /// The same, also for memory that is used again. If the end of an epoch costs the writer more than 2 ms of its processor, the next
     /// epoch begins late. Code that is registered before the late epoch shares an epoch with the code before it. The program
     /// counts this code, and at most as many functions may be wrong.
-    pub fn check_unless_late(&self) {
+    pub fn check(&self) {
         self.check_but_for(self.truth.options.get("late").map_or(0, |late| late.parse().expect("a number")));
     }
 
