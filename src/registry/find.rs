@@ -79,7 +79,7 @@ impl Registry {
 
     /// Whether live code outside of regions begins in `[start, end)`.
     pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
-        let places = &self.places[Home::Plain as usize];
+        let places = self.plain();
         start < end && places.numbers_in(start, end).any(|number| places.pieces[number].owner().is_some())
     }
 }

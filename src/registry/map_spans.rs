@@ -7,7 +7,7 @@ use super::{Home, Registry};
 pub(super) const DEAD_MAX: usize = 1 << 16;
 
 impl Registry {
-    fn plain(&self) -> &Places {
+    pub(super) fn plain(&self) -> &Places {
         &self.places[Home::Plain as usize]
     }
 

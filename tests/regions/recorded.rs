@@ -172,13 +172,15 @@ impl Recorded {
     /// `late`: how many functions may be wrong in a program that was stepped.
     fn check_but_for(&self, late: usize) {
         let Score { names, stacks, wrong, wrong_codes, .. } = self.score();
-        let shown = format!("{}: names {names:?}, stacks {stacks:?}", self.what);
+        let functions = wrong_codes.len();
+        let shown =
+            format!("{}: names {names:?}, stacks {stacks:?}, {functions} functions wrong, {late} late", self.what);
         println!("{shown}");
         let (enough, percent) = if self.truth.moments.is_some() { (50, 100.0) } else { (300, 99.0) };
         assert!(names.counted >= enough && stacks.counted >= enough, "{shown}");
         let is_right = names.percent() >= percent && stacks.percent() >= percent;
-        let is_late = self.truth.moments.is_some() && wrong_codes.len() <= late;
-        assert!(is_right || is_late, "{shown}, wrong {}, late {late}\n{}", wrong_codes.len(), wrong.join("\n"));
+        let is_late = self.truth.moments.is_some() && functions <= late;
+        assert!(is_right || is_late, "{shown}\n{}", wrong.join("\n"));
     }
 
     /// The share of right names, in percent, is what is expected.
