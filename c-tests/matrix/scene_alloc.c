@@ -87,12 +87,8 @@ static void check_reuse(void) {
   memset(&stats, 0, sizeof stats);
   stats.struct_size = sizeof stats;
   check(jitsym_get_stats(session, &stats), "jitsym_get_stats");
-  /*
-   * Memory was used again, and much of it at once. Where the end of a generation costs the writer more than 2 ms, the next one
-   * begins later than code of it does.
-   */
-  uint64_t most_late = made / 20;
-  if (stats.region_generations == 0 || stats.region_generations > made / 100 || stats.region_late > most_late) {
+  /* Memory was used again, and much of it at once. */
+  if (stats.region_generations == 0 || stats.region_generations > made / 100 || stats.region_late > 0) {
     fprintf(stderr, "%u functions, %" PRIu64 " generations, %" PRIu64 " functions late\n", made, stats.region_generations,
             stats.region_late);
     fail("the allocator has begun too many generations, or none");

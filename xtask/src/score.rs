@@ -63,8 +63,6 @@ pub struct Score {
     pub stacks: Share,
     /// Where in their code those are that have a wrong stack, if the program was stepped.
     pub wrong_offsets: BTreeSet<u64>,
-    /// The codes with a wrong name or stack, by their index in the truth, if the program was stepped.
-    pub wrong_codes: BTreeSet<usize>,
     /// Some of the samples that are wrong, for people.
     pub wrong: Vec<String>,
 }
@@ -139,7 +137,6 @@ fn score_moments(truth: &Truth, moments: &[Moment], samples: &[Sample], with_sta
         let right = name.is_some_and(|name| code.is_named(name));
         score.names.add(right);
         if !right {
-            score.wrong_codes.insert(index);
             let example = || format!("{name:?} instead of {:?} at {:x}", code.name, moment.ip);
             wrong_names.entry(at).or_insert_with(|| (0, example())).0 += 1;
         }
@@ -150,7 +147,6 @@ fn score_moments(truth: &Truth, moments: &[Moment], samples: &[Sample], with_sta
         let right = is_stack(truth, stack, frames) || is_popped && is_cut(truth, stack, frames);
         score.stacks.add(right);
         if !right {
-            score.wrong_codes.insert(index);
             score.wrong_offsets.insert(offset);
             let example = || format!("{} instead of {}", shown(frames), expected(truth, stack));
             wrong_stacks.entry(at).or_insert_with(|| (0, example())).0 += 1;

@@ -10,15 +10,9 @@ use super::naming::Archive;
 use super::sink::RegionSink;
 use super::state::Region;
 use crate::registry::{Home, Registry};
+use crate::sys::file;
 use crate::sys::file::Identity;
 use crate::sys::held_dir::Dir;
-use crate::sys::{file, thread};
-
-/// If the end of an epoch costs the writer at most `CHEAP_SWITCH` nanoseconds of processor time, the next epoch may begin at
-/// any time. Otherwise the ends of epochs take at most 1/`SWITCH_SHARE` of the writer's time. The cheaper one of the last two
-/// ends counts, because on a busy machine a single end sometimes looks expensive.
-const CHEAP_SWITCH: u64 = 2_000_000;
-const SWITCH_SHARE: u64 = 8;
 
 /// Live code of a region up to this size is copied to the files of older epochs, for `perf annotate`.
 const COPIED_MOST: u64 = 256 << 10;
@@ -39,7 +33,6 @@ impl RegionSink {
     /// Copies the contents of a region's file to the names of older epochs. The file itself keeps its contents: dead code has a
     /// name until other code takes its place.
     pub(super) fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
-        let begin = thread::cpu_time();
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
         let result = self.put_aside(registry, region, file, split.first);
@@ -52,11 +45,6 @@ impl RegionSink {
         drop(guard);
         if let Err(error) = result {
             self.report("write an older epoch of", region, &error);
-        }
-        let last = thread::cpu_time() - begin;
-        let cost = last.min(std::mem::replace(&mut self.last_cost, last));
-        if cost > CHEAP_SWITCH {
-            region.not_before.fetch_max(self.status.clock.now() + cost * SWITCH_SHARE, Ordering::Relaxed);
         }
     }
 

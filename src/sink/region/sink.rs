@@ -35,8 +35,6 @@ pub struct RegionSink {
     have_work: bool,
     /// When to retry a failed write.
     again: Option<Instant>,
-    /// The processor time that the last split cost, in nanoseconds.
-    pub(super) last_cost: u64,
 }
 
 impl Sink for RegionSink {
@@ -65,7 +63,7 @@ impl Sink for RegionSink {
 
 impl RegionSink {
     pub fn new(status: Arc<Status>, regions: Arc<Regions>) -> RegionSink {
-        RegionSink { status, regions, have_work: false, again: None, last_cost: 0 }
+        RegionSink { status, regions, have_work: false, again: None }
     }
 
     /// Adds new code. The registry must have room for it. Returns the ids of live code in regions that the new code replaces.
