@@ -5,7 +5,7 @@
 //! overlaps with the entry that they find first.
 //!
 //! Code in regions is named by the region's file, and all other code by the map. An address may have live code in a region,
-//! and dead code of the map from before the region. So each [`Home`] has its own pieces of the address space.
+//! and dead code of the map from before the region. So each [`Home`] divides the address space into pieces separately.
 //!
 //! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
 //! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of

@@ -36,7 +36,7 @@ pub struct SinkSet {
     remove_files: bool,
     /// Sinks that did not run when code was loaded.
     missed: Sinks,
-    /// The sinks to which code in regions is also reported. No profiler reads files of these sinks. Calls may wait for these
+    /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
     /// sinks.
     told_of_regions: Sinks,
 }

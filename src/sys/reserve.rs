@@ -74,8 +74,8 @@ mod reserve {
     unsafe impl Sync for Reserve {}
 
     static RESERVE: Reserve = Reserve(UnsafeCell::new([0; SIZE]));
-    /// How many pieces are in use, and where the next one begins: `count:32 | next:32`. When the last piece is freed, the
-    /// whole reserve is free.
+    /// How many pieces are in use, and where the next one begins: `count:32 | next:32`. When no piece is in
+    /// use any more, the next piece is taken from the beginning again.
     static STATE: AtomicU64 = AtomicU64::new(0);
     static SHORT: AtomicBool = AtomicBool::new(false);
 

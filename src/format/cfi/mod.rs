@@ -193,7 +193,7 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     Ok(Tables { hdr_size: bytes.len() - hdr, bytes, fde: None })
 }
 
-/// The distance from offset `from` in the tables back to the place `start` bytes after the start of the code.
+/// The distance from offset `from` in the tables back to offset `start` in the code.
 fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
     let distance = u64::try_from(from).ok().and_then(|from| align8(code_size).checked_add(from));
     let distance = distance.and_then(|distance| i64::try_from(distance).ok()).ok_or(Error::TooLarge)?;

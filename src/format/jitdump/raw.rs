@@ -80,7 +80,8 @@ impl RawHeader {
         self.flags & !FLAG_ARCH_TIMESTAMP
     }
 
-    /// Where the records begin: at the size that the header names, if that size is possible.
+    /// Where the records begin: after the number of bytes that the header gives as its own size. If the file is shorter, or the
+    /// number too small, after the known fields.
     pub fn records_at(&self, file_len: usize) -> usize {
         let size = self.total_size as usize;
         if (HEADER_SIZE..=file_len).contains(&size) {

@@ -16,7 +16,7 @@ use crate::queue::record::{flag, Event, EventKind};
 
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 
-/// A registration in its caller's form. The methods read the caller's memory, which may change. So a size is read only once if
+/// A registration as the caller passed it: a C struct, or a value of the Rust API. The methods read the caller's memory, which may change. So a size is read only once if
 /// checks rely on it.
 pub trait Given: Copy {
     /// Whether the code's bytes can be read here and need not stay in memory, and the code has no inlined functions.

@@ -134,7 +134,7 @@ impl Fill for Move<'_> {
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
         let flags = self.event.flags | self.tail.write(body);
-        // Moves the id last, because the code may have been unregistered meanwhile.
+        // This step comes last, because it alone can fail here: the code may have been unregistered meanwhile.
         let unread = matches!(self.tail, Tail::Later(_));
         let old_addr = self.shared.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
         Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))

@@ -163,7 +163,7 @@ impl Regions {
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            // Takes all the free space, so that nothing is mapped between header page and code later.
+            // Takes all the free space between the header page and the code, so that nothing else can be mapped there later.
             return (free, start - free);
         }
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))

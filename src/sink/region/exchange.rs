@@ -94,7 +94,7 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
     Ok(())
 }
 
-/// Copies a mapping to the file. Returns the address and the first byte of each page that is not all zero.
+/// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first byte.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
     for_pages(piece, |addr, bytes| {

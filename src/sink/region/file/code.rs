@@ -56,7 +56,7 @@ impl PendingCode {
     }
 }
 
-/// How many of the first pieces are neighbours, and where they lie.
+/// The number of pieces, counted from the first, that lie next to each other, and the range that these pieces cover.
 fn neighbours(pieces: &[(u64, usize)]) -> (usize, Range<u64>) {
     let mut range = pieces[0].0..pieces[0].0;
     let is_near = |range: &Range<u64>, &(offset, len): &(u64, usize)| {

@@ -297,7 +297,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Changes the length of the text, to at most `Layout::text_room`. The next `write` puts this into the file.
+    /// Changes the length of the text, to at most `Layout::text_room`. The file changes with the next `write`.
     pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
         if len > self.layout.text_room {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -330,12 +330,12 @@ impl RegionFile {
         self.disk.write(at + offset, bytes)
     }
 
-    /// Sets where the loaded segment begins. The next `write` puts this into the file.
+    /// Sets where the loaded segment begins. The file changes with the next `write`.
     pub fn set_begin(&mut self, begin: u64) {
         self.begin = begin;
     }
 
-    /// Forgets all code. The next `write` puts this into the file.
+    /// Forgets all code. The file changes with the next `write`.
     pub fn reset(&mut self) {
         self.frames = Frames::default();
         for part in self.parts.all_mut() {
