@@ -5,7 +5,6 @@
 use super::oneshot::Give;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
-use crate::sys::thread;
 
 /// The requests that wait for the writer, and its answers.
 #[derive(Debug, Default)]
@@ -29,17 +28,6 @@ pub struct Requests {
     pub result: Option<Error>,
     pub stop: Option<Stop>,
     pub change: Option<Change>,
-    /// The thread by which the process exits. The exit may end the writer at any moment, so the writer writes only while this
-    /// thread waits.
-    pub exiting: Option<u32>,
-}
-
-impl Requests {
-    /// Whether the process exits by another thread than the calling one. Such an exit does not wait for requests of the
-    /// calling thread.
-    pub fn exit_is_elsewhere(&self) -> bool {
-        self.exiting.is_some_and(|exiting| exiting != thread::id())
-    }
 }
 
 /// A request to end the writer.

@@ -15,7 +15,8 @@ use crate::sys::{futex, thread};
 pub struct SignalFlush {
     /// The tid of the writer; 0 if no writer exists, `STARTING` until the writer runs.
     writer: AtomicU32,
-    /// The tid of the thread by which the process exits; 0 if the process does not exit.
+    /// The tid of the thread by which the process exits; 0 if the process does not exit. The exit may end the writer at any
+    /// moment, so the writer writes only while this thread waits.
     exiting: AtomicU32,
     exit_over: AtomicBool,
     /// Number of the last request, and the thread that made it.

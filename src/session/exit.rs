@@ -22,13 +22,12 @@ pub fn flush_at_exit() {
     // Another thread may be about to open the first session.
     let opened_elsewhere = || process.with_lifecycle(end, |_| Ok(process.shared())).ok().flatten();
     let Some(shared) = process.shared().or_else(opened_elsewhere) else { return };
+    // Noted even if no sink runs: a sink that another thread starts now writes nothing.
     if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
-    // Set even if no sink runs: a sink that another thread starts now writes nothing.
-    shared.requests().exiting = Some(thread::id());
     let has_ended = shared.status.has_ended();
-    let asked = if has_ended { Err(Error::NotRunning) } else { shared.flush_at_exit(STOP_TIMEOUT) };
+    let asked = if has_ended { Err(Error::NotRunning) } else { shared.flush(STOP_TIMEOUT) };
     match asked {
         Err(Error::Timeout) => _ = shared.status.write_gate.shut(STOP_TIMEOUT),
         // A thread was stopped in the middle of a call, so the files and the spool stay as they are.

@@ -366,7 +366,7 @@ impl Lifecycle {
         config.remember |= wanted.remember;
         let (ack, answer) = oneshot();
         let mut requests = shared.requests();
-        if requests.exit_is_elsewhere() || requests.change.is_some() {
+        if shared.signal_flush.exits_elsewhere(thread::id()) || requests.change.is_some() {
             return Err(Error::Timeout);
         }
         shared.date(&mut requests);
@@ -434,7 +434,7 @@ impl Lifecycle {
         }
         let (ack, answer) = oneshot();
         let mut requests = shared.requests();
-        if requests.exit_is_elsewhere() {
+        if shared.signal_flush.exits_elsewhere(thread::id()) {
             return Err(Error::Timeout);
         }
         shared.date(&mut requests);

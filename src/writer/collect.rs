@@ -16,7 +16,7 @@ impl Writer {
             self.asked = requests.asked;
             self.asked_to_write = requests.asked_to_write;
             self.asked_at = requests.asked_at;
-            self.exiting = requests.exiting.is_some();
+            self.exiting = self.shared.signal_flush.has_exit_begun();
             self.stop = requests.stop.take().or(self.stop.take());
             if self.change.is_none() {
                 self.change = requests.change.take();

@@ -70,10 +70,10 @@ impl Writer {
         // Requests made since `collect` count as answered too, because nobody else would answer them.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
-        let (asked, told, answered, exiting) = (self.asked, self.told, self.answered, requests.exiting);
-        *requests = Requests { open: true, asked, told, answered, exiting, ..Requests::default() };
+        let (asked, told, answered) = (self.asked, self.told, self.answered);
+        *requests = Requests { open: true, asked, told, answered, ..Requests::default() };
         drop(requests);
-        if exiting.is_some() {
+        if self.shared.signal_flush.has_exit_begun() {
             // Only the exiting thread waits for the writes of this session.
             self.exiting = true;
             self.shut_out();

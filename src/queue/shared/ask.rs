@@ -35,16 +35,17 @@ impl Shared {
     /// Waits until everything committed before the call is in the files. Returns `Closed` if the writer has ended. A writer
     /// that ends has written everything, unless `last_answer` returns an error.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        self.await_answer(self.ask(true, false)?, timeout)
+        let mine = self.ask(true)?;
+        self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
     }
 
     /// Waits until the sinks that calls wait for know of everything committed before the call. The writer tells these sinks
     /// before it writes files. After each `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
-        let mine = self.ask(false, false)?;
+        let mine = self.ask(false)?;
         loop {
             match self.wait(step, |requests| requests.told >= mine, |requests| requests.not_told) {
-                Err(Error::Timeout) if !self.requests().exit_is_elsewhere() && goes_on() => {}
+                Err(Error::Timeout) if !self.signal_flush.exits_elsewhere(thread::id()) && goes_on() => {}
                 answer => return answer,
             }
         }
@@ -60,19 +61,11 @@ impl Shared {
         self.requests().result.map_or(Ok(()), Err)
     }
 
-    /// As `flush`, for the thread by which the process exits.
-    pub fn flush_at_exit(&self, timeout: Duration) -> Result<()> {
-        self.await_answer(self.ask(true, true)?, timeout)
-    }
-
-    /// Makes a request and returns its number.
-    fn ask(&self, to_write: bool, exiting: bool) -> Result<u64> {
+    /// Makes a request and returns its number. An exit does not wait for the requests of other threads.
+    fn ask(&self, to_write: bool) -> Result<u64> {
         let mut requests = self.requests();
-        if requests.exit_is_elsewhere() {
+        if self.signal_flush.exits_elsewhere(thread::id()) {
             return Err(Error::Timeout);
-        }
-        if exiting {
-            requests.exiting = Some(thread::id());
         }
         if !requests.open {
             // A writer that starts later would not know of this request.
@@ -87,10 +80,6 @@ impl Shared {
         drop(requests);
         self.wake();
         Ok(mine)
-    }
-
-    fn await_answer(&self, mine: u64, timeout: Duration) -> Result<()> {
-        self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
     }
 
     fn wait(
