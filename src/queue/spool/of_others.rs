@@ -7,9 +7,6 @@ use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
 
-/// The spool is read at most this many times, if the text changes meanwhile.
-const READINGS: usize = 10;
-
 /// What a living process publishes in its spool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
@@ -17,7 +14,8 @@ pub struct Said {
     pub pid: u32,
     /// Counters and other values, with their names in `jitsym_stats`.
     pub values: Vec<(String, u64)>,
-    /// Text of the last failure; empty if there was none.
+    /// Text of the last failure; empty if there was none. If the process stored another text during the reading, parts of both
+    /// may be mixed.
     pub failure: String,
 }
 
@@ -28,22 +26,12 @@ impl Said {
     }
 }
 
-/// Reads what a process publishes, and trusts nothing in the spool. If two readings in a row have the same text, the text is
-/// complete.
+/// Reads what a process publishes, and trusts nothing in the spool.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");
-    let mut last = None;
-    for _ in 0..READINGS {
-        let header = HeaderCopy::read(&file, 0).ok_or_else(other)?;
-        let pid = header.pid_of_any_version(SINCE).ok_or_else(other)?;
-        let (values, failure) = header.published().get().ok_or_else(other)?;
-        let said = Said { pid, values, failure };
-        let is_same = |last: &Said| last.failure == said.failure;
-        if last.as_ref().is_some_and(is_same) {
-            return Ok(said);
-        }
-        last = Some(said);
-    }
-    last.ok_or_else(other)
+    let header = HeaderCopy::read(&file, 0).ok_or_else(other)?;
+    let pid = header.pid_of_any_version(SINCE).ok_or_else(other)?;
+    let (values, failure) = header.published().get().ok_or_else(other)?;
+    Ok(Said { pid, values, failure })
 }
