@@ -14,15 +14,7 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     if !DescriptorTable::current().is_host() {
         return body();
     }
-    match begin(body) {
-        Ok((thread, result)) => {
-            let result = result.wait().unwrap_or_default();
-            end(thread);
-            result
-        }
-        // No thread could be started, perhaps for lack of memory.
-        Err(body) => thread::quietly(body),
-    }
+    run_for(Duration::MAX, body).unwrap_or_default()
 }
 
 /// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues in its thread.
@@ -31,9 +23,11 @@ pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Sen
     match begin(body) {
         Ok((thread, result)) => {
             let result = result.take(time).ok()?;
-            end(thread);
+            thread.join();
+            debug::write_waiting();
             Some(result)
         }
+        // No thread could be started, perhaps for lack of memory.
         Err(body) => Some(thread::quietly(body)),
     }
 }
@@ -55,9 +49,4 @@ fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Resul
         }
         Err(_) => Err(body),
     }
-}
-
-fn end(thread: Thread) {
-    thread.join();
-    debug::write_waiting();
 }
