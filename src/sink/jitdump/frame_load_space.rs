@@ -11,10 +11,10 @@ use crate::sys::mapping::{self, Reserved};
 const AREA: u64 = 16 << 20;
 const AREAS: usize = 64;
 /// After this many failed searches below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no further
-/// search is made there. Failures are remembered for at most `NEIGHBOURHOODS` neighbourhoods.
-const ATTEMPTS: u32 = 8;
+/// search is made there. After `FAILURES` failed searches, no further search is made anywhere.
+const ATTEMPTS: usize = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
-const NEIGHBOURHOODS: usize = 64;
+const FAILURES: usize = 64 * ATTEMPTS;
 /// The maximal distance from a frame load up to its code. All distances in the tables then fit 32 bits.
 const REACH: u64 = 0x7000_0000;
 
@@ -30,8 +30,8 @@ pub fn place(addr: u64, len: u64) -> Option<u64> {
 
 struct FrameLoads {
     areas: Vec<Area>,
-    /// Numbers of neighbourhoods without room, and how many searches failed in each.
-    failures: Vec<(u64, u32)>,
+    /// The number of the neighbourhood of each failed search.
+    failures: Vec<u64>,
 }
 
 struct Area {
@@ -50,8 +50,9 @@ impl FrameLoads {
             None if len > AREA || self.areas.len() == AREAS || self.is_hopeless(addr) => return None,
             None => {
                 self.areas.try_reserve(1).ok()?;
+                self.failures.try_reserve(1).ok()?;
                 let Some(reserved) = reserve_below(addr) else {
-                    self.failed(addr);
+                    self.failures.push(addr / NEIGHBOURHOOD);
                     return None;
                 };
                 self.areas.push(Area { reserved, used: 0 });
@@ -65,17 +66,8 @@ impl FrameLoads {
     }
 
     fn is_hopeless(&self, addr: u64) -> bool {
-        let known = self.failures.iter().find(|&&(place, _)| place == addr / NEIGHBOURHOOD);
-        known.map_or(self.failures.len() == NEIGHBOURHOODS, |&(_, count)| count == ATTEMPTS)
-    }
-
-    fn failed(&mut self, addr: u64) {
-        let place = addr / NEIGHBOURHOOD;
-        if let Some((_, count)) = self.failures.iter_mut().find(|&&mut (known, _)| known == place) {
-            *count += 1;
-        } else if self.failures.try_reserve(1).is_ok() {
-            self.failures.push((place, 1));
-        }
+        let in_place = self.failures.iter().filter(|&&place| place == addr / NEIGHBOURHOOD);
+        self.failures.len() == FAILURES || in_place.count() == ATTEMPTS
     }
 }
 
@@ -112,7 +104,7 @@ mod tests {
         for _ in 0..2 * ATTEMPTS {
             assert_eq!(frame_loads.place(5000, 100), None);
         }
-        assert_eq!(frame_loads.failures, [(0, ATTEMPTS)]);
+        assert_eq!(frame_loads.failures, [0; ATTEMPTS]);
         assert!(frame_loads.is_hopeless(5000) && frame_loads.place(addr, AREA).is_some());
     }
 }
