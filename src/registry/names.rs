@@ -25,15 +25,10 @@ impl Name {
 pub struct Names(pub Heap);
 
 impl Names {
-    /// Adds a name, for which `make_room` has made room. Records have 16 bits for the length of a name.
+    /// Adds a name, for which `Heap::make_room` has made room. Records have 16 bits for the length of a name.
     pub fn add(&mut self, name: &[u8]) -> Name {
         let name = &name[..name.len().min(0xffff)];
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
-    }
-
-    /// Makes room for names with this total length. False if memory is short.
-    pub fn make_room(&mut self, len: usize) -> bool {
-        self.0.make_room(len)
     }
 
     /// A copy of a name for another owner; an empty name if memory is short.
@@ -48,12 +43,6 @@ impl Names {
 
     pub fn get(&self, name: Name) -> &[u8] {
         self.0.get(name.at(), name.len())
-    }
-
-    /// Whether dropping the garbage is worth its cost.
-    #[inline]
-    pub fn are_wasteful(&self) -> bool {
-        self.0.is_wasteful()
     }
 
     /// Drops the garbage. `owned` has all names that have an owner, and each gets its new place.

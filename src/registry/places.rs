@@ -59,7 +59,7 @@ impl Places {
             let count = count as usize;
             self.pieces.make_room(2 * count)
                 && self.starts.make_room(2 * count)
-                && self.names.make_room(2 * count * name_len)
+                && self.names.0.make_room(2 * count * name_len)
         });
         self.room = made.unwrap_or(0);
         made.is_some()
@@ -199,7 +199,7 @@ impl Places {
     /// Gives back the memory of dropped names if they use much memory.
     #[inline(always)]
     pub fn tidy_names(&mut self) {
-        if self.names.are_wasteful() {
+        if self.names.0.is_wasteful() {
             self.compact_names();
         }
     }
