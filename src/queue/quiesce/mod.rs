@@ -342,18 +342,13 @@ impl Quiesce {
 
     fn wait<'s>(
         &self,
-        mut state: MutexGuard<'s, State>,
+        state: MutexGuard<'s, State>,
         end: Instant,
         is_done: impl Fn(&State) -> bool,
     ) -> MutexGuard<'s, State> {
-        while !is_done(&state) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state
+        let left = end.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(state, left, |state| !is_done(state));
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// To be called in the parent after a fork. After the last of several forks, the writer and the threads continue.
