@@ -13,9 +13,7 @@ pub static KIND: Kind = Kind {
     bit: Sinks(1 << 20),
     word: "counting",
     wants: Sinks::NONE,
-    is_silent: false,
     is_default: true,
-    is_told_of_regions: false,
     make: Some(|_| Box::new(Counting)),
 };
 

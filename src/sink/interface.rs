@@ -204,13 +204,9 @@ pub struct Kind {
     /// What registering threads have to record for this sink, in addition to name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
     /// With `Sinks::MUST_WAIT`, calls wait until the sink has reported their code.
     pub wants: Sinks,
-    /// Whether the sink has nothing to open or to write. Such a sink runs only together with another sink, or if only this sink
-    /// was asked for.
-    pub is_silent: bool,
-    /// Whether the sink runs if the program and its user select no sinks.
+    /// Whether profilers read the sink's file. These sinks run if the program and its user select no sinks. Only the other sinks
+    /// are told of code in regions, because profilers read the files of regions too.
     pub is_default: bool,
-    /// Whether code in regions is also reported to this sink.
-    pub is_told_of_regions: bool,
     /// `None` for the sinks that are fields of `SinkSet`: forks and recovery read from the jitdump, and the applier sends code to
     /// regions.
     pub make: Option<Make>,

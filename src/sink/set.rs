@@ -46,15 +46,16 @@ impl SinkSet {
         let make = |kind: &&'static Kind| kind.make.map(|make| (*kind, make(&status)));
         let others = KINDS.iter().filter_map(make).collect();
         let (dump, region) = (Jitdump::new(status.clone()), RegionSink::new(status.clone(), regions.clone()));
-        let told = KINDS.iter().filter(|kind| kind.is_told_of_regions);
+        let told = KINDS.iter().filter(|kind| !kind.is_default);
         let told_of_regions = told.fold(Sinks::NONE, |all, kind| all.with(kind.bit));
         SinkSet { dump, region, others, status, remove_files: false, missed: Sinks::NONE, told_of_regions }
     }
 
+    /// The sinks, the one of regions last.
     fn each(&mut self) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let others = self.others.iter_mut().map(|(kind, sink)| (*kind, &mut **sink));
         let own: [(_, &mut (dyn Sink + 'static)); 2] =
-            [(&region::KIND, &mut self.region), (&jitdump::KIND, &mut self.dump)];
+            [(&jitdump::KIND, &mut self.dump), (&region::KIND, &mut self.region)];
         others.chain(own)
     }
 
@@ -86,16 +87,15 @@ impl SinkSet {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
         let mut started = Sinks::NONE;
-        for is_silent in [false, true] {
-            for (kind, sink) in self.each().filter(|(kind, _)| kind.is_silent == is_silent && sinks.has(kind.bit)) {
-                // If all other sinks have failed, a silent sink is not started, because nobody asked for this sink alone.
-                if is_silent && started == Sinks::NONE && sinks != kind.bit {
-                    continue;
-                }
-                match sink.open(config) {
-                    Ok(()) => started = started.with(kind.bit),
-                    Err(why) => status.last_error.set(why),
-                }
+        for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
+            // The sink of regions has nothing to open, so it cannot fail. If all other sinks have failed, it is not started,
+            // because nobody asked for this sink alone.
+            if kind.bit == Sinks::REGION && started == Sinks::NONE && sinks != kind.bit {
+                continue;
+            }
+            match sink.open(config) {
+                Ok(()) => started = started.with(kind.bit),
+                Err(why) => status.last_error.set(why),
             }
         }
         started
@@ -356,7 +356,8 @@ impl SinkSet {
         // The jitdump is first: on a full disk the map needs less room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
-        for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| !kind.is_silent) {
+        // The files of regions are written by `RegionSink::write_files`.
+        for (kind, sink) in self.running(Sinks::ANY).filter(|(kind, _)| kind.bit != Sinks::REGION) {
             write_one(&status, kind, sink, round);
         }
     }

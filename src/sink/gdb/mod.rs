@@ -26,9 +26,7 @@ pub static KIND: Kind = Kind {
     bit: Sinks::GDB,
     word: "gdb",
     wants: Sinks::GROUPS,
-    is_silent: false,
     is_default: false,
-    is_told_of_regions: true,
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 

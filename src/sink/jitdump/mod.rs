@@ -43,9 +43,7 @@ pub static KIND: Kind = Kind {
     bit: Sinks::JITDUMP,
     word: "jitdump",
     wants: Sinks::GROUPS.with(Sinks::BYTES),
-    is_silent: false,
     is_default: true,
-    is_told_of_regions: false,
     make: None,
 };
 

@@ -34,9 +34,7 @@ pub static KIND: Kind = Kind {
     bit: Sinks::MAP,
     word: "map",
     wants: Sinks::NONE,
-    is_silent: false,
     is_default: true,
-    is_told_of_regions: false,
     make: Some(|status| Box::new(PerfMap::at(PathBuf::new(), Dialect::Perf, 0, status.clone()))),
 };
 

@@ -17,15 +17,7 @@ use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
 
 /// `make` is `None` because this sink has nothing to open.
-pub static KIND: Kind = Kind {
-    bit: Sinks::REGION,
-    word: "region",
-    wants: Sinks::GROUPS,
-    is_silent: true,
-    is_default: true,
-    is_told_of_regions: false,
-    make: None,
-};
+pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_default: true, make: None };
 
 /// See the module's description. The files of regions are kept up to date even if the sink does not run.
 pub struct RegionSink {

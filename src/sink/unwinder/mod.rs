@@ -26,9 +26,7 @@ pub static KIND: Kind = Kind {
     bit: Sinks::UNWINDER,
     word: "unwinder",
     wants: Sinks::GROUPS.with(Sinks::MUST_WAIT),
-    is_silent: false,
     is_default: false,
-    is_told_of_regions: true,
     make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 

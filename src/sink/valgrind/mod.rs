@@ -35,9 +35,7 @@ pub static KIND: Kind = Kind {
     bit: Sinks::VALGRIND,
     word: "valgrind",
     wants: Sinks::GROUPS.with(Sinks::MUST_WAIT),
-    is_silent: false,
     is_default: false,
-    is_told_of_regions: true,
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
