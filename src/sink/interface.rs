@@ -33,13 +33,9 @@ pub trait Sink: Send {
         true
     }
 
-    /// Code with this id has ended, or other code has taken its place.
+    /// Code with this id has ended, or other code has taken its place. If code moves, only `enter` or `load` is called, with the
+    /// same id.
     fn gone(&mut self, _id: u64) {}
-
-    /// Code leaves its place and continues to live. The next `enter` or `load` with this id tells its new place.
-    fn leaves(&mut self, id: u64) {
-        self.gone(id);
-    }
 
     /// The registry has changed, and no other method has reported these changes.
     fn changed(&mut self) {}

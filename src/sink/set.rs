@@ -326,12 +326,6 @@ impl SinkSet {
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
-    /// Code moves into a region.
-    pub fn leaves(&mut self, id: u64) {
-        self.status.counters.told.add(1);
-        self.running(Sinks::ANY).for_each(|(_, sink)| sink.leaves(id));
-    }
-
     /// The registry has changed, and no other method has reported these changes.
     pub fn changed(&mut self) {
         self.each().for_each(|(_, sink)| sink.changed());

@@ -123,9 +123,6 @@ impl Applier {
         // If memory for the lines and tables is lacking, the code loses them.
         let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
         let mut live = self.registry.remove(id)?;
-        if live.home == Home::Plain {
-            self.sinks.leaves(id);
-        }
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
             info = group;
             info.truncate(Info::of_group(&info, &name).bytes().len());

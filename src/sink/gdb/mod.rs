@@ -80,11 +80,8 @@ impl Gdb {
     }
 
     fn add(&mut self, code: &Code<'_>) {
-        let is_taken = match code.info {
-            Some(_) => self.objects.live_count() < self.most(),
-            None => self.objects.addr_of(code.id).is_some(),
-        };
-        if is_taken {
+        let is_known = self.objects.addr_of(code.id).is_some();
+        if is_known || code.info.is_some() && self.objects.live_count() < self.most() {
             self.objects.add(code);
         }
     }

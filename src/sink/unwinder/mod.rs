@@ -97,9 +97,6 @@ impl Sink for Unwinder {
         told().into_iter().for_each(|mut told| told.tables.iter_mut().for_each(|tables| tables.remove(id)));
     }
 
-    /// Does nothing: the unwinder keeps the table for the old place until the code's new place is reported.
-    fn leaves(&mut self, _: u64) {}
-
     fn close(&mut self, how: Close) -> io::Result<()> {
         if how == Close::LetGo {
             TOLD.try_lock().into_iter().for_each(|mut told| told.is_let_go = true);
