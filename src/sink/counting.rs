@@ -63,7 +63,7 @@ impl Sink for Counting {
         count(code.id, code.live.addr, code.name);
     }
 
-    fn load_live(&mut self, registry: &mut Registry, _: u64, _: GroupOf<'_>) -> bool {
+    fn load_live(&mut self, registry: &mut Registry, _: GroupOf<'_>) -> bool {
         for id in registry.live_by_place(Some(Home::Plain)).into_iter().flatten() {
             let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
             count(id, live.addr, name);

@@ -27,9 +27,8 @@ pub trait Sink: Send {
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
     /// Reports all code that lives when the sink is enabled late, or in a forked child. A sink that reads the registry itself
-    /// need not implement this. `time` is later than the times of all records so far. `group_of` reads a group from the jitdump.
-    /// Returns false if there is no memory.
-    fn load_live(&mut self, _registry: &mut Registry, _time: u64, _group_of: GroupOf<'_>) -> bool {
+    /// need not implement this. `group_of` reads a group from the jitdump. Returns false if there is no memory.
+    fn load_live(&mut self, _registry: &mut Registry, _group_of: GroupOf<'_>) -> bool {
         true
     }
 
@@ -43,12 +42,6 @@ pub trait Sink: Send {
     /// Writes what was collected since the last call. Each change of a file has to pass `Status::write_gate`.
     fn write(&mut self, _round: &mut Round<'_>) -> io::Result<()> {
         Ok(())
-    }
-
-    /// Repairs the sink's file. The writer calls this after `write`, before it notes in the spool what was written. Returns
-    /// `None` if no repair is due.
-    fn repair(&mut self, _round: &mut Round<'_>) -> Option<io::Result<()>> {
-        None
     }
 
     /// Whether the last attempt to write succeeded.

@@ -304,7 +304,8 @@ impl SinkSet {
         }
     }
 
-    /// Reports all live code to sinks that have just started. Returns false if there is no memory.
+    /// Reports all live code to sinks that have just started. `time` is later than the times of all records so far. Returns false
+    /// if there is no memory.
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
@@ -312,10 +313,10 @@ impl SinkSet {
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);
-            has_all &= sink.load_live(registry, time, &mut group_of);
+            has_all &= sink.load_live(registry, &mut group_of);
         }
-        for (_, sink) in self.running(Sinks(started.0 & Sinks::JITDUMP.0)) {
-            has_all &= sink.load_live(registry, time, &mut |_| None);
+        if running.has(Sinks::JITDUMP) {
+            has_all &= self.dump.write_live(registry, time);
         }
         has_all
     }
@@ -369,23 +370,17 @@ impl SinkSet {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
 
-    /// Repairs the files of all running sinks, where a repair is due or this round asks for it. Returns whether any repair was
-    /// due.
+    /// Repairs the jitdump, if it runs, and if a repair is due or this round asks for it. Returns whether a repair was due.
     ///
     /// Call this before the spool notes what was written: until this call, groups that could not be written may exist in memory
     /// only.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
-        let status = self.status.clone();
-        let mut was_due = false;
-        for (kind, sink) in self.running(Sinks::ANY) {
-            let Some(result) = sink.repair(round) else { continue };
-            was_due = true;
-            match result {
-                Ok(()) => status.sink_goes_on(kind.bit),
-                Err(error) => stall(&status, kind.bit, sink.path(), &error),
-            }
+        let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };
+        match result {
+            Ok(()) => self.status.sink_goes_on(Sinks::JITDUMP),
+            Err(error) => stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error),
         }
-        was_due
+        true
     }
 
     /// Closes the files. Removes them if the configuration asks for that.

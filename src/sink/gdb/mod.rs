@@ -156,7 +156,7 @@ impl Sink for Gdb {
         self.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
     }
 
-    fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
+    fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
         each_live(registry, group_of, |id, live, name, info| {
             // Code that the objects have contained since before a fork needs no new entry.
             if self.objects.addr_of(id) != Some(live.addr) {

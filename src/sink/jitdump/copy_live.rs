@@ -25,8 +25,9 @@ struct Pending {
 }
 
 impl Jitdump {
-    /// Writes the groups of all live code. Returns false if there is no memory for this.
-    pub(super) fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
+    /// Writes the groups of all live code when the sink is enabled late, or in a forked child. `timestamp` is later than the times
+    /// of all records so far. Returns false if there is no memory for this.
+    pub fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         self.flush();
         let (left, parent) = (std::mem::take(&mut self.reopened), self.parent.take());
         let Some(ids) = registry.live_by_place(Some(Home::Plain)) else {

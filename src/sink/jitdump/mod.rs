@@ -30,7 +30,7 @@ use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::owned_file::OwnedFile;
 use crate::sink::retry::Retry;
-use crate::sink::{Close, GroupOf, Kind, Loaded, Round, Saved, Sink};
+use crate::sink::{Close, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::clock::Clock;
 use crate::sys::file::{self, Held};
 use crate::sys::marker::Marker;
@@ -174,7 +174,7 @@ impl Jitdump {
         std::mem::take(&mut self.contents)
     }
 
-    /// In a forked child: keeps the parent's groups until `load_live` has copied them.
+    /// In a forked child: keeps the parent's groups until `write_live` has copied them.
     pub fn inherit(&mut self, parent: Option<Contents>) {
         self.parent = parent;
     }
@@ -225,20 +225,12 @@ impl Sink for Jitdump {
         self.add(code, registry);
     }
 
-    fn load_live(&mut self, registry: &mut Registry, time: u64, _: GroupOf<'_>) -> bool {
-        self.write_live(registry, time)
-    }
-
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         if round.now {
             self.check()
         } else {
             Ok(())
         }
-    }
-
-    fn repair(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
-        self.repair_if_due(round)
     }
 
     fn leave(&mut self, registry: &mut Registry, keep: bool) {

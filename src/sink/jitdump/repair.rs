@@ -18,7 +18,7 @@ use crate::sys::sort::sort;
 impl Jitdump {
     /// Repairs the file after a failure, if a retry is due or this round asks for it. Returns `None` if nothing was
     /// attempted.
-    pub(super) fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
+    pub fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
         if self.contents.own.trouble.is_some() && self.contents.backlog.is_tight() {
             self.forget_dead_backlog(round.registry);
         }

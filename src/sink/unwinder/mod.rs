@@ -82,7 +82,7 @@ impl Sink for Unwinder {
         self.to_add().into_iter().for_each(|mut told| told.add(code.id, place, Some(code.info)));
     }
 
-    fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
+    fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
         let Some(mut told) = told() else { return false };
         each_live(registry, group_of, |id, live, _, info| {
             let place = (live.addr, live.size);

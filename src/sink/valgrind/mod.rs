@@ -200,7 +200,7 @@ impl Sink for Valgrind {
         self.add(code.id, (code.live.addr, code.live.size), code.name, Some(code.info));
     }
 
-    fn load_live(&mut self, registry: &mut Registry, _: u64, group_of: GroupOf<'_>) -> bool {
+    fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
         each_live(registry, group_of, |id, live, name, info| {
             self.add(id, (live.addr, live.size), name, Some(info));
         })
