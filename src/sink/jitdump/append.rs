@@ -142,12 +142,12 @@ impl Jitdump {
     }
 
     /// Appends one group during a repair. Unlike `put`, fails instead of adding the group to the backlog.
-    pub(super) fn put_again(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
-        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        self.append(pieces, &[len], &mut 0)?;
-        self.contents.places.set(self.contents.next, len as u64, self.len - len as u64);
-        self.contents.next += len as u64;
-        self.count(1, len as u64, 0);
+    pub(super) fn put_again(&mut self, group: &[u8]) -> io::Result<()> {
+        let len = group.len() as u64;
+        self.append(&[group], &[group.len()], &mut 0)?;
+        self.contents.places.set(self.contents.next, len, self.len - len);
+        self.contents.next += len;
+        self.count(1, len, 0);
         Ok(())
     }
 

@@ -105,7 +105,7 @@ impl Jitdump {
 
     /// Appends a group with its code bytes to `out`. Returns the group's length without the code bytes, and its unwind tables'
     /// length.
-    fn put_group(
+    pub(super) fn put_group(
         &self,
         out: &mut Vec<u8>,
         registry: &Registry,

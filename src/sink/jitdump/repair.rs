@@ -7,12 +7,9 @@
 use std::io;
 
 use super::Jitdump;
-use crate::api::code::Lines;
-use crate::format::jitdump::Group;
 use crate::registry::{Home, Registry, Stored};
 use crate::sink::retry::Retry;
 use crate::sink::Round;
-use crate::sys::process_memory;
 use crate::sys::sort::sort;
 
 impl Jitdump {
@@ -79,21 +76,14 @@ impl Jitdump {
         lost.try_reserve_exact(registry.live_count(Home::Plain))?;
         lost.extend(registry.stored().filter(|(_, stored, _)| is_lost(stored.offset)).map(|(id, ..)| id));
         for id in lost {
-            let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-            let (addr, size, index, pid) = (live.addr, live.size, live.index, self.status.pid);
-            let group = Group { pid, tid: pid, index, addr, size, name, lines: Lines::Rows(&[]), unwind: None };
-            let mut head = vec![0; group.fixed_size()];
+            let Some(live) = registry.get(id) else { continue };
+            let mut group = Vec::new();
             // The code is live at `time`, when the last applied record was made. Timestamps in the file must not decrease.
-            if !matches!(group.write(time, &mut head, 0), Ok(Some(_))) {
-                continue;
-            }
-            let (code, is_whole) = process_memory::copy(pid, addr, size)?;
-            if !is_whole {
-                self.status.counters.unreadable.add(1);
-            }
-            let stored = Stored { offset: self.contents.next, len: head.len() };
-            self.put_again(&[&head, &code])?;
-            registry.set_stored(id, Some(stored), 0);
+            let put = self.put_group(&mut group, registry, id, &live, None, time);
+            let (len, tables_len) = put.ok_or(io::ErrorKind::OutOfMemory)?;
+            let stored = Stored { offset: self.contents.next, len };
+            self.put_again(&group)?;
+            registry.set_stored(id, Some(stored), tables_len);
         }
         Ok(())
     }
