@@ -1,7 +1,5 @@
 //! Collects groups for the jitdump, to write them in few system calls. Most groups are written directly from their chunks.
 
-use std::ops::Range;
-
 use crate::queue::chunk::Chunk;
 
 /// The collected groups are written when the number of their pieces, of their bytes, or of the groups reaches its limit.
@@ -18,16 +16,12 @@ pub struct Groups {
     pieces: Vec<Piece>,
     lens: Vec<usize>,
     bytes: usize,
-    /// The bytes of groups that `push_made` has begun.
-    made: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Piece {
     /// Bytes in the bodies of a chunk: offset and length.
     InChunk(Chunk, usize, usize),
-    /// A part of `made`.
-    Made(Range<usize>),
     Owned(Vec<u8>),
     /// A number of zeros, at most the length of `ZEROS`.
     Zeros(usize),
@@ -48,19 +42,6 @@ impl Groups {
             Some(Piece::InChunk(same, start, before)) if *same == chunk && *start + *before == at => *before += len,
             _ => self.pieces.push(Piece::InChunk(chunk, at, len)),
         }
-    }
-
-    /// Begins a group with the bytes that `make` appends. Returns their number and the result of `make`. If that result is
-    /// `None`, begins no group.
-    pub fn push_made<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> Option<T>) -> Option<(usize, T)> {
-        let start = self.made.len();
-        let said = make(&mut self.made)?;
-        let made = start..self.made.len();
-        let len = made.len();
-        self.lens.push(0);
-        self.grow(len);
-        self.pieces.push(Piece::Made(made));
-        Some((len, said))
     }
 
     /// Begins a group whose bytes lie in no chunk.
@@ -104,7 +85,6 @@ impl Groups {
             // SAFETY: the bytes are committed bodies, to which nobody writes any longer. Their chunk is recycled only after
             // this call.
             &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
-            Piece::Made(range) => &self.made[range.clone()],
             Piece::Owned(bytes) => &bytes[..],
             &Piece::Zeros(len) => &ZEROS[..len],
         };
@@ -116,6 +96,5 @@ impl Groups {
         self.pieces.clear();
         self.lens.clear();
         self.bytes = 0;
-        self.made.clear();
     }
 }

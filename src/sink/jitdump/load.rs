@@ -47,10 +47,13 @@ impl Jitdump {
         is_packed: bool,
     ) -> (Option<Stored>, u32) {
         let (head, offset) = (load.head(), self.next_place());
-        let frame_load_at = if is_packed { self.place_frame_load(live) } else { None };
-        let doubled = frame_load_at.and_then(|addr| self.groups.push_made(|made| frame_load::add(head, addr, made)));
+        let doubled = if is_packed { self.doubled(head, live) } else { None };
         let (len, tables_len) = match doubled {
-            Some((len, tables_len)) => (len, tables_len as u32),
+            Some((group, tables_len)) => {
+                let len = group.len();
+                self.groups.push_owned(group);
+                (len, tables_len)
+            }
             None => {
                 self.groups.push(chunk, at, head.len());
                 (head.len(), live.tables_len)
@@ -85,11 +88,7 @@ impl Jitdump {
         let (timestamp, tid) = (event.timestamp, event.tid);
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
         if had_frame_load && mapped_size == 0 {
-            let mut doubled = Vec::new();
-            let frame_load_at = self.place_frame_load(&live);
-            if let Some(tables_len) = frame_load_at.and_then(|addr| frame_load::add(&group, addr, &mut doubled)) {
-                (group, live.tables_len) = (doubled, tables_len as u32);
-            }
+            (group, live.tables_len) = self.doubled(&group, &live).unwrap_or((group, live.tables_len));
         }
         let code = if event.has(flag::HAS_CODE) {
             self.copy_code(body)
@@ -107,14 +106,17 @@ impl Jitdump {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Permanently reserves space for the frame load of packed code. Returns `None` if the code has no tables, or no space is
-    /// free.
-    fn place_frame_load(&self, live: &Live) -> Option<u64> {
+    /// The group of packed code with a frame load, for which it permanently reserves space, and the length of the new tables.
+    /// `None` if the code has no tables, or if space or memory is lacking.
+    fn doubled(&self, head: &[u8], live: &Live) -> Option<(Vec<u8>, u32)> {
         // No address space can be reserved in a dead process.
         if live.tables_len == 0 || self.dead {
             return None;
         }
-        frame_load_space::place(live.addr, frame_load::room(live.size, live.tables_len as usize))
+        let addr = frame_load_space::place(live.addr, frame_load::room(live.size, live.tables_len as usize))?;
+        let mut group = Vec::new();
+        let tables_len = frame_load::add(head, addr, &mut group)?;
+        Some((group, tables_len as u32))
     }
 
     /// Reads a group back from the file. The alternative, keeping the tables and lines of all live code in memory for rare moves,
