@@ -92,22 +92,9 @@ impl Region {
             true => Unwind::FramePointer(FramePointer::default()),
             false => Unwind::None,
         };
-        let code = Code {
-            addr,
-            size: self.size.into(),
-            bytes: Bytes::AtAddress,
-            name: &self.name,
-            file: &[],
-            line: 0,
-            unwind,
-            lines: Lines::Rows(&rows),
-            inlines: &inlines,
-            free_after: 0,
-            stable: false,
-            // Other code may follow without a gap.
-            packed: true,
-            more: false,
-        };
+        // `packed`, because other code may follow without a gap.
+        let plain = Code { name: &self.name, packed: true, ..Code::new(addr, self.size.into(), "") };
+        let code = Code { unwind, lines: Lines::Rows(&rows), inlines: &inlines, ..plain };
         self.id = match session.register(&code) {
             // If the inlined functions are refused, the lines are still correct.
             Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }),
