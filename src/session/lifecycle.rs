@@ -64,22 +64,10 @@ struct Unstarted {
     again: Option<Retry>,
 }
 
-impl std::fmt::Debug for Lifecycle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lifecycle").field("open", &self.open).finish_non_exhaustive()
-    }
-}
-
 /// A writer thread at work.
 pub struct Running {
     pub config: Config,
     changing: Option<Changing>,
-}
-
-impl Running {
-    fn new(config: Config) -> Running {
-        Running { config, changing: None }
-    }
 }
 
 /// A change of the sinks that the writer has been asked for.
@@ -238,7 +226,7 @@ impl Lifecycle {
             return self.fetch_writer().and(Err(Error::NoSink));
         }
         shared.signal_flush.begin();
-        self.running = ended.map(|Starting { config, .. }| Running::new(config));
+        self.running = ended.map(|Starting { config, .. }| Running { config, changing: None });
         Ok(())
     }
 
@@ -408,7 +396,7 @@ impl Lifecycle {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
                 // The files were opened just now.
-                Some((Some(true), config)) => self.running = Some(Running::new(config)),
+                Some((Some(true), config)) => self.running = Some(Running { config, changing: None }),
                 // The writer ends by itself as soon as it has opened its files.
                 _ => return Err(error),
             }
@@ -466,22 +454,17 @@ impl Begin {
             opened.give(false);
             return;
         }
-        match inherited {
-            None => {
-                writer.announce();
-                if !opened.give(true) {
-                    return writer.end_unwanted(home);
-                }
-            }
-            Some((inherited, ready)) => {
-                if !opened.give(true) {
-                    return writer.end_unwanted(home);
-                }
-                let Some(inheritance) = inherited.wait() else { return writer.end_unwanted(home) };
-                writer.inherit(inheritance);
-                writer.announce();
-                ready.give(());
-            }
+        if inherited.is_none() {
+            writer.announce();
+        }
+        if !opened.give(true) {
+            return writer.end_unwanted(home);
+        }
+        if let Some((inherited, ready)) = inherited {
+            let Some(inheritance) = inherited.wait() else { return writer.end_unwanted(home) };
+            writer.inherit(inheritance);
+            writer.announce();
+            ready.give(());
         }
         writer.run(home);
     }
