@@ -310,7 +310,7 @@ fn session() -> Result<Ref> {
         Err(Error::Conflict) => open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
         opened => opened,
     };
-    let handle = opened?.handle;
+    let handle = opened?;
     SESSION.store(handle, Ordering::Release);
     find(handle)
 }
