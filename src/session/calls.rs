@@ -117,11 +117,7 @@ impl Ref {
         tell: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
-        let ended = lay_down();
-        match inside {
-            Some(_inside) => ended.and_then(|()| tell()),
-            None => ended,
-        }
+        lay_down().and_then(|()| if inside.is_some() { tell() } else { Ok(()) })
     }
 
     #[cold]
