@@ -191,7 +191,7 @@ fn take_note_in_child(underway: Underway) {
     let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
     // Another thread may have been inside a call for longer than a fork waits. In the child its locks are still held, but no
     // thread exists to release them.
-    let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
+    let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
@@ -310,8 +310,8 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
     // No later step can fail in a way that requires another attempt.
-    process.allocator.inherit(&parent.allocator);
-    process.collector.inherit(&parent.collector);
+    process.allocator.arenas.take_over(&parent.allocator.arenas);
+    process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
     let mut inheritance =
         writer.map_or_else(|| parent.hand_down(forked_at), |writer| Some(writer.hand_down(forked_at)));
