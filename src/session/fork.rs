@@ -107,10 +107,9 @@ fn prepare() {
             // reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
-            let _ = process::guarded(|| {
+            process::shielded(|| {
                 (underway.found, underway.held) =
                     quiesce(end.saturating_duration_since(Instant::now()).max(PATIENCE / 3));
-                Ok(())
             });
         } else if !underway.is_counted {
             fork_lock::hurry();
@@ -148,7 +147,7 @@ fn go_on_in_parent() {
             fork_lock::over();
         }
         if let Ok(process) = process::current() {
-            let _ = process::guarded(|| {
+            process::shielded(|| {
                 if let Some(shared) = process.shared().filter(|_| underway.held) {
                     shared.status.quiesce.over();
                 }
@@ -156,7 +155,6 @@ fn go_on_in_parent() {
                 if let Some(shared) = process.shared().filter(is_due) {
                     shared.wake_if_asleep();
                 }
-                Ok(())
             });
         }
     });
@@ -167,10 +165,7 @@ fn begin_in_child() {
     fork_lock::begin_in_child();
     take_note_in_child(underway);
     if underway.is_alone {
-        let _ = process::guarded(|| {
-            START_BRIDGE.get().into_iter().for_each(|start| start());
-            Ok(())
-        });
+        process::shielded(|| START_BRIDGE.get().into_iter().for_each(|start| start()));
     }
 }
 
@@ -197,7 +192,7 @@ fn take_note_in_child(underway: Underway) {
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
         // If this fails, the next call will report the failure.
-        let _ = process::guarded(|| take_over(parent, None).map(drop));
+        process::shielded(|| _ = take_over(parent, None));
     }
 }
 
