@@ -43,14 +43,6 @@ struct EndAhead(u64, u64);
 impl Fill for EndAhead {
     const REFERS: bool = true;
 
-    fn least_len(&self) -> usize {
-        0
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(0)
-    }
-
     fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let (timestamp, kind) = (timestamp + self.1, EventKind::UnregisterRange);
         Ok(Some(Event { timestamp, addr: self.0, size: 0x1000, tid: 1, kind, ..Event::default() }))
