@@ -9,8 +9,5 @@ use crate::session::process::blocking_guarded;
 #[cfg_attr(feature = "reserve", no_mangle)]
 pub extern "C" fn jitsym_start_bridge() {
     // No panic may unwind into the loader. A failure is ignored, because no caller could receive it.
-    let _ = blocking_guarded(|| {
-        bridge::start(None);
-        Ok(())
-    });
+    blocking_guarded(|| bridge::start(None));
 }

@@ -9,8 +9,10 @@
 use std::ffi::{c_char, c_uint, c_void, CStr};
 use std::ptr;
 
+use crate::api::error::Result;
 use crate::session::collector::{self, Method, Row};
 use crate::session::process::guarded;
+use crate::session::refused;
 use crate::sys::{panic_guard, thread};
 
 const SHUTDOWN: c_uint = 2;
@@ -21,10 +23,6 @@ const INLINE_LOAD: c_uint = 16;
 const UPDATE_V2: c_uint = 17;
 const LOAD_V2: c_uint = 21;
 const LOAD_V3: c_uint = 22;
-
-/// The result of both functions: sampling is on, or the event is accepted.
-const YES: c_uint = 1;
-const NO: c_uint = 0;
 
 /// The first fields of all structs of methods. `iJIT_Method_Inline_Load` has the number of the parent between the first
 /// two fields. The other structs have padding there.
@@ -70,8 +68,7 @@ struct MethodUpdate {
 #[cfg_attr(feature = "reserve", no_mangle)]
 pub extern "C" fn Initialize() -> c_uint {
     panic_guard::silence_panics();
-    let started = thread::uncancelled(|| guarded(collector::start));
-    answer(started)
+    thread::uncancelled(|| answer(collector::start))
 }
 
 /// Called for each event. Each runtime numbers its methods from 1, and a process may have several runtimes. The return
@@ -102,8 +99,8 @@ pub unsafe extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_ui
 /// # Safety
 /// `data` points to the struct that belongs to the event.
 unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> c_uint {
-    let done = thread::quietly(|| {
-        guarded(|| {
+    thread::quietly(|| {
+        answer(|| {
             if event == SHUTDOWN {
                 return collector::flush();
             }
@@ -113,18 +110,14 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
             // SAFETY: the caller's promise, here and below. Only fields that the event's struct has are read.
             unsafe {
                 match event {
-                    LOAD => {
-                        let load = data.cast::<MethodLoad>();
-                        with_method(load.cast(), &raw const (*load).source, |_, method| collector::load(caller, method))
-                    }
-                    LOAD_V2 | LOAD_V3 => {
-                        let load = data.cast::<MethodLoadV2>();
-                        with_method(load.cast(), &raw const (*load).source, |_, method| collector::load(caller, method))
-                    }
-                    INLINE_LOAD => {
-                        let load = data.cast::<MethodLoadV2>();
-                        with_method(load.cast(), &raw const (*load).source, |parent, method| {
-                            collector::inline(parent, method)
+                    LOAD | LOAD_V2 | LOAD_V3 | INLINE_LOAD => {
+                        let source = match event {
+                            LOAD => &raw const (*data.cast::<MethodLoad>()).source,
+                            _ => &raw const (*data.cast::<MethodLoadV2>()).source,
+                        };
+                        with_method(data.cast(), source, |parent, method| match event {
+                            INLINE_LOAD => collector::inline(parent, method),
+                            _ => collector::load(caller, method),
                         })
                     }
                     // Some runtimes pass only the method's number instead of a struct.
@@ -142,19 +135,13 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
                 }
             }
         })
-    });
-    answer(done)
+    })
 }
 
-fn answer(done: crate::api::error::Result<bool>) -> c_uint {
-    match done {
-        Ok(true) => YES,
-        Ok(false) => NO,
-        Err(error) => {
-            crate::session::refused(error);
-            NO
-        }
-    }
+/// The result of both functions: 1 if sampling is on, or the event is accepted.
+fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
+    // The refusal is reported inside the guard, because the noted details belong to this call.
+    guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 
 /// Runs `body` with the number of the parent and the contents of the struct.

@@ -59,9 +59,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
         panic_guard::silence_panics();
         // SAFETY: the caller's promise about `options`.
         let options = unsafe { input::options(options)? };
-        let session = session::open(&options)?;
+        let handle = session::open(&options)?;
         // SAFETY: `out` is not NULL and by the caller's promise writable.
-        unsafe { out.write(session.into_handle() as *mut jitsym) };
+        unsafe { out.write(handle as *mut jitsym) };
         Ok(())
     })
 }

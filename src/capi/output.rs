@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
-use super::input;
 use super::types::*;
 use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
@@ -15,13 +14,12 @@ use crate::sink::region::CodeRegion;
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
 pub unsafe fn write_region(out: *mut jitsym_region, make: impl FnOnce() -> Result<CodeRegion>) -> Result<()> {
+    let in_c = |struct_size| {
+        let CodeRegion { exec, write, size } = make()?;
+        Ok(jitsym_region { struct_size, exec: exec as *mut c_void, write: write as *mut c_void, size })
+    };
     // SAFETY: the caller's promise.
-    let struct_size = unsafe { input::region_size(out)? };
-    let CodeRegion { exec, write, size } = make()?;
-    let region = jitsym_region { struct_size, exec: exec as *mut c_void, write: write as *mut c_void, size };
-    // SAFETY: not NULL, and by the caller's promise writable.
-    unsafe { out.write_unaligned(region) };
-    Ok(())
+    unsafe { write_struct(out, size_of::<jitsym_region>(), in_c) }
 }
 
 /// Writes the part of `jitsym_stats` that the caller's struct has room for.
@@ -29,18 +27,10 @@ pub unsafe fn write_region(out: *mut jitsym_region, make: impl FnOnce() -> Resul
 /// # Safety
 /// `out` is NULL or points to as many writable bytes as its `struct_size` says.
 pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
-    if out.is_null() {
-        return Err(Error::Null);
-    }
-    // SAFETY: the caller's promise; the size is the first field.
-    let size = unsafe { out.cast::<usize>().read_unaligned() };
-    if size < std::mem::offset_of!(jitsym_stats, jitdump_lost) {
-        return Err(Error::StructSize);
-    }
     macro_rules! in_c {
         ($($name:ident)*) => {
-            jitsym_stats {
-                struct_size: size,
+            |struct_size| Ok(jitsym_stats {
+                struct_size,
                 sinks_running: stats.sinks_running.0,
                 sinks_failed: stats.sinks_failed.0,
                 memory: stats.memory,
@@ -49,12 +39,30 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
                 inherited: u32::try_from(stats.inherited).unwrap_or(u32::MAX),
                 regions: stats.regions,
                 $($name: stats.$name,)*
-            }
+            })
         };
     }
-    let stats = with_counters!(in_c);
-    // SAFETY: the struct is at least that large; fields of a newer header after it are not changed.
-    unsafe { ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast(), size.min(size_of_val(&stats))) };
+    // SAFETY: the caller's promise.
+    unsafe { write_struct(out, std::mem::offset_of!(jitsym_stats, jitdump_lost), with_counters!(in_c)) }
+}
+
+/// Writes the part of a struct that the caller's struct has room for, which must be `least` bytes or more. `make` gets
+/// the size of the caller's struct.
+///
+/// # Safety
+/// `T` begins with its size. `out` is NULL or points to as many writable bytes as its size says.
+unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) -> Result<T>) -> Result<()> {
+    if out.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { out.cast::<usize>().read_unaligned() };
+    if size < least {
+        return Err(Error::StructSize);
+    }
+    let made = make(size)?;
+    // SAFETY: both structs are at least that large. Fields of a newer header after them are not changed.
+    unsafe { ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), size.min(size_of::<T>())) };
     Ok(())
 }
 

@@ -26,7 +26,7 @@ const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 /// The regions of this allocator, divided into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    arenas: TimedLock<Vec<Arena>>,
+    pub arenas: TimedLock<Vec<Arena>>,
 }
 
 /// A caller's request. Sizes are multiples of `GRANULE`.
@@ -73,19 +73,6 @@ impl Wanted {
 }
 
 impl Allocator {
-    /// Moves the parent's pieces to this allocator, in a forked child that takes over its parent's state.
-    pub fn inherit(&self, parent: &Allocator) {
-        if let Some(mut arenas) = parent.arenas.try_lock() {
-            // No other thread knows this allocator yet, so locking it succeeds.
-            self.arenas.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *arenas));
-        }
-    }
-
-    /// In a forked child with one thread: whether no other thread was in a call at the time of the fork.
-    pub fn is_whole(&self) -> bool {
-        self.arenas.try_lock().is_some()
-    }
-
     /// Waits for a limited time, because another call may hold the lock while it waits for a disk.
     fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
         self.arenas.lock_in_time().ok_or(Error::Timeout)

@@ -369,21 +369,7 @@ pub mod tests {
     use crate::queue::spool::Memory;
 
     pub fn event(kind: EventKind, timestamp: u64, body_len: u32) -> Event {
-        Event {
-            timestamp,
-            id: 2,
-            index: 3,
-            addr: 4,
-            size: 5,
-            body_at: 0,
-            body_len,
-            unwinding_at: 0,
-            tid: 6,
-            kind,
-            flags: 0,
-            name_len: 0,
-            tables_len: 0,
-        }
+        Event { timestamp, id: 2, index: 3, addr: 4, size: 5, body_len, tid: 6, kind, ..Event::default() }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::api::error::{Error, Result};
 use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The sending side.
@@ -29,14 +30,6 @@ impl<T> fmt::Debug for Give<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Give").finish_non_exhaustive()
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// The value may still come.
-    Late,
-    /// The value will never come.
-    Never,
 }
 
 pub fn oneshot<T>() -> (Give<T>, Take<T>) {
@@ -83,8 +76,8 @@ impl<T> Take<T> {
         loop {
             match self.take(Duration::from_secs(60)) {
                 Ok(value) => return Some(value),
-                Err(Missing::Never) => return None,
-                Err(Missing::Late) => {}
+                Err(Error::Timeout) => {}
+                Err(_) => return None,
             }
         }
     }
@@ -97,17 +90,17 @@ impl<T> Take<T> {
         }
     }
 
-    /// Waits for the value, at most for `timeout`.
-    pub fn take(&self, timeout: Duration) -> Result<T, Missing> {
+    /// Waits for the value, at most for `timeout`. After `Timeout` the value may still come. `Internal`: it will never come.
+    pub fn take(&self, timeout: Duration) -> Result<T> {
         let is_waiting = |state: &mut Value<T>| matches!(state, Value::Waiting);
         let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, Value::Over) {
             Value::Given(value) => Ok(value),
-            Value::Over => Err(Missing::Never),
+            Value::Over => Err(Error::Internal),
             Value::Waiting => {
                 *state = Value::Waiting;
-                Err(Missing::Late)
+                Err(Error::Timeout)
             }
         }
     }
@@ -120,13 +113,13 @@ mod tests {
     #[test]
     fn a_value_comes_once_late_or_never() {
         let (give, take) = oneshot();
-        assert_eq!(take.take(Duration::from_millis(1)), Err(Missing::Late));
+        assert_eq!(take.take(Duration::from_millis(1)), Err(Error::Timeout));
         let thread = std::thread::spawn(move || give.give(7));
         assert_eq!(take.take(Duration::from_secs(60)), Ok(7));
         thread.join().unwrap();
-        assert_eq!(take.take(Duration::from_secs(60)), Err(Missing::Never));
+        assert_eq!(take.take(Duration::from_secs(60)), Err(Error::Internal));
         let (give, take) = oneshot::<u32>();
         drop(give);
-        assert_eq!(take.take(Duration::from_secs(60)), Err(Missing::Never));
+        assert_eq!(take.take(Duration::from_secs(60)), Err(Error::Internal));
     }
 }

@@ -13,10 +13,11 @@
 use crate::format::info::Info;
 use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
     /// Code was registered. The body is the code's group.
+    #[default]
     Load,
     /// Code was moved. The body is the bytes of the code at its new place.
     Move,
@@ -27,7 +28,7 @@ pub enum EventKind {
 }
 
 /// The fixed part of a record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Event {
     pub timestamp: u64,
@@ -161,21 +162,7 @@ mod tests {
     use super::*;
 
     fn event(flags: u8, size: u64, name_len: u16) -> Event {
-        Event {
-            timestamp: 1,
-            id: 1,
-            index: 1,
-            addr: 0x1000,
-            size,
-            body_at: 0,
-            body_len: 0,
-            unwinding_at: 0,
-            tid: 1,
-            kind: EventKind::Load,
-            flags,
-            name_len,
-            tables_len: 0,
-        }
+        Event { id: 1, addr: 0x1000, size, flags, name_len, ..Event::default() }
     }
 
     #[test]

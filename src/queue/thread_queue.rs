@@ -21,8 +21,12 @@ pub trait Fill {
     /// Whether the record ends or moves code, or is about code that another thread may have registered.
     const REFERS: bool;
     /// A lower bound of the body's length.
-    fn least_len(&self) -> usize;
-    fn exact_len(&self) -> Result<usize>;
+    fn least_len(&self) -> usize {
+        0
+    }
+    fn exact_len(&self) -> Result<usize> {
+        Ok(self.least_len())
+    }
     /// Writes the body to the start of `room` and returns the record's event, which includes the body's length. `None` if
     /// `room` is too small: in that case the caller calls `fill` again with more room.
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>>;

@@ -58,8 +58,5 @@ extern "C" fn at_exit() {
         return;
     }
     // Nothing may unwind into the C library. A failure cannot be reported to anybody.
-    let _ = blocking_guarded(|| {
-        flush_at_exit();
-        Ok(())
-    });
+    blocking_guarded(flush_at_exit);
 }

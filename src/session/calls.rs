@@ -58,24 +58,25 @@ pub fn not_registered(addr: u64, size: u64, flags: u8) {
 }
 
 impl Ref {
+    /// What the sinks want. `None` if no sink runs and no code is remembered.
     #[inline]
-    fn wanted(&self) -> Result<Sinks> {
+    fn wanted(&self) -> Result<Option<Sinks>> {
         match self.shared.wanted() {
             Sinks::NONE => self.wanted_after_all(),
-            wanted => Ok(wanted),
+            wanted => Ok(Some(wanted)),
         }
     }
 
     /// In a forked child that could not start its sinks: tries again. Returns an error while the sinks cannot start.
     #[cold]
-    fn wanted_after_all(&self) -> Result<Sinks> {
+    fn wanted_after_all(&self) -> Result<Option<Sinks>> {
         /// How long a call waits for the sinks to start.
         const PATIENCE: Duration = Duration::from_secs(1);
         if self.process.unstarted() == Sinks::NONE {
-            return Ok(Sinks::NONE);
+            return Ok(None);
         }
         let started = thread::quietly(|| self.start_again(PATIENCE, false));
-        self.outcome(started).map(|()| self.shared.wanted())
+        self.outcome(started).map(|()| Some(self.shared.wanted()).filter(|wanted| *wanted != Sinks::NONE))
     }
 
     fn start_again(&self, time: Duration, at_once: bool) -> Result<()> {
@@ -89,10 +90,7 @@ impl Ref {
     /// `flags`: the flags of the code's place, if `Regions::before_code` was called already. The caller calls `known` before it
     /// returns to the host.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
-        let wanted = self.wanted()?;
-        if wanted == Sinks::NONE {
-            return self.still_open(Id(0));
-        }
+        let Some(wanted) = self.wanted()? else { return self.still_open(Id(0)) };
         let status = &self.shared.status;
         let regions = &self.process.regions;
         let watching = regions.are_watching();
@@ -119,11 +117,7 @@ impl Ref {
         tell: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
-        let ended = lay_down();
-        match inside {
-            Some(_inside) => ended.and_then(|()| tell()),
-            None => ended,
-        }
+        lay_down().and_then(|()| if inside.is_some() { tell() } else { Ok(()) })
     }
 
     #[cold]
@@ -188,10 +182,7 @@ impl Ref {
     }
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
-        let wanted = self.wanted()?;
-        if wanted == Sinks::NONE {
-            return self.still_open(());
-        }
+        let Some(wanted) = self.wanted()? else { return self.still_open(()) };
         // No fork between the steps, as in `end`.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
@@ -215,10 +206,7 @@ impl Ref {
     }
 
     pub fn unregister(&self, id: Id) -> Result<()> {
-        let wanted = self.wanted()?;
-        if wanted == Sinks::NONE {
-            return self.still_open(());
-        }
+        let Some(wanted) = self.wanted()? else { return self.still_open(()) };
         let status = &self.shared.status;
         if self.process.regions.are_watching() {
             if let Some((addr, size)) = self.shared.ids.place_of(id) {
@@ -243,10 +231,7 @@ impl Ref {
     }
 
     fn end_range(&self, addr: u64, size: u64) -> Result<()> {
-        let wanted = self.wanted()?;
-        if wanted == Sinks::NONE {
-            return self.still_open(());
-        }
+        let Some(wanted) = self.wanted()? else { return self.still_open(()) };
         let status = &self.shared.status;
         if self.process.regions.are_watching() {
             self.process.regions.after_range(status, addr, size);

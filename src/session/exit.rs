@@ -66,7 +66,7 @@ extern "C" fn after_exit() {
     // Asked before the guard, because inside the guard the answer is always yes. If a signal handler has interrupted this
     // library, its own thread may hold the library's locks.
     let may_write = !panic_guard::is_inside();
-    let _ = process::blocking_guarded(|| {
+    process::blocking_guarded(|| {
         // The other thread may have been assigned the first handler without having run it yet.
         let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
@@ -74,7 +74,6 @@ extern "C" fn after_exit() {
         } else {
             wait_for_exit();
         }
-        Ok(())
     });
 }
 

@@ -107,10 +107,9 @@ fn prepare() {
             // reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
-            let _ = process::guarded(|| {
+            process::shielded(|| {
                 (underway.found, underway.held) =
                     quiesce(end.saturating_duration_since(Instant::now()).max(PATIENCE / 3));
-                Ok(())
             });
         } else if !underway.is_counted {
             fork_lock::hurry();
@@ -148,7 +147,7 @@ fn go_on_in_parent() {
             fork_lock::over();
         }
         if let Ok(process) = process::current() {
-            let _ = process::guarded(|| {
+            process::shielded(|| {
                 if let Some(shared) = process.shared().filter(|_| underway.held) {
                     shared.status.quiesce.over();
                 }
@@ -156,7 +155,6 @@ fn go_on_in_parent() {
                 if let Some(shared) = process.shared().filter(is_due) {
                     shared.wake_if_asleep();
                 }
-                Ok(())
             });
         }
     });
@@ -167,10 +165,7 @@ fn begin_in_child() {
     fork_lock::begin_in_child();
     take_note_in_child(underway);
     if underway.is_alone {
-        let _ = process::guarded(|| {
-            START_BRIDGE.get().into_iter().for_each(|start| start());
-            Ok(())
-        });
+        process::shielded(|| START_BRIDGE.get().into_iter().for_each(|start| start()));
     }
 }
 
@@ -191,13 +186,13 @@ fn take_note_in_child(underway: Underway) {
     let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
     // Another thread may have been inside a call for longer than a fork waits. In the child its locks are still held, but no
     // thread exists to release them.
-    let is_whole = parent.allocator.is_whole() && parent.collector.is_whole();
+    let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
         // If this fails, the next call will report the failure.
-        let _ = process::guarded(|| take_over(parent, None).map(drop));
+        process::shielded(|| _ = take_over(parent, None));
     }
 }
 
@@ -310,8 +305,8 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
     // No later step can fail in a way that requires another attempt.
-    process.allocator.inherit(&parent.allocator);
-    process.collector.inherit(&parent.collector);
+    process.allocator.arenas.take_over(&parent.allocator.arenas);
+    process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
     let mut inheritance =
         writer.map_or_else(|| parent.hand_down(forked_at), |writer| Some(writer.hand_down(forked_at)));

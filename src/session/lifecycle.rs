@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::queue::host::Host;
-use crate::queue::oneshot::{oneshot, Give, Missing, Take};
+use crate::queue::oneshot::{oneshot, Give, Take};
 use crate::queue::own_fds;
 use crate::queue::requests::{Change, Stop};
 use crate::queue::shared::Shared;
@@ -64,22 +64,10 @@ struct Unstarted {
     again: Option<Retry>,
 }
 
-impl std::fmt::Debug for Lifecycle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lifecycle").field("open", &self.open).finish_non_exhaustive()
-    }
-}
-
 /// A writer thread at work.
 pub struct Running {
     pub config: Config,
     changing: Option<Changing>,
-}
-
-impl Running {
-    fn new(config: Config) -> Running {
-        Running { config, changing: None }
-    }
 }
 
 /// A change of the sinks that the writer has been asked for.
@@ -221,7 +209,7 @@ impl Lifecycle {
             }
             inherit.give(inheritance);
             // On a slow disk the writer continues alone after the timeout.
-            if is_ready.take(self.left()) == Err(Missing::Never) {
+            if is_ready.take(self.left()) == Err(Error::Internal) {
                 return Err(Error::Internal);
             }
         }
@@ -230,20 +218,16 @@ impl Lifecycle {
 
     /// Waits until a started writer has opened its files.
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
-        let Some(Starting { config, is_open }) = self.starting.take() else { return Ok(()) };
-        match is_open.take(self.left()) {
-            Ok(true) => {
-                shared.signal_flush.begin();
-                self.running = Some(Running::new(config));
-                Ok(())
-            }
-            Ok(false) => self.fetch_writer().and(Err(Error::NoSink)),
-            Err(Missing::Late) => {
-                self.starting = Some(Starting { config, is_open });
-                Err(Error::Timeout)
-            }
-            Err(Missing::Never) => Err(Error::Internal),
+        let Some(starting) = &self.starting else { return Ok(()) };
+        let is_open = starting.is_open.take(self.left());
+        // As in `fetch_writer`.
+        let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
+        if !is_open? {
+            return self.fetch_writer().and(Err(Error::NoSink));
         }
+        shared.signal_flush.begin();
+        self.running = ended.map(|Starting { config, .. }| Running { config, changing: None });
+        Ok(())
     }
 
     /// As `finish_start`, for a start that an earlier call stopped waiting for.
@@ -272,19 +256,13 @@ impl Lifecycle {
 
     /// Takes the writer back from its thread, once that thread has ended its run.
     fn fetch_writer(&mut self) -> Result<()> {
-        let Some(home) = self.home.take() else { return Ok(()) };
-        match home.take(self.left()) {
-            Ok(writer) => {
-                self.writer = Some(writer);
-                self.join_threads();
-                Ok(())
-            }
-            Err(Missing::Late) => {
-                self.home = Some(home);
-                Err(Error::Timeout)
-            }
-            Err(Missing::Never) => Err(Error::Internal),
-        }
+        let Some(home) = &self.home else { return Ok(()) };
+        let writer = home.take(self.left());
+        // Kept only if the writer may still come, so that later calls do not fail because of a thread that is gone.
+        self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
+        self.writer = Some(writer?);
+        self.join_threads();
+        Ok(())
     }
 
     /// Waits for threads that are about to end.
@@ -382,23 +360,18 @@ impl Lifecycle {
     fn finish_change(&mut self, shared: &Shared) -> Result<()> {
         let left = self.left();
         let Some(running) = &mut self.running else { return Ok(()) };
-        let Some(Changing { before, answer }) = running.changing.take() else { return Ok(()) };
-        match answer.take(left) {
-            Ok(result) => {
-                if !matches!(result, Ok(()) | Err(Error::SinkFailed)) {
-                    running.config = before;
-                }
-                // A gdb sink that was started automatically is not part of the options.
-                let by_itself = Sinks::GDB.without(running.config.sinks);
-                running.config.sinks = shared.status.sinks().without(by_itself);
-                result
-            }
-            Err(Missing::Late) => {
-                running.changing = Some(Changing { before, answer });
-                Err(Error::Timeout)
-            }
-            Err(Missing::Never) => Err(Error::Internal),
+        let Some(changing) = &running.changing else { return Ok(()) };
+        let answer = changing.answer.take(left);
+        // As in `fetch_writer`.
+        let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
+        let result = answer?;
+        if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {
+            running.config = before;
         }
+        // A gdb sink that was started automatically is not part of the options.
+        let by_itself = Sinks::GDB.without(running.config.sinks);
+        running.config.sinks = shared.status.sinks().without(by_itself);
+        result
     }
 
     /// Removes the files of stopped sinks, if the options ask for that. Waits for a writer that is about to end.
@@ -423,7 +396,7 @@ impl Lifecycle {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
                 // The files were opened just now.
-                Some((Some(true), config)) => self.running = Some(Running::new(config)),
+                Some((Some(true), config)) => self.running = Some(Running { config, changing: None }),
                 // The writer ends by itself as soon as it has opened its files.
                 _ => return Err(error),
             }
@@ -444,11 +417,8 @@ impl Lifecycle {
         shared.wake();
         let answer = answer.take(self.left());
         ENDS.fetch_add(1, Ordering::Release);
-        match answer {
-            Ok(result) => self.fetch_writer().and(result),
-            Err(Missing::Late) => Err(Error::Timeout),
-            Err(Missing::Never) => Err(Error::Internal),
-        }
+        let result = answer?;
+        self.fetch_writer().and(result)
     }
 }
 
@@ -484,22 +454,17 @@ impl Begin {
             opened.give(false);
             return;
         }
-        match inherited {
-            None => {
-                writer.announce();
-                if !opened.give(true) {
-                    return writer.end_unwanted(home);
-                }
-            }
-            Some((inherited, ready)) => {
-                if !opened.give(true) {
-                    return writer.end_unwanted(home);
-                }
-                let Some(inheritance) = inherited.wait() else { return writer.end_unwanted(home) };
-                writer.inherit(inheritance);
-                writer.announce();
-                ready.give(());
-            }
+        if inherited.is_none() {
+            writer.announce();
+        }
+        if !opened.give(true) {
+            return writer.end_unwanted(home);
+        }
+        if let Some((inherited, ready)) = inherited {
+            let Some(inheritance) = inherited.wait() else { return writer.end_unwanted(home) };
+            writer.inherit(inheritance);
+            writer.announce();
+            ready.give(());
         }
         writer.run(home);
     }

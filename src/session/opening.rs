@@ -15,13 +15,8 @@ use crate::session::{autoload, explain, fork};
 use crate::sys::{loader, reserve, thread};
 use crate::writer::recover;
 
-pub struct Opened {
-    pub handle: u64,
-    pub asks_for_bridge: bool,
-}
-
-/// Opens a session in this process. In a forked child, first takes over the parent's sessions.
-pub fn open(options: &Options) -> Result<Opened> {
+/// Opens a session in this process, and returns its handle. In a forked child, first takes over the parent's sessions.
+pub fn open(options: &Options) -> Result<u64> {
     loader::look_up();
     autoload::arm();
     if reserve::is_short() {
@@ -51,18 +46,16 @@ pub fn open(options: &Options) -> Result<Opened> {
     opened
 }
 
-fn open_in(process: &'static Process, options: &Options) -> Result<Opened> {
+fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     let config = Config::new(options)?;
     explain::decided(&config);
-    let asks_for_bridge = config.bridge;
     if config.starts_writer() || config.bridge {
         // No lock may be held here.
         loader::keep_this_loaded();
         fork::watch();
     }
     let end = Instant::now() + STOP_TIMEOUT;
-    let handle = process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))?;
-    Ok(Opened { handle, asks_for_bridge })
+    process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))
 }
 
 /// Opens the session while no other call opens or closes one.

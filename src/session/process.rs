@@ -112,9 +112,17 @@ pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 
-/// As `guarded`, for a body that accesses files or waits: such calls are cancellation points of POSIX threads.
-pub fn blocking_guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    thread::uncancelled(|| guarded(body))
+/// As `guarded`, for a body whose failure nobody can be told of.
+pub fn shielded(body: impl FnOnce()) {
+    let _ = guarded(|| {
+        body();
+        Ok(())
+    });
+}
+
+/// As `shielded`, for a body that accesses files or waits: such calls are cancellation points of POSIX threads.
+pub fn blocking_guarded(body: impl FnOnce()) {
+    thread::uncancelled(|| shielded(body));
 }
 
 #[cold]

@@ -9,6 +9,7 @@ use crate::api::options::{Options, Sinks, Wanted};
 use crate::api::Id;
 use crate::queue::status::Stats;
 use crate::session::calls::{close, find};
+use crate::session::config::environment_asks_for_bridge;
 use crate::session::explain::refused;
 use crate::session::wanted::wanted;
 use crate::session::{bridge, opening};
@@ -19,13 +20,13 @@ use crate::sys::{panic_guard, valgrind};
 #[derive(Debug)]
 pub struct Session(u64);
 
-/// Opens a session, and starts the bridge if the options ask for it.
-pub(crate) fn open(options: &Options) -> Result<Session> {
-    let opened = opening::open(options)?;
-    if opened.asks_for_bridge {
+/// Opens a session, and starts the bridge if the options or the environment ask for it. Returns the session's handle.
+pub(crate) fn open(options: &Options) -> Result<u64> {
+    let handle = opening::open(options)?;
+    if options.bridge || environment_asks_for_bridge() {
         bridge::start(options.bridge.then_some(options));
     }
-    Ok(Session(opened.handle))
+    Ok(handle)
 }
 
 /// Runs a call of the Rust interface. If the call is refused, the refusal is counted, and [`last_error`] says why, as in C.
@@ -37,7 +38,7 @@ fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 impl Session {
     /// Opens a session. The first session starts the sinks and the background thread; `jitsym_init` in C.
     pub fn open(options: &Options) -> Result<Session> {
-        told(|| open(options))
+        told(|| open(options).map(Session))
     }
 
     /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
@@ -282,13 +283,6 @@ impl Session {
     pub fn close(self) -> Result<()> {
         told(|| close(self.0))
         // Dropping the session closes it again, which is refused without effect.
-    }
-
-    /// The handle for C, which now has to close the session.
-    pub(crate) fn into_handle(self) -> u64 {
-        let handle = self.0;
-        std::mem::forget(self);
-        handle
     }
 }
 

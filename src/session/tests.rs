@@ -43,30 +43,9 @@ struct EndAhead(u64, u64);
 impl Fill for EndAhead {
     const REFERS: bool = true;
 
-    fn least_len(&self) -> usize {
-        0
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(0)
-    }
-
     fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
-        Ok(Some(Event {
-            timestamp: timestamp + self.1,
-            id: 0,
-            index: 0,
-            addr: self.0,
-            size: 0x1000,
-            body_at: 0,
-            body_len: 0,
-            unwinding_at: 0,
-            tid: 1,
-            kind: EventKind::UnregisterRange,
-            flags: 0,
-            name_len: 0,
-            tables_len: 0,
-        }))
+        let (timestamp, kind) = (timestamp + self.1, EventKind::UnregisterRange);
+        Ok(Some(Event { timestamp, addr: self.0, size: 0x1000, tid: 1, kind, ..Event::default() }))
     }
 }
 

@@ -58,6 +58,22 @@ impl<T> TimedLock<T> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }
 
+    /// In a forked child, which has one thread: whether no other thread held the lock at the fork.
+    pub fn is_free(&self) -> bool {
+        self.try_lock().is_some()
+    }
+
+    /// Moves the parent's value to this lock, in a forked child that takes over its parent's state. No other thread of the
+    /// child knows this lock yet.
+    pub fn take_over(&self, parent: &TimedLock<T>)
+    where
+        T: Default,
+    {
+        if let (Some(mut own), Some(mut of_parent)) = (self.try_lock(), parent.try_lock()) {
+            *own = std::mem::take(&mut of_parent);
+        }
+    }
+
     fn take(mut state: MutexGuard<'_, State>) -> bool {
         !std::mem::replace(&mut state.is_taken, true)
     }

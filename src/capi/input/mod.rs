@@ -10,7 +10,7 @@ mod unwind;
 
 pub use code::{code, move_target, range_flags, CodeInput};
 pub use options::{options, sink, sinks};
-pub use region::{region, region_size};
+pub use region::region;
 pub use unwind::unwind;
 
 use std::ffi::{c_char, CStr};

@@ -1,8 +1,8 @@
-//! `jitsym_region_options`, and the size of `jitsym_region`.
+//! `jitsym_region_options`.
 
 use super::size_of_struct;
 use super::{check_flags, read, Plain};
-use crate::api::error::{Error, Result};
+use crate::api::error::Result;
 use crate::capi::types::*;
 use crate::sink::region::RegionOptions;
 
@@ -30,20 +30,4 @@ pub unsafe fn region(from: *const jitsym_region_options) -> Result<RegionOptions
         one_view: raw.flags & one_view != 0,
         huge: raw.flags & huge != 0,
     })
-}
-
-/// The size of the caller's `jitsym_region`.
-///
-/// # Safety
-/// `out` is NULL or points to a readable `size_t`.
-pub unsafe fn region_size(out: *mut jitsym_region) -> Result<usize> {
-    if out.is_null() {
-        return Err(Error::Null);
-    }
-    // SAFETY: the caller's promise; the size is the first field.
-    let size = unsafe { out.cast::<usize>().read_unaligned() };
-    if size < size_of::<jitsym_region>() {
-        return Err(Error::StructSize);
-    }
-    Ok(size)
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
 
-use crate::api::code::{Bytes, Code, FramePointer, Lines, Unwind};
+use crate::api::code::{Code, FramePointer, Lines, Unwind};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Options, Sinks};
 use crate::api::Id;
@@ -310,7 +310,7 @@ fn session() -> Result<Ref> {
         Err(Error::Conflict) => open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
         opened => opened,
     };
-    let handle = opened?.handle;
+    let handle = opened?;
     SESSION.store(handle, Ordering::Release);
     find(handle)
 }
@@ -343,23 +343,9 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
             }
             None => Unwind::None,
         };
-        let code = Code {
-            addr: function.addr,
-            size: function.size,
-            bytes: Bytes::AtAddress,
-            name: function.name,
-            file: &[],
-            line: 0,
-            unwind,
-            lines: Lines::Rows(&rows),
-            inlines: &[],
-            free_after: 0,
-            stable: false,
-            packed: true,
-            more: false,
-        };
         // If the tables cannot be parsed, or the lines are not in order, at least the name is registered.
-        let plain = Code { unwind: Unwind::None, lines: Lines::Rows(&[]), ..code };
+        let plain = Code { name: function.name, packed: true, ..Code::new(function.addr, function.size, "") };
+        let code = Code { unwind, lines: Lines::Rows(&rows), ..plain };
         let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
         ids.extend(registered.ok());
     }

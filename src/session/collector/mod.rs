@@ -13,7 +13,7 @@ use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::session::calls::{close, find};
 use crate::session::handle::Ref;
-use crate::session::rust_api::Session;
+use crate::session::rust_api::open;
 use crate::sys::{fork_lock, rights};
 pub use lines::Row;
 pub use told::Method;
@@ -47,7 +47,7 @@ pub fn start() -> Result<bool> {
     if known == 0 {
         // A program with more rights than its caller ignores the environment, even the variable that loaded this library.
         let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
-        let opened = Session::open(&Options { sinks, ..Options::default() })?.into_handle();
+        let opened = open(&Options { sinks, ..Options::default() })?;
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
             close(opened)?;
         }

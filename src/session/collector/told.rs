@@ -35,7 +35,7 @@ const CALLERS_MAX: usize = 2048;
 /// The reports of the runtimes in a process.
 #[derive(Debug, Default)]
 pub struct Collector {
-    state: TimedLock<State>,
+    pub state: TimedLock<State>,
     /// The object that contains each caller's code.
     modules: Mutex<HashMap<u64, u64>>,
 }
@@ -92,22 +92,9 @@ impl Region {
             true => Unwind::FramePointer(FramePointer::default()),
             false => Unwind::None,
         };
-        let code = Code {
-            addr,
-            size: self.size.into(),
-            bytes: Bytes::AtAddress,
-            name: &self.name,
-            file: &[],
-            line: 0,
-            unwind,
-            lines: Lines::Rows(&rows),
-            inlines: &inlines,
-            free_after: 0,
-            stable: false,
-            // Other code may follow without a gap.
-            packed: true,
-            more: false,
-        };
+        // `packed`, because other code may follow without a gap.
+        let plain = Code { name: &self.name, packed: true, ..Code::new(addr, self.size.into(), "") };
+        let code = Code { unwind, lines: Lines::Rows(&rows), inlines: &inlines, ..plain };
         self.id = match session.register(&code) {
             // If the inlined functions are refused, the lines are still correct.
             Err(Error::Inline) => session.register(&Code { inlines: &[] as &[Inline<'_>], ..code }),
@@ -122,19 +109,6 @@ impl Collector {
     /// Fails after a timeout, because another call may hold the lock while it waits for a disk.
     pub fn lock(&self) -> Result<Locked<'_, State>> {
         self.state.lock_in_time().ok_or(Error::Timeout)
-    }
-
-    /// In a child that takes over its parent's state: takes what was reported to the parent.
-    pub fn inherit(&self, parent: &Collector) {
-        if let Some(mut state) = parent.state.try_lock() {
-            // No other thread uses this state yet, so the lock is free.
-            self.state.try_lock().into_iter().for_each(|mut own| *own = std::mem::take(&mut *state));
-        }
-    }
-
-    /// In a child, which has one thread: whether no other thread was in the middle of a call when the process forked.
-    pub fn is_whole(&self) -> bool {
-        self.state.try_lock().is_some()
     }
 
     /// The object that contains the code at this address. 0 if no object does. Asks the loader while no lock is held.

@@ -16,14 +16,6 @@ pub struct Bare<F>(pub F);
 impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
     const REFERS: bool = true;
 
-    fn least_len(&self) -> usize {
-        0
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(0)
-    }
-
     fn fill(&self, _: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         (self.0)().map(|event| Some(Event { timestamp, ..event }))
     }
@@ -125,10 +117,6 @@ impl Fill for Move<'_> {
 
     fn least_len(&self) -> usize {
         self.tail.len()
-    }
-
-    fn exact_len(&self) -> Result<usize> {
-        Ok(self.tail.len())
     }
 
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {

@@ -16,7 +16,7 @@ use crate::sys::thread::at_end_of_thread;
 /// new state. The C library calls this function at most four times.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
-    let _ = blocking_guarded(|| {
+    blocking_guarded(|| {
         PER_THREAD.with(|thread| {
             thread.is_ending.set(true);
             thread.local.take().into_iter().for_each(|local| drop_local(local.cast()));
@@ -26,7 +26,6 @@ extern "C" fn end(_: *mut c_void) {
             shared.set_first_tells(false);
             shared.wake_if_asleep();
         }
-        Ok(())
     });
 }
 

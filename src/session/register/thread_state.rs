@@ -58,21 +58,7 @@ impl Local {
 
     /// An event that is complete except for the fields that depend on the chunk and the time.
     pub(super) fn event(&self, kind: EventKind, id: u64, index: u64, addr: u64, size: u64) -> Event {
-        Event {
-            timestamp: 0,
-            id,
-            index,
-            addr,
-            size,
-            body_at: 0,
-            body_len: 0,
-            unwinding_at: 0,
-            tid: self.tid,
-            kind,
-            flags: 0,
-            name_len: 0,
-            tables_len: 0,
-        }
+        Event { id, index, addr, size, tid: self.tid, kind, ..Event::default() }
     }
 
     pub(super) fn next_index(&mut self) -> u64 {

@@ -227,14 +227,13 @@ mod tests {
             index: 1,
             addr,
             size,
-            body_at: 0,
             body_len: body.len() as u32,
             unwinding_at: layout.unwinding as u32,
             tid: 1,
-            kind: EventKind::Load,
             flags: flags | flag::HAS_CODE,
             name_len: 4,
             tables_len: 80,
+            ..Event::default()
         };
         is_sound(&event, &body)
     }
