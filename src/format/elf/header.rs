@@ -66,16 +66,6 @@ pub struct Image {
     pub build_id: Option<[u8; 20]>,
 }
 
-struct Section<'a> {
-    name: &'static str,
-    kind: u32,
-    flags: u64,
-    range: &'a Range<u64>,
-    align: u64,
-    /// The difference between the section's address and its offset.
-    beyond: u64,
-}
-
 impl Image {
     /// The first page of the file.
     pub fn header_page(&self) -> [u8; HEADER_SIZE] {
@@ -87,22 +77,30 @@ impl Image {
         let has_symbols = self.symtab.end - self.symtab.start > SYMBOL_SIZE as u64;
         let (symtab, strtab) = if has_symbols { (&self.symtab, &self.strtab) } else { (&(0..0), &(0..0)) };
 
-        let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align, beyond: 0 };
+        let section = |name, kind, flags, range: &Range<u64>, align| Entry {
+            name: name_at(NAMES, name),
+            kind,
+            flags,
+            addr: if flags & SHF_ALLOC == 0 { 0 } else { range.start },
+            at: range.start,
+            len: range.end.saturating_sub(range.start),
+            align,
+        };
         let code = SHF_ALLOC | SHF_EXECINSTR;
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(".text", SHT_PROGBITS, code, text, 16),
             // The symbols of the replaced code refer to the first `.text`. Old readers subtract from a symbol the difference
             // between its section's address and offset. For this section the difference is not 0.
-            Section {
-                beyond: self.text.start.wrapping_sub(self.first.start),
-                ..section(".text", SHT_PROGBITS, code, &self.first, 16)
-            },
+            Entry { addr: self.text.start, ..section(".text", SHT_PROGBITS, code, &self.first, 16) },
             section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
             // perf with libunwind uses the section, and subtracts the start of the first segment (linux
             // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header.
-            Section { beyond: self.begin, ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4) },
+            Entry {
+                addr: self.eh_frame_hdr.start.wrapping_add(self.begin),
+                ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4)
+            },
             section(".symtab", SHT_SYMTAB, 0, symtab, 8),
             section(".strtab", SHT_STRTAB, 0, strtab, 1),
             section(".debug_abbrev", SHT_PROGBITS, 0, &abbrev, 1),
@@ -114,8 +112,8 @@ impl Image {
         ];
         let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);
         let mut count = 1;
-        for section in all[..1].iter().chain(all[1..].iter().filter(|section| !section.range.is_empty())) {
-            put_section(&mut page, at, section, count);
+        for section in all[..1].iter().chain(all[1..].iter().filter(|section| section.len > 0)) {
+            page[at..at + usize::from(SECTION_HEADER)].copy_from_slice(&section_header(section, count));
             at += usize::from(SECTION_HEADER);
             count += 1;
         }
@@ -186,26 +184,9 @@ fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Ran
     debug_assert!(put.is_full());
 }
 
-fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
-    let len = section.range.end - section.range.start;
-    let name = NAMES.windows(section.name.len()).position(|name| name == section.name.as_bytes()).unwrap_or(0);
-    // The symbols' names are in the next section. All symbols are local.
-    let (link, info, entry) = match section.kind {
-        SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
-        _ => (0, 0, 0),
-    };
-    page[at..at + usize::from(SECTION_HEADER)].copy_from_slice(&section_header(&Entry {
-        name: name as u32,
-        kind: section.kind,
-        flags: section.flags,
-        addr: if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start.wrapping_add(section.beyond) },
-        at: section.range.start,
-        len,
-        link,
-        info,
-        align: section.align,
-        entry_size: entry,
-    }));
+/// Offset of a section's name in the section of names.
+pub(super) fn name_at(names: &[u8], name: &str) -> u32 {
+    names.windows(name.len()).position(|at| at == name.as_bytes()).unwrap_or(0) as u32
 }
 
 /// The fields of a section header.
@@ -219,13 +200,16 @@ pub struct Entry {
     /// Offset in the file, and size.
     pub at: u64,
     pub len: u64,
-    pub link: u32,
-    pub info: u32,
     pub align: u64,
-    pub entry_size: u64,
 }
 
-pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
+/// The header of the section with this number.
+pub fn section_header(entry: &Entry, number: u32) -> [u8; SECTION_HEADER as usize] {
+    // The symbols' names are in the next section. All symbols are local.
+    let (link, info, entry_size) = match entry.kind {
+        SHT_SYMTAB => (number + 1, (entry.len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
+        _ => (0, 0, 0),
+    };
     let mut header = [0; SECTION_HEADER as usize];
     let mut put = Put::new(&mut header);
     put.u32(entry.name);
@@ -234,10 +218,10 @@ pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
     put.u64(entry.addr);
     put.u64(entry.at);
     put.u64(entry.len);
-    put.u32(entry.link);
-    put.u32(entry.info);
+    put.u32(link);
+    put.u32(info);
     put.u64(entry.align);
-    put.u64(entry.entry_size);
+    put.u64(entry_size);
     debug_assert!(put.is_full());
     header
 }
