@@ -15,7 +15,7 @@ mod presets;
 mod tests;
 
 pub use eh_frame::CIE_MAX;
-pub use presets::{resolve_fixed, Frame};
+pub use presets::{resolve_fixed, resolve_frame_pointer};
 
 use gimli::write::{EhFrame, EndianVec, Writer};
 use gimli::LittleEndian;
@@ -90,7 +90,7 @@ impl Tables {
     /// of the code.
     ///
     /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
-    /// [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
+    /// [`Unwind::FramePointer`] must resolve to an equal frame ([`resolve_frame_pointer`]).
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
