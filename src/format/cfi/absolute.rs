@@ -68,6 +68,8 @@ impl Frame {
 /// An unwind entry for a part of some code.
 #[derive(Debug)]
 pub struct Entry<'a> {
+    /// The whole FDE.
+    pub bytes: &'a [u8],
     pub cie: &'a [u8],
     /// Start address and size of the part.
     pub start: u64,
@@ -77,7 +79,7 @@ pub struct Entry<'a> {
 }
 
 /// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8) at this address.
-/// Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// Entries for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -98,14 +100,16 @@ pub fn each_entry(
         let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
         let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
-        let start = section_addr.checked_add(at as u64 + 8)?.checked_add_signed(distance)?;
+        // The distance counts from its own field, and the section begins after the code.
+        let field = section_addr.checked_add(at as u64 + 8)?;
+        let Some(start) = field.checked_add_signed(distance) else { continue };
         let range = u64::from(u32_at(entry, 12)?);
         let code = start..start.checked_add(range)?;
         if code.is_empty() || code.start < addr || code.end > end {
             continue;
         }
         let (handler, instructions) = Handler::find(entry);
-        body(&Entry { cie, start, range, handler, instructions: entry.get(instructions..)? })?;
+        body(&Entry { bytes: entry, cie, start, range, handler, instructions: entry.get(instructions..)? })?;
     }
     Some(())
 }
@@ -114,7 +118,7 @@ pub fn each_entry(
 pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     each_entry(section, place, |entry| {
-        let Entry { cie, start, range, handler, instructions } = entry;
+        let Entry { cie, start, range, handler, instructions, .. } = entry;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(cie.len() + instructions.len() + FDE_LSDA + MORE).ok()?;
         cie_for(cie, handler.as_ref(), &mut bytes)?;
