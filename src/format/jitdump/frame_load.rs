@@ -12,9 +12,8 @@
 //!
 //! The records of a frame load are the beginning of its code's group, so they are always copied with the group.
 
-use super::record::{id, put_at, put_prefix, raw, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
+use super::record::{id, put_at, raw, unwinding_head, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::get::{u32_at, u64_at};
-use crate::format::put::Put;
 
 /// The name of all frame loads. No code ever runs where readers see this name.
 pub const NAME: &[u8] = b"[unwind tables]";
@@ -102,17 +101,6 @@ fn add_at(begin: usize, head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usi
     out.extend_from_within(tables_at..start);
     out.extend_from_slice(load);
     Some(len)
-}
-
-/// An UNWINDING_INFO record before its tables, which have `len` bytes.
-fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
-    let mut record = [0; UNWINDING_FIXED_SIZE];
-    let mut put = Put::new(&mut record);
-    put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + len);
-    put.u64(len as u64);
-    put.u64(hdr_size as u64);
-    put.u64(mapped_size);
-    record
 }
 
 /// Undoes `add`: removes the frame load from a group, and its FDEs from the tables. The LOAD record of the code may be missing.
