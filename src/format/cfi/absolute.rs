@@ -147,18 +147,8 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
 
 /// Appends a copy of a CIE from `format/cfi`, changed for FDEs with absolute addresses. The copy may also name a handler.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
-    // Offset of the augmentation string, which follows the length, a zero word, and the version.
-    const AUGMENTATION: usize = 9;
     let begin = out.len();
-    let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
-    let letters_len = rest.iter().position(|&byte| byte == 0)?;
-    let (letters, rest) = rest.split_at_checked(letters_len)?;
-    // The NUL, and three numbers: code alignment, data alignment, return address. Each number ends with a byte below 0x80.
-    let mut numbers = 1;
-    for _ in 0..3 {
-        numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
-    }
-    let (numbers, rest) = rest.split_at_checked(numbers)?;
+    let [head, letters, numbers, rest] = split_cie(cie)?;
     let instructions = rest.strip_prefix(&[1, RELATIVE])?;
     out.extend_from_slice(head);
     out.push(b'z');
@@ -174,8 +164,24 @@ fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<(
     end_entry(out, begin)
 }
 
+/// The parts of a CIE: all before its augmentation string; this string without its NUL; the NUL and three numbers; the
+/// augmentation data and the instructions.
+pub(super) fn split_cie(cie: &[u8]) -> Option<[&[u8]; 4]> {
+    // Offset of the augmentation string, which follows the length, a zero word, and the version.
+    const AUGMENTATION: usize = 9;
+    let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
+    let (letters, rest) = rest.split_at_checked(rest.iter().position(|&byte| byte == 0)?)?;
+    // The numbers are code alignment, data alignment, and return address. Each number ends with a byte below 0x80.
+    let mut numbers = 1;
+    for _ in 0..3 {
+        numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
+    }
+    let (numbers, rest) = rest.split_at_checked(numbers)?;
+    Some([head, letters, numbers, rest])
+}
+
 /// Pads an entry to a multiple of 8 bytes, and writes its length.
-fn end_entry(out: &mut Vec<u8>, begin: usize) -> Option<()> {
+pub(super) fn end_entry(out: &mut Vec<u8>, begin: usize) -> Option<()> {
     let len = (out.len() - begin).checked_next_multiple_of(8)?;
     out.resize(begin + len, 0);
     *out.get_mut(begin..)?.first_chunk_mut()? = u32::try_from(len - 4).ok()?.to_ne_bytes();
