@@ -21,12 +21,13 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 pub const PF_X: u32 = 1;
 pub const PF_W: u32 = 2;
 pub const PF_R: u32 = 4;
-const SHT_PROGBITS: u32 = 1;
-const SHT_SYMTAB: u32 = 2;
-const SHT_STRTAB: u32 = 3;
+pub(super) const SHT_PROGBITS: u32 = 1;
+pub(super) const SHT_SYMTAB: u32 = 2;
+pub(super) const SHT_STRTAB: u32 = 3;
 const SHT_NOTE: u32 = 7;
-const SHF_ALLOC: u64 = 2;
-const SHF_EXECINSTR: u64 = 4;
+pub(super) const SHT_NOBITS: u32 = 8;
+pub(super) const SHF_ALLOC: u64 = 2;
+pub(super) const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// Offsets of the parts in the page. Three program headers fit before the first part.
@@ -118,15 +119,20 @@ impl Image {
             count += 1;
         }
 
-        let mut segments = 1;
+        let mut segments = 0;
+        let mut put_segment = |kind, flags, range: &Range<u64>, room, align| {
+            let at = usize::from(ELF_HEADER + segments * PROGRAM_HEADER);
+            let words = [range.start, range.start, range.start, range.end - range.start, room, align];
+            page[at..at + usize::from(PROGRAM_HEADER)].copy_from_slice(&program_header(kind, flags, words));
+            segments += 1;
+        };
         // libdw identifies an object by its start and end, so both are the same for all generations and sizes.
         let end = self.text.start + self.text_room;
         let loaded = self.begin..self.text.end.min(end);
-        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
+        put_segment(PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
         for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
             if !range.is_empty() {
-                put_segment(&mut page, segments, kind, PF_R, range, range.end - range.start, 4);
-                segments += 1;
+                put_segment(kind, PF_R, range, range.end - range.start, 4);
             }
         }
         if let Some(build_id) = &self.build_id {
@@ -142,7 +148,7 @@ impl Image {
         page[NAMES_AT..NAMES_AT + NAMES.len()].copy_from_slice(NAMES);
         page[..usize::from(ELF_HEADER)].copy_from_slice(&elf_header(
             ET_DYN,
-            segments as u16,
+            segments,
             count as u16,
             SECTIONS_AT as u64,
         ));
@@ -172,16 +178,15 @@ pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> 
     header
 }
 
-fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Range<u64>, room: u64, align: u64) {
-    let at = usize::from(ELF_HEADER) + index * usize::from(PROGRAM_HEADER);
-    let len = range.end - range.start;
-    let mut put = Put::new(&mut page[at..at + usize::from(PROGRAM_HEADER)]);
+/// A program header. The words are offset, two addresses, size in the file, size in memory, and alignment.
+pub(super) fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HEADER as usize] {
+    let mut out = [0; PROGRAM_HEADER as usize];
+    let mut put = Put::new(&mut out);
     put.u32(kind);
     put.u32(flags);
-    for value in [range.start, range.start, range.start, len, room, align] {
-        put.u64(value);
-    }
+    words.into_iter().for_each(|word| put.u64(word));
     debug_assert!(put.is_full());
+    out
 }
 
 /// Offset of a section's name in the section of names.

@@ -7,7 +7,10 @@ use std::ops::Range;
 
 use super::debug::{self, ABBREV};
 use super::frames::{self, Frames};
-use super::header::{elf_header, name_at, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
+use super::header::{
+    elf_header, name_at, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER, SHF_ALLOC, SHF_EXECINSTR,
+    SHT_NOBITS, SHT_PROGBITS, SHT_STRTAB, SHT_SYMTAB,
+};
 use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::info::Info;
@@ -20,13 +23,6 @@ pub const SPAN_MAX: u64 = 0x7000_0000;
 /// One section spans gaps of at most this many bytes between functions. Fewer sections are better: for each new object, a
 /// debugger sorts all sections of all objects again.
 pub const GAP_MAX: u64 = 4096;
-
-pub(super) const SHT_PROGBITS: u32 = 1;
-const SHT_SYMTAB: u32 = 2;
-const SHT_STRTAB: u32 = 3;
-const SHT_NOBITS: u32 = 8;
-pub(super) const SHF_ALLOC: u64 = 2;
-pub(super) const SHF_EXECINSTR: u64 = 4;
 
 /// Names of sections: the beginning of `.shstrtab`.
 const NAMES: &[u8] =
