@@ -232,15 +232,16 @@ pub struct Relocation {
 
 /// Sets the time stamp of all records of a written group.
 pub fn set_time(group: &mut [u8], timestamp: u64) {
-    for_each_record(group, |_, record| put_at(record, 8, &timestamp.to_ne_bytes()));
+    for_each_record(group, |_, record, _| put_at(record, 8, &timestamp.to_ne_bytes()));
 }
 
-fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
+/// Calls `change` for each record of a group. The `bool` says whether the record belongs to a frame load.
+fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool)) {
     let (mut at, frame_load) = (0, frame_load::len(group));
     while let Some(record) = raw(group, at) {
         // The last record may lack its code bytes.
         let end = (at + record.total_size).min(group.len());
-        change(record.id, &mut group[at..end]);
+        change(record.id, &mut group[at..end], at < frame_load);
         if record.id == id::LOAD && at >= frame_load {
             return;
         }
@@ -252,23 +253,17 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
 /// they are relative to the place where perf puts them. The address of a frame load does not change. The caller must remove a
 /// frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
-    let (frame_load, group) = group.split_at_mut(frame_load::len(group));
-    for_each_record(frame_load, |id, record| {
-        put_at(record, 8, &change.timestamp.to_ne_bytes());
-        if id == id::LOAD {
-            put_at(record, 20, &change.tid.to_ne_bytes());
-            put_at(record, 48, &change.index.to_ne_bytes());
-        }
-    });
-    for_each_record(group, |id, record| {
+    for_each_record(group, |id, record, is_frame_load| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         match id {
             id::DEBUG_INFO => relocate_debug(record, change.addr),
-            id::UNWINDING_INFO => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
+            id::UNWINDING_INFO if !is_frame_load => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
             id::LOAD => {
                 put_at(record, 20, &change.tid.to_ne_bytes());
-                put_at(record, 24, &change.addr.to_ne_bytes());
-                put_at(record, 32, &change.addr.to_ne_bytes());
+                if !is_frame_load {
+                    put_at(record, 24, &change.addr.to_ne_bytes());
+                    put_at(record, 32, &change.addr.to_ne_bytes());
+                }
                 put_at(record, 48, &change.index.to_ne_bytes());
             }
             _ => {}
@@ -278,7 +273,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
 
 /// Changes the process of a written group, and the registering thread to that process's main thread.
 pub fn set_process(group: &mut [u8], pid: u32) {
-    for_each_record(group, |id, record| {
+    for_each_record(group, |id, record, _| {
         if id == id::LOAD {
             put_at(record, 16, &pid.to_ne_bytes());
             put_at(record, 20, &pid.to_ne_bytes());
