@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
+use jitsym::format::jitdump::raw::RawRecords;
+use jitsym::format::jitdump::HEADER_SIZE;
+
 use crate::perf;
 use crate::support::{
     compile, is_root, run, scratch_dir, serial, stdout, until_enough, wait_until, Link, TmpFiles, PACE,
@@ -208,11 +211,9 @@ fn check_files(truth: &Truth) {
     for &pid in truth.workers.iter().chain([&truth.parent]) {
         let file = std::fs::read(format!("/tmp/jit-{pid}.dump")).expect("dump");
         let mut names = Vec::new();
-        for (_, record) in jitsym::format::jitdump::Records::new(&file) {
-            if let jitsym::format::jitdump::Record::Load(load) = record {
-                assert_eq!(load.pid, pid);
-                names.push(String::from_utf8_lossy(load.name).into_owned());
-            }
+        for load in RawRecords::from(&file, HEADER_SIZE).filter_map(|record| record.load()) {
+            assert_eq!(load.pid, pid);
+            names.push(String::from_utf8_lossy(load.name().expect("name")).into_owned());
         }
         let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
         let is_parent = pid == truth.parent;

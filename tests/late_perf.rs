@@ -5,6 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
+use jitsym::format::jitdump::raw::RawRecords;
+use jitsym::format::jitdump::HEADER_SIZE;
+
 use crate::perf::{self, Recording, Truth};
 use crate::support::{run, scratch_dir, serial, until_enough, TmpFiles, PACE};
 
@@ -71,12 +74,8 @@ fn check(truth: &Truth, injected: &Path) {
     perf::check_lines(&truth, &seen, 500);
     // What lived all the time is in the file once, what moved meanwhile twice.
     let file = std::fs::read(&truth.paths["jitdump"]).expect("dump");
-    let mut names = Vec::new();
-    for (_, record) in jitsym::format::jitdump::Records::new(&file) {
-        if let jitsym::format::jitdump::Record::Load(load) = record {
-            names.push(String::from_utf8_lossy(load.name).into_owned());
-        }
-    }
+    let loads = RawRecords::from(&file, HEADER_SIZE).filter_map(|record| record.load());
+    let names: Vec<_> = loads.map(|load| String::from_utf8_lossy(load.name().expect("name")).into_owned()).collect();
     let count = |name: &str| names.iter().filter(|other| *other == name).count();
     assert_eq!((count("leaf_fp"), count("leaf_eh"), count("wide"), names.len()), (1, 2, 1, 11), "{names:?}");
 }

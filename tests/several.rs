@@ -9,7 +9,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::perf;
-use jitsym::format::jitdump::{Record, Records};
+use jitsym::format::jitdump::raw::RawRecords;
+use jitsym::format::jitdump::HEADER_SIZE;
 
 use crate::support::{
     artifacts, checker, compile, describe, once, plugin, run, scratch_dir, serial, shared_dir, stdout, thorough, tool,
@@ -90,9 +91,8 @@ impl Told {
         let (mut seen, mut names) = (BTreeMap::new(), Vec::new());
         for path in self.dumps() {
             let bytes = std::fs::read(&path).expect("dump");
-            for (_, record) in Records::new(&bytes) {
-                let Record::Load(load) = record else { continue };
-                let name = String::from_utf8_lossy(load.name).into_owned();
+            for load in RawRecords::from(&bytes, HEADER_SIZE).filter_map(|record| record.load()) {
+                let name = String::from_utf8_lossy(load.name().expect("name")).into_owned();
                 let other = seen.insert(load.index, name.clone());
                 assert!(other.is_none(), "{name} in {} and {other:?} have one index", path.display());
                 names.push(name);

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::support::checker::assert_sound;
-use jitsym::format::jitdump::{Record, Records};
+use jitsym::format::jitdump::raw::RawRecords;
+use jitsym::format::jitdump::HEADER_SIZE;
 use jitsym::{Bytes, Code, Options, Session, Sinks};
 use wasmtime_internal_jit_debug::perf_jitdump::JitDumpFile;
 
@@ -46,11 +47,10 @@ fn check(dir: &Path, dumps: usize) {
         }
         files += 1;
         assert_sound(&path, &[]);
-        for (_, record) in Records::new(&std::fs::read(&path).expect("jitdump")) {
-            if let Record::Load(load) = record {
-                names.push(String::from_utf8_lossy(load.name).into_owned());
-                assert!(indices.insert(load.index), "index {} is there twice", load.index);
-            }
+        let file = std::fs::read(&path).expect("jitdump");
+        for load in RawRecords::from(&file, HEADER_SIZE).filter_map(|record| record.load()) {
+            names.push(String::from_utf8_lossy(load.name().expect("name")).into_owned());
+            assert!(indices.insert(load.index), "index {} is there twice", load.index);
         }
     }
     names.sort();

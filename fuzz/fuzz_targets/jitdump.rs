@@ -2,7 +2,8 @@
 #![no_main]
 
 use jitsym_tool::check::{check, Facts, Finding};
-use jitsym::format::jitdump::{places, Header, Records};
+use jitsym::format::jitdump::raw::RawRecords;
+use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -11,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     check(data, &facts, &mut findings);
     // The reader of recovery, which believes as little.
     let _ = Header::read(data);
-    let mut records = Records::new(data);
+    let mut records = RawRecords::from(data, HEADER_SIZE);
     while records.next().is_some() {}
     assert!(records.offset() <= data.len().max(40));
     let read_at = |bytes: &mut [u8], at: u64| {

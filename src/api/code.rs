@@ -178,7 +178,7 @@ pub enum Unwind<'a> {
 
 /// The places in code with a frame pointer where the frame changes; see `jitsym_unwind` in the C header. `Default` is the
 /// usual prologue of the architecture and no epilogue.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramePointer<'a> {
     /// Offset after the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
     pub pushed: u32,

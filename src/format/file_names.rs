@@ -1,7 +1,6 @@
 //! The names of the files that the library and `perf inject` make. Only this file prints and parses these names.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::{self, Write};
 
 /// How many names a process may use for jitdumps. Each copy of the library in the process needs a separate jitdump.
 pub const JITDUMPS: usize = 10;
@@ -27,34 +26,18 @@ pub enum FileKind {
 
 impl FileKind {
     pub fn name(self, pid: u32) -> String {
-        let mut name = String::new();
-        // Writing to a string never fails.
-        let _ = self.put(&mut name, pid);
-        name
-    }
-
-    fn put(self, out: &mut impl Write, pid: u32) -> fmt::Result {
         match self {
-            FileKind::PerfMap => write!(out, "perf-{pid}.map"),
-            FileKind::Jitdump { zeros } => {
-                out.write_str("jit-")?;
-                (0..zeros).try_for_each(|_| out.write_str("0"))?;
-                write!(out, "{pid}.dump")
-            }
+            FileKind::PerfMap => format!("perf-{pid}.map"),
+            FileKind::Jitdump { zeros } => format!("jit-{}{pid}.dump", "0".repeat(zeros)),
             FileKind::Region { number, begins_at_code, epoch, parent } => {
                 let (first, letter) = if begins_at_code { ("jitted", "r") } else { ("jit", "") };
-                write!(out, "{first}-{pid}-{letter}{number}")?;
-                if epoch > 0 {
-                    write!(out, ".{epoch}")?;
-                }
-                if parent > 0 {
-                    write!(out, ".f{parent}")?;
-                }
-                out.write_str(".so")
+                let epoch = if epoch > 0 { format!(".{epoch}") } else { String::new() };
+                let parent = if parent > 0 { format!(".f{parent}") } else { String::new() };
+                format!("{first}-{pid}-{letter}{number}{epoch}{parent}.so")
             }
-            FileKind::ForValgrind { number } => write!(out, "jit-{pid}-v{number}.so"),
-            FileKind::Spool { start, made } => write!(out, "jitsym-{pid}-{start:x}-{made:x}.spool"),
-            FileKind::Injected { index } => write!(out, "jitted-{pid}-{index}.so"),
+            FileKind::ForValgrind { number } => format!("jit-{pid}-v{number}.so"),
+            FileKind::Spool { start, made } => format!("jitsym-{pid}-{start:x}-{made:x}.spool"),
+            FileKind::Injected { index } => format!("jitted-{pid}-{index}.so"),
         }
     }
 }
@@ -63,20 +46,7 @@ impl FileKind {
 pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     let text = name.as_ref().to_str()?;
     let (pid, kind) = split(text)?;
-    let mut rest = Rest(text);
-    let is_printed = kind.put(&mut rest, pid).is_ok() && rest.0.is_empty();
-    is_printed.then_some((pid, kind))
-}
-
-/// The part of a name that is not yet compared. Text printed to it is compared with the name, and printing fails if they
-/// differ.
-struct Rest<'a>(&'a str);
-
-impl Write for Rest<'_> {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        self.0 = self.0.strip_prefix(part).ok_or(fmt::Error)?;
-        Ok(())
-    }
+    (kind.name(pid) == text).then_some((pid, kind))
 }
 
 /// Whether Linux can give this pid to a process.

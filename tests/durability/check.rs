@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, LittleEndian, Pointer, UnwindSection};
-use jitsym::format::jitdump::{Header, Loaded, Record, Records, HEADER_SIZE};
+use jitsym::format::jitdump::raw::{RawLoad, RawRecords};
+use jitsym::format::jitdump::{id, Header, HEADER_SIZE};
 use linux_perf_data::jitdump::JitDumpReader;
 
 use super::plan::{mixed, Plan};
@@ -148,21 +149,29 @@ pub fn check_dump(plan: &Plan, truth: &Truth, bytes: &[u8], state: State) -> Res
     let mut lines = None;
     let mut unwind = None;
     let mut count = 0;
-    let mut records = Records::new(bytes);
-    for (stamp, record) in records.by_ref() {
+    let mut records = RawRecords::from(bytes, HEADER_SIZE);
+    for record in records.by_ref() {
         count += 1;
+        let stamp = record.timestamp;
         ensure!(stamp >= time, "time goes back to {stamp} from {time}");
         time = stamp;
-        match record {
-            Record::DebugInfo { addr, entries } => {
+        match record.id {
+            id::DEBUG_INFO => {
                 ensure!(lines.is_none() && unwind.is_none(), "lines of no code");
-                lines = Some((addr, entries));
+                let debug = record.debug_info().ok_or("a short record of lines")?;
+                let mut all = debug.entries();
+                let entries = all.by_ref().map(|entry| (entry.addr, entry.line, entry.column, entry.file)).collect();
+                ensure!(all.rest().0 == 0, "{} lines are missing", all.rest().0);
+                lines = Some((debug.addr, entries));
             }
-            Record::UnwindingInfo { eh_frame, eh_frame_hdr, mapped_size } => {
+            id::UNWINDING_INFO => {
+                let unwinding = record.unwinding_info().ok_or("a short record of tables")?;
+                let mapped_size = unwinding.mapped_size;
                 ensure!(unwind.is_none() && mapped_size == 0, "unwinding of no code, or mapped {mapped_size}");
-                unwind = Some((eh_frame, eh_frame_hdr));
+                unwind = Some(unwinding.tables().ok_or("sizes of tables")?);
             }
-            Record::Load(load) => {
+            id::LOAD => {
+                let load = record.load().ok_or("a short record of code")?;
                 let (thread, call, number) = check_load(plan, truth, &load, lines.take(), unwind.take(), state)?;
                 *seen.entry((thread, call)).or_default() += 1;
                 ensure!(!plan.relay || last_turn.is_none_or(|last| last < number), "{number} is behind {last_turn:?}");
@@ -221,12 +230,13 @@ type Lines<'a> = (u64, Vec<(u64, u32, u32, &'a [u8])>);
 fn check_load(
     plan: &Plan,
     truth: &Truth,
-    load: &Loaded<'_>,
+    load: &RawLoad<'_>,
     lines: Option<Lines<'_>>,
     unwind: Option<(&[u8], &[u8])>,
     state: State,
 ) -> Result<(u64, u64, u64), String> {
-    let name = std::str::from_utf8(load.name).map_err(|error| error.to_string())?;
+    let (name, code) = load.name().zip(load.code()).ok_or("a record without name or code")?;
+    let name = std::str::from_utf8(name).map_err(|error| error.to_string())?;
     let (thread, number) = parse_name(name).ok_or_else(|| format!("name {name:?}"))?;
     let base = ADDR + (thread << 40) + STRIDE * plan.slot(number);
     let moved = load.addr == base + MOVED;
@@ -236,10 +246,10 @@ fn check_load(
     ensure!((u64::from(load.pid), u64::from(load.tid)) == (truth.pid, tid), "{name}: process or thread");
 
     let Piece { size, start } = plan.piece(thread, number);
-    ensure!(load.code.len() as u64 == size, "{name}: {} bytes and not {size}", load.code.len());
+    ensure!(code.len() as u64 == size, "{name}: {} bytes and not {size}", code.len());
     // Code that was to be read later is not there when its process is gone.
-    let gone = plan.stable && state != State::Left && load.code.iter().all(|&byte| byte == 0);
-    let right = load.code == &pattern()[start as usize..(start + size) as usize];
+    let gone = plan.stable && state != State::Left && code.iter().all(|&byte| byte == 0);
+    let right = code == &pattern()[start as usize..(start + size) as usize];
     ensure!(right || gone, "{name}: wrong bytes");
 
     ensure!(lines.is_some() == number.is_multiple_of(3), "{name}: lines");

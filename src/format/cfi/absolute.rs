@@ -68,6 +68,8 @@ impl Frame {
 /// An unwind entry for a part of some code.
 #[derive(Debug)]
 pub struct Entry<'a> {
+    /// The whole FDE.
+    pub bytes: &'a [u8],
     pub cie: &'a [u8],
     /// Start address and size of the part.
     pub start: u64,
@@ -77,7 +79,7 @@ pub struct Entry<'a> {
 }
 
 /// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8) at this address.
-/// Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// Entries for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -98,14 +100,16 @@ pub fn each_entry(
         let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
         let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
-        let start = section_addr.checked_add(at as u64 + 8)?.checked_add_signed(distance)?;
+        // The distance counts from its own field, and the section begins after the code.
+        let field = section_addr.checked_add(at as u64 + 8)?;
+        let Some(start) = field.checked_add_signed(distance) else { continue };
         let range = u64::from(u32_at(entry, 12)?);
         let code = start..start.checked_add(range)?;
         if code.is_empty() || code.start < addr || code.end > end {
             continue;
         }
         let (handler, instructions) = Handler::find(entry);
-        body(&Entry { cie, start, range, handler, instructions: entry.get(instructions..)? })?;
+        body(&Entry { bytes: entry, cie, start, range, handler, instructions: entry.get(instructions..)? })?;
     }
     Some(())
 }
@@ -114,7 +118,7 @@ pub fn each_entry(
 pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     each_entry(section, place, |entry| {
-        let Entry { cie, start, range, handler, instructions } = entry;
+        let Entry { cie, start, range, handler, instructions, .. } = entry;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(cie.len() + instructions.len() + FDE_LSDA + MORE).ok()?;
         cie_for(cie, handler.as_ref(), &mut bytes)?;
@@ -143,18 +147,8 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
 
 /// Appends a copy of a CIE from `format/cfi`, changed for FDEs with absolute addresses. The copy may also name a handler.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
-    // Offset of the augmentation string, which follows the length, a zero word, and the version.
-    const AUGMENTATION: usize = 9;
     let begin = out.len();
-    let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
-    let letters_len = rest.iter().position(|&byte| byte == 0)?;
-    let (letters, rest) = rest.split_at_checked(letters_len)?;
-    // The NUL, and three numbers: code alignment, data alignment, return address. Each number ends with a byte below 0x80.
-    let mut numbers = 1;
-    for _ in 0..3 {
-        numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
-    }
-    let (numbers, rest) = rest.split_at_checked(numbers)?;
+    let [head, letters, numbers, rest] = split_cie(cie)?;
     let instructions = rest.strip_prefix(&[1, RELATIVE])?;
     out.extend_from_slice(head);
     out.push(b'z');
@@ -170,8 +164,24 @@ fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<(
     end_entry(out, begin)
 }
 
+/// The parts of a CIE: all before its augmentation string; this string without its NUL; the NUL and three numbers; the
+/// augmentation data and the instructions.
+pub(super) fn split_cie(cie: &[u8]) -> Option<[&[u8]; 4]> {
+    // Offset of the augmentation string, which follows the length, a zero word, and the version.
+    const AUGMENTATION: usize = 9;
+    let (head, rest) = cie.split_at_checked(AUGMENTATION)?;
+    let (letters, rest) = rest.split_at_checked(rest.iter().position(|&byte| byte == 0)?)?;
+    // The numbers are code alignment, data alignment, and return address. Each number ends with a byte below 0x80.
+    let mut numbers = 1;
+    for _ in 0..3 {
+        numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
+    }
+    let (numbers, rest) = rest.split_at_checked(numbers)?;
+    Some([head, letters, numbers, rest])
+}
+
 /// Pads an entry to a multiple of 8 bytes, and writes its length.
-fn end_entry(out: &mut Vec<u8>, begin: usize) -> Option<()> {
+pub(super) fn end_entry(out: &mut Vec<u8>, begin: usize) -> Option<()> {
     let len = (out.len() - begin).checked_next_multiple_of(8)?;
     out.resize(begin + len, 0);
     *out.get_mut(begin..)?.first_chunk_mut()? = u32::try_from(len - 4).ok()?.to_ne_bytes();

@@ -1,14 +1,12 @@
 //! Makes a `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`, for readers that accept an `.eh_frame` only where it is mapped.
 
-use super::absolute::{each_entry, Entry};
+use super::absolute::{each_entry, end_entry, split_cie, Entry};
 use crate::sys::reserve;
 
 /// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
 /// The number of different CIEs that are remembered. Compilers use a handful. Each FDE's CIE is compared with all of them.
 pub const CIES_MAX: usize = 64;
-/// Number of bytes before the augmentation string of a CIE: length, id, version.
-const AUGMENTATION: usize = 9;
 /// Number of bytes before the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;
 
@@ -35,7 +33,7 @@ impl DebugFrame {
         self.bytes.extend_from_slice(&entry.start.to_ne_bytes());
         self.bytes.extend_from_slice(&entry.range.to_ne_bytes());
         self.bytes.extend_from_slice(entry.instructions);
-        self.end_entry(begin)
+        end_entry(&mut self.bytes, begin)
     }
 
     /// The offset of this CIE in the section. Appends the CIE if the section does not have it yet.
@@ -43,15 +41,7 @@ impl DebugFrame {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);
         }
-        let rest = cie.get(AUGMENTATION..)?;
-        let letters_len = rest.iter().position(|&byte| byte == 0)?;
-        let rest = rest.get(letters_len..)?;
-        // The NUL, and three numbers: code alignment, data alignment, return address. Each number ends with a byte below 0x80.
-        let mut numbers = 1;
-        for _ in 0..3 {
-            numbers += rest.get(numbers..)?.iter().position(|&byte| byte < 0x80)? + 1;
-        }
-        let (numbers, rest) = rest.split_at_checked(numbers)?;
+        let [head, _, numbers, rest] = split_cie(cie)?;
         let instructions = rest.get(1 + usize::from(*rest.first()?)..)?;
         self.bytes.try_reserve(cie.len() + 8).ok()?;
         let known = reserve::copy_of(cie).ok()?;
@@ -59,23 +49,15 @@ impl DebugFrame {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&CIE_ID);
-        self.bytes.extend_from_slice(cie.get(8..AUGMENTATION)?);
+        self.bytes.extend_from_slice(head.get(8..)?);
         self.bytes.extend_from_slice(numbers);
         self.bytes.extend_from_slice(instructions);
-        self.end_entry(begin)?;
+        end_entry(&mut self.bytes, begin)?;
         let at = u32::try_from(begin).ok()?;
         if self.cies.len() < CIES_MAX {
             self.cies.push((known, at));
         }
         Some(at)
-    }
-
-    /// Pads an entry to a multiple of 8 bytes, and writes its length.
-    fn end_entry(&mut self, begin: usize) -> Option<()> {
-        let len = (self.bytes.len() - begin).checked_next_multiple_of(8)?;
-        self.bytes.resize(begin + len, 0);
-        *self.bytes.get_mut(begin..)?.first_chunk_mut()? = u32::try_from(len - 4).ok()?.to_ne_bytes();
-        Some(())
     }
 }
 

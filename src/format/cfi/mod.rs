@@ -15,7 +15,7 @@ mod presets;
 mod tests;
 
 pub use eh_frame::CIE_MAX;
-pub use presets::{resolve_fixed, Frame};
+pub use presets::{resolve_fixed, resolve_frame_pointer};
 
 use gimli::write::{EhFrame, EndianVec, Writer};
 use gimli::LittleEndian;
@@ -90,7 +90,7 @@ impl Tables {
     /// of the code.
     ///
     /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
-    /// [`Unwind::FramePointer`] must resolve to an equal [`Frame`].
+    /// [`Unwind::FramePointer`] must resolve to an equal frame ([`resolve_frame_pointer`]).
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
@@ -177,7 +177,10 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
             handler.hide(fde);
         }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
-        rows.push((to_code(hdr, start, code_size)?, fde));
+        // The distance from the header back to the code. `start` lies in the code, whose size has 31 bits, so that this does not
+        // overflow.
+        let start = start as i64 - align8(code_size) as i64 - hdr as i64;
+        rows.push((i32::try_from(start).map_err(|_| Error::TooLarge)?, fde));
     }
     sort(&mut rows);
 
@@ -191,14 +194,6 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
         bytes.extend_from_slice(&fde.to_le_bytes());
     }
     Ok(Tables { hdr_size: bytes.len() - hdr, bytes, fde: None })
-}
-
-/// The distance from offset `from` in the tables back to offset `start` in the code.
-fn to_code(from: usize, start: u64, code_size: u64) -> Result<i32> {
-    let distance = u64::try_from(from).ok().and_then(|from| align8(code_size).checked_add(from));
-    let distance = distance.and_then(|distance| i64::try_from(distance).ok()).ok_or(Error::TooLarge)?;
-    let start = i64::try_from(start).map_err(|_| Error::TooLarge)?;
-    i32::try_from(start - distance).map_err(|_| Error::TooLarge)
 }
 
 /// Offsets of the FDEs in a section that this module has written. An FDE's second word, the distance to its CIE, is not 0.

@@ -14,50 +14,22 @@ const SLOT: i32 = 8;
 /// One more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
 
-/// A [`FramePointer`] whose places have been checked against a code size and whose defaults have been filled in. Equal frames
-/// have equal tables, except for the size of the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// From this offset on, the caller's frame pointer is in its slot.
-    pub pushed: u32,
-    /// From this offset on, the CFA counts from the frame pointer.
-    pub set: u32,
-    /// From this offset on, the registers in `saved` are in their slots. This offset is at least `pushed`.
-    pub saved_from: u32,
-    /// From this offset on, the state is the same as at entry. 0 if the code has no epilogue.
-    pub epilogue_begin: u32,
-    /// From this offset on, the state before the epilogue applies again. 0 if the epilogue ends the code.
-    pub epilogue_end: u32,
-    /// CFA = FP + this.
-    pub cfa_offset: i32,
-    /// Saved registers except for the frame pointer and the return address.
-    pub saved: &'a [SavedRegister],
-}
-
-impl<'a> Frame<'a> {
-    /// Fills in the defaults; `UnwindOrder` if the places are not in order or lie beyond the code.
-    pub fn resolve(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<Self> {
-        let abi = arch.abi();
-        let or = |value: u32, default: u32| if value == 0 { default } else { value };
-        let pushed = or(fp.pushed, abi.pushed);
-        let set = or(fp.set, abi.set);
-        let saved_from = if fp.saved.is_empty() { set } else { or(fp.saved_from, set) };
-        let standing = set.max(saved_from);
-        if pushed > set || pushed > saved_from || u64::from(standing) > code_size {
-            let text = "the frame stands from byte {} on (fp_pushed is {}), the code has {} bytes";
-            return Err(Error::UnwindOrder.because(text, [standing.into(), pushed.into(), code_size]));
-        }
-        let (begin, end) = resolve_epilogue(fp.epilogue_begin, fp.epilogue_end, standing, code_size)?;
-        Ok(Frame {
-            pushed,
-            set,
-            saved_from,
-            epilogue_begin: begin,
-            epilogue_end: end,
-            cfa_offset: if fp.cfa_offset == 0 { abi.fp_to_cfa } else { fp.cfa_offset },
-            saved: fp.saved,
-        })
+/// Fills in the defaults of a frame with a frame pointer; `UnwindOrder` if the places are not in order or lie beyond the code.
+/// Code with equal resolved frames has equal tables, except for the size of the code.
+pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<FramePointer<'a>> {
+    let abi = arch.abi();
+    let or = |value: u32, default: u32| if value == 0 { default } else { value };
+    let pushed = or(fp.pushed, abi.pushed);
+    let set = or(fp.set, abi.set);
+    let saved_from = if fp.saved.is_empty() { set } else { or(fp.saved_from, set) };
+    let standing = set.max(saved_from);
+    if pushed > set || pushed > saved_from || u64::from(standing) > code_size {
+        let text = "the frame stands from byte {} on (fp_pushed is {}), the code has {} bytes";
+        return Err(Error::UnwindOrder.because(text, [standing.into(), pushed.into(), code_size]));
     }
+    let (epilogue_begin, epilogue_end) = resolve_epilogue(fp.epilogue_begin, fp.epilogue_end, standing, code_size)?;
+    let cfa_offset = if fp.cfa_offset == 0 { abi.fp_to_cfa } else { fp.cfa_offset };
+    Ok(FramePointer { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, ..*fp })
 }
 
 /// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, where the frame is complete.
@@ -107,7 +79,7 @@ pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> 
 pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
     match unwind {
-        Unwind::FramePointer(fp) => program.frame_pointer(&Frame::resolve(placement.arch, fp, limit)?)?,
+        Unwind::FramePointer(fp) => program.frame_pointer(&resolve_frame_pointer(placement.arch, fp, limit)?)?,
         Unwind::FixedFrame(fixed) => program.fixed_frame(&resolve_fixed(placement.arch, fixed, limit)?)?,
         Unwind::Rows(rows) => {
             let mut least = 0;
@@ -223,7 +195,8 @@ impl Program {
         self.now = state;
     }
 
-    fn frame_pointer(&mut self, frame: &Frame) -> Result<()> {
+    /// A frame that `resolve_frame_pointer` has returned.
+    fn frame_pointer(&mut self, frame: &FramePointer) -> Result<()> {
         let abi = self.abi;
         let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
         let mut standing = self.state(abi.fp.into(), frame.cfa_offset, &[])?;

@@ -5,8 +5,8 @@
 //! read the section. The section header has the size.
 
 use super::eh_frame_hdr::Row;
+use crate::format::cfi::absolute::each_entry;
 use crate::format::cfi::debug_frame::CIES_MAX;
-use crate::format::get::u32_at;
 use crate::sys::reserve;
 
 /// Offset of the code's size in an FDE. An FDE with size 0 covers no code.
@@ -54,39 +54,23 @@ impl Frames {
         begin: usize,
     ) -> Option<()> {
         out.try_reserve(section.len()).ok()?;
-        let mut next = 0;
-        while let Some(length) = u32_at(section, next).filter(|&length| length != 0) {
-            let at = next;
-            next = at.checked_add(length as usize)?.checked_add(4)?;
-            let entry = section.get(at..next)?;
-            let back = u32_at(entry, 4)?;
-            if back == 0 {
-                continue;
-            }
-            // The distance counts from its own field, and the section begins after the code. The result is an offset in the
-            // code.
-            let section_at = i64::try_from(to.code_size.checked_next_multiple_of(8)?).ok()?;
-            let start = i64::from(u32_at(entry, 8)? as i32).checked_add(section_at)?.checked_add(at as i64 + 8)?;
-            let range = u32_at(entry, 12)?;
-            let Ok(start) = u32::try_from(start) else { continue };
-            if u64::from(start) + u64::from(range) > to.code_size || range == 0 {
-                continue;
-            }
-            let cie = entry_at(section, (at + 4).checked_sub(back as usize)?)?;
-            let cie = self.cie(cie, to, out, begin)?;
+        each_entry(section, (0, to.code_size), |entry| {
+            let cie = self.cie(entry.cie, to, out, begin)?;
+            let start = u32::try_from(entry.start).ok()?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
             // The reservation above may be too small: beyond `CIES_MAX`, a CIE is written again for each of its FDEs.
-            out.try_reserve(entry.len()).ok()?;
+            out.try_reserve(entry.bytes.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();
-            out.extend_from_slice(entry);
+            out.extend_from_slice(entry.bytes);
             let field = i64::from(fde) + 8;
             let code = to.code.checked_add(i64::from(start))?;
             let code = i32::try_from(code - field).ok()?;
             out.get_mut(copy + 4..copy + 8)?.copy_from_slice(&(fde + 4 - cie).to_ne_bytes());
             out.get_mut(copy + 8..copy + 12)?.copy_from_slice(&code.to_ne_bytes());
             rows.push(Row { start, fde });
-        }
+            Some(())
+        })?;
         (to.at + (out.len() - begin) as u64 <= to.room).then_some(())
     }
 
@@ -105,10 +89,4 @@ impl Frames {
         }
         Some(at)
     }
-}
-
-/// The bytes of the entry at an offset.
-fn entry_at(section: &[u8], at: usize) -> Option<&[u8]> {
-    let length = u32_at(section, at)? as usize;
-    section.get(at..at.checked_add(length)?.checked_add(4)?)
 }

@@ -3,11 +3,11 @@
 use crate::format::jitdump::raw::RawEntry;
 
 /// A function.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function<'a> {
     /// The function's name, without NUL.
     pub name: &'a [u8],
-    /// The function's address in the file.
+    /// The function's address in the file, or at run time if the file is a debugger's object.
     pub addr: u64,
     pub size: u64,
 }

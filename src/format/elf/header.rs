@@ -21,12 +21,13 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 pub const PF_X: u32 = 1;
 pub const PF_W: u32 = 2;
 pub const PF_R: u32 = 4;
-const SHT_PROGBITS: u32 = 1;
-const SHT_SYMTAB: u32 = 2;
-const SHT_STRTAB: u32 = 3;
+pub(super) const SHT_PROGBITS: u32 = 1;
+pub(super) const SHT_SYMTAB: u32 = 2;
+pub(super) const SHT_STRTAB: u32 = 3;
 const SHT_NOTE: u32 = 7;
-const SHF_ALLOC: u64 = 2;
-const SHF_EXECINSTR: u64 = 4;
+pub(super) const SHT_NOBITS: u32 = 8;
+pub(super) const SHF_ALLOC: u64 = 2;
+pub(super) const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// Offsets of the parts in the page. Three program headers fit before the first part.
@@ -66,16 +67,6 @@ pub struct Image {
     pub build_id: Option<[u8; 20]>,
 }
 
-struct Section<'a> {
-    name: &'static str,
-    kind: u32,
-    flags: u64,
-    range: &'a Range<u64>,
-    align: u64,
-    /// The difference between the section's address and its offset.
-    beyond: u64,
-}
-
 impl Image {
     /// The first page of the file.
     pub fn header_page(&self) -> [u8; HEADER_SIZE] {
@@ -87,22 +78,30 @@ impl Image {
         let has_symbols = self.symtab.end - self.symtab.start > SYMBOL_SIZE as u64;
         let (symtab, strtab) = if has_symbols { (&self.symtab, &self.strtab) } else { (&(0..0), &(0..0)) };
 
-        let section = |name, kind, flags, range, align| Section { name, kind, flags, range, align, beyond: 0 };
+        let section = |name, kind, flags, range: &Range<u64>, align| Entry {
+            name: name_at(NAMES, name),
+            kind,
+            flags,
+            addr: if flags & SHF_ALLOC == 0 { 0 } else { range.start },
+            at: range.start,
+            len: range.end.saturating_sub(range.start),
+            align,
+        };
         let code = SHF_ALLOC | SHF_EXECINSTR;
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(".text", SHT_PROGBITS, code, text, 16),
             // The symbols of the replaced code refer to the first `.text`. Old readers subtract from a symbol the difference
             // between its section's address and offset. For this section the difference is not 0.
-            Section {
-                beyond: self.text.start.wrapping_sub(self.first.start),
-                ..section(".text", SHT_PROGBITS, code, &self.first, 16)
-            },
+            Entry { addr: self.text.start, ..section(".text", SHT_PROGBITS, code, &self.first, 16) },
             section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
             // perf with libunwind uses the section, and subtracts the start of the first segment (linux
             // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header.
-            Section { beyond: self.begin, ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4) },
+            Entry {
+                addr: self.eh_frame_hdr.start.wrapping_add(self.begin),
+                ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4)
+            },
             section(".symtab", SHT_SYMTAB, 0, symtab, 8),
             section(".strtab", SHT_STRTAB, 0, strtab, 1),
             section(".debug_abbrev", SHT_PROGBITS, 0, &abbrev, 1),
@@ -114,21 +113,26 @@ impl Image {
         ];
         let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);
         let mut count = 1;
-        for section in all[..1].iter().chain(all[1..].iter().filter(|section| !section.range.is_empty())) {
-            put_section(&mut page, at, section, count);
+        for section in all[..1].iter().chain(all[1..].iter().filter(|section| section.len > 0)) {
+            page[at..at + usize::from(SECTION_HEADER)].copy_from_slice(&section_header(section, count));
             at += usize::from(SECTION_HEADER);
             count += 1;
         }
 
-        let mut segments = 1;
+        let mut segments = 0;
+        let mut put_segment = |kind, flags, range: &Range<u64>, room, align| {
+            let at = usize::from(ELF_HEADER + segments * PROGRAM_HEADER);
+            let words = [range.start, range.start, range.start, range.end - range.start, room, align];
+            page[at..at + usize::from(PROGRAM_HEADER)].copy_from_slice(&program_header(kind, flags, words));
+            segments += 1;
+        };
         // libdw identifies an object by its start and end, so both are the same for all generations and sizes.
         let end = self.text.start + self.text_room;
         let loaded = self.begin..self.text.end.min(end);
-        put_segment(&mut page, 0, PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
+        put_segment(PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
         for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
             if !range.is_empty() {
-                put_segment(&mut page, segments, kind, PF_R, range, range.end - range.start, 4);
-                segments += 1;
+                put_segment(kind, PF_R, range, range.end - range.start, 4);
             }
         }
         if let Some(build_id) = &self.build_id {
@@ -144,7 +148,7 @@ impl Image {
         page[NAMES_AT..NAMES_AT + NAMES.len()].copy_from_slice(NAMES);
         page[..usize::from(ELF_HEADER)].copy_from_slice(&elf_header(
             ET_DYN,
-            segments as u16,
+            segments,
             count as u16,
             SECTIONS_AT as u64,
         ));
@@ -174,38 +178,20 @@ pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> 
     header
 }
 
-fn put_segment(page: &mut [u8], index: usize, kind: u32, flags: u32, range: &Range<u64>, room: u64, align: u64) {
-    let at = usize::from(ELF_HEADER) + index * usize::from(PROGRAM_HEADER);
-    let len = range.end - range.start;
-    let mut put = Put::new(&mut page[at..at + usize::from(PROGRAM_HEADER)]);
+/// A program header. The words are offset, two addresses, size in the file, size in memory, and alignment.
+pub(super) fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HEADER as usize] {
+    let mut out = [0; PROGRAM_HEADER as usize];
+    let mut put = Put::new(&mut out);
     put.u32(kind);
     put.u32(flags);
-    for value in [range.start, range.start, range.start, len, room, align] {
-        put.u64(value);
-    }
+    words.into_iter().for_each(|word| put.u64(word));
     debug_assert!(put.is_full());
+    out
 }
 
-fn put_section(page: &mut [u8], at: usize, section: &Section<'_>, index: u32) {
-    let len = section.range.end - section.range.start;
-    let name = NAMES.windows(section.name.len()).position(|name| name == section.name.as_bytes()).unwrap_or(0);
-    // The symbols' names are in the next section. All symbols are local.
-    let (link, info, entry) = match section.kind {
-        SHT_SYMTAB => (index + 1, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
-        _ => (0, 0, 0),
-    };
-    page[at..at + usize::from(SECTION_HEADER)].copy_from_slice(&section_header(&Entry {
-        name: name as u32,
-        kind: section.kind,
-        flags: section.flags,
-        addr: if section.flags & SHF_ALLOC == 0 { 0 } else { section.range.start.wrapping_add(section.beyond) },
-        at: section.range.start,
-        len,
-        link,
-        info,
-        align: section.align,
-        entry_size: entry,
-    }));
+/// Offset of a section's name in the section of names.
+pub(super) fn name_at(names: &[u8], name: &str) -> u32 {
+    names.windows(name.len()).position(|at| at == name.as_bytes()).unwrap_or(0) as u32
 }
 
 /// The fields of a section header.
@@ -219,13 +205,16 @@ pub struct Entry {
     /// Offset in the file, and size.
     pub at: u64,
     pub len: u64,
-    pub link: u32,
-    pub info: u32,
     pub align: u64,
-    pub entry_size: u64,
 }
 
-pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
+/// The header of the section with this number.
+pub fn section_header(entry: &Entry, number: u32) -> [u8; SECTION_HEADER as usize] {
+    // The symbols' names are in the next section. All symbols are local.
+    let (link, info, entry_size) = match entry.kind {
+        SHT_SYMTAB => (number + 1, (entry.len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
+        _ => (0, 0, 0),
+    };
     let mut header = [0; SECTION_HEADER as usize];
     let mut put = Put::new(&mut header);
     put.u32(entry.name);
@@ -234,10 +223,10 @@ pub fn section_header(entry: &Entry) -> [u8; SECTION_HEADER as usize] {
     put.u64(entry.addr);
     put.u64(entry.at);
     put.u64(entry.len);
-    put.u32(entry.link);
-    put.u32(entry.info);
+    put.u32(link);
+    put.u32(info);
     put.u64(entry.align);
-    put.u64(entry.entry_size);
+    put.u64(entry_size);
     debug_assert!(put.is_full());
     header
 }

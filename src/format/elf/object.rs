@@ -7,7 +7,10 @@ use std::ops::Range;
 
 use super::debug::{self, ABBREV};
 use super::frames::{self, Frames};
-use super::header::{elf_header, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER};
+use super::header::{
+    elf_header, name_at, section_header, Entry, ELF_HEADER, ET_DYN, SECTION_HEADER, SHF_ALLOC, SHF_EXECINSTR,
+    SHT_NOBITS, SHT_PROGBITS, SHT_STRTAB, SHT_SYMTAB,
+};
 use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::info::Info;
@@ -20,13 +23,6 @@ pub const SPAN_MAX: u64 = 0x7000_0000;
 /// One section spans gaps of at most this many bytes between functions. Fewer sections are better: for each new object, a
 /// debugger sorts all sections of all objects again.
 pub const GAP_MAX: u64 = 4096;
-
-pub(super) const SHT_PROGBITS: u32 = 1;
-const SHT_SYMTAB: u32 = 2;
-const SHT_STRTAB: u32 = 3;
-const SHT_NOBITS: u32 = 8;
-pub(super) const SHF_ALLOC: u64 = 2;
-pub(super) const SHF_EXECINSTR: u64 = 4;
 
 /// Names of sections: the beginning of `.shstrtab`.
 const NAMES: &[u8] =
@@ -92,25 +88,17 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
         eh_frame.try_reserve(4).ok()?;
         eh_frame.extend_from_slice(&[0; 4]);
     }
-    in_memory(
-        &texts,
-        &parts,
-        Section {
-            kind: SHT_PROGBITS,
-            align: 8,
-            addr: eh_frame_at,
-            ..Section::new(const { name_of(".eh_frame") }, &eh_frame)
-        },
-    )
+    let (entry, bytes) = section(".eh_frame", SHT_PROGBITS, 8, &eh_frame);
+    in_memory(&texts, &parts, (Entry { addr: eh_frame_at, ..entry }, bytes))
 }
 
 /// An object without functions.
 pub fn empty() -> Vec<u8> {
-    in_memory(&[], &Parts::default(), Section::new(const { name_of(".eh_frame") }, &[])).unwrap_or_default()
+    in_memory(&[], &Parts::default(), section(".eh_frame", SHT_PROGBITS, 8, &[])).unwrap_or_default()
 }
 
 /// The whole object, with a section without bytes for each range in `texts`.
-fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Option<Vec<u8>> {
+fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: (Entry, &[u8])) -> Option<Vec<u8>> {
     let texts = texts.iter().enumerate().map(|(number, text)| Entry {
         name: text_name_of(number),
         kind: SHT_NOBITS,
@@ -119,7 +107,6 @@ fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: Section<'_>) -> Opti
         at: u64::from(ELF_HEADER),
         len: text.end - text.start,
         align: 1,
-        ..Entry::default()
     });
     let mut out = Vec::new();
     out.try_reserve(ELF_HEADER.into()).ok()?;
@@ -142,19 +129,10 @@ pub(super) struct Parts {
     aranges: Vec<u8>,
 }
 
-/// A section that has its bytes in the file.
-pub(super) struct Section<'a> {
-    pub name: u32,
-    pub kind: u32,
-    pub align: u64,
-    pub addr: u64,
-    pub bytes: &'a [u8],
-}
-
-impl<'a> Section<'a> {
-    pub const fn new(name: u32, bytes: &'a [u8]) -> Section<'a> {
-        Section { name, kind: SHT_PROGBITS, align: 1, addr: 0, bytes }
-    }
+/// A section that has its bytes in the file. The offset in the file is filled in later.
+pub(super) fn section<'a>(name: &str, kind: u32, align: u64, bytes: &'a [u8]) -> (Entry, &'a [u8]) {
+    let (name, len) = (name_at(NAMES, name), bytes.len() as u64);
+    (Entry { name, kind, align, len, ..Entry::default() }, bytes)
 }
 
 impl Parts {
@@ -207,7 +185,7 @@ impl Parts {
     pub fn finish(
         &self,
         texts: impl ExactSizeIterator<Item = Entry>,
-        frames: Section<'_>,
+        frames: (Entry, &[u8]),
         base: u64,
         out: &mut Vec<u8>,
     ) -> Option<(u16, u64)> {
@@ -215,64 +193,34 @@ impl Parts {
         let names = section_names(texts.len())?;
         let sections = [
             frames,
-            Section { kind: SHT_SYMTAB, align: 8, ..Section::new(const { name_of(".symtab") }, &self.symtab) },
-            Section { kind: SHT_STRTAB, ..Section::new(const { name_of(".strtab") }, &self.strtab) },
-            Section::new(const { name_of(".debug_abbrev") }, abbrev),
-            Section::new(const { name_of(".debug_info") }, &self.info),
-            Section::new(const { name_of(".debug_line") }, &self.line),
-            Section::new(const { name_of(".debug_ranges") }, &self.ranges),
-            Section { kind: SHT_STRTAB, ..Section::new(const { name_of(".shstrtab") }, &names) },
+            section(".symtab", SHT_SYMTAB, 8, &self.symtab),
+            section(".strtab", SHT_STRTAB, 1, &self.strtab),
+            section(".debug_abbrev", SHT_PROGBITS, 1, abbrev),
+            section(".debug_info", SHT_PROGBITS, 1, &self.info),
+            section(".debug_line", SHT_PROGBITS, 1, &self.line),
+            section(".debug_ranges", SHT_PROGBITS, 1, &self.ranges),
+            section(".shstrtab", SHT_STRTAB, 1, &names),
         ];
-        let sections = sections.iter().filter(|section| !section.bytes.is_empty());
-        let (text_count, count) = (texts.len(), 1 + texts.len() + sections.clone().count());
-        let bytes: usize = sections.clone().map(|section| section.bytes.len().next_multiple_of(8)).sum();
+        let sections = sections.iter().filter(|(_, bytes)| !bytes.is_empty());
+        let count = 1 + texts.len() + sections.clone().count();
+        let bytes: usize = sections.clone().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum();
         out.try_reserve_exact(bytes + count * SECTION_HEADER as usize).ok()?;
         let mut at = base + out.len() as u64;
-        for section in sections.clone() {
-            out.extend_from_slice(section.bytes);
+        for (_, bytes) in sections.clone() {
+            out.extend_from_slice(bytes);
             out.resize(out.len().next_multiple_of(8), 0);
         }
         let headers_at = base + out.len() as u64;
         out.extend_from_slice(&[0; SECTION_HEADER as usize]);
-        texts.for_each(|text| out.extend_from_slice(&section_header(&text)));
-        for (index, section) in sections.enumerate() {
-            let len = section.bytes.len() as u64;
-            // The symbols' names are in the next section. All symbols are local.
-            let (link, info, entry_size) = match section.kind {
-                SHT_SYMTAB => ((text_count + index + 2) as u32, (len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
-                _ => (0, 0, 0),
-            };
-            out.extend_from_slice(&section_header(&Entry {
-                name: section.name,
-                kind: section.kind,
-                flags: 0,
-                addr: section.addr,
-                at,
-                len,
-                link,
-                info,
-                align: section.align,
-                entry_size,
-            }));
-            at += len.next_multiple_of(8);
+        let placed = sections.map(|&(entry, _)| {
+            let entry = Entry { at, ..entry };
+            at += entry.len.next_multiple_of(8);
+            entry
+        });
+        for (number, entry) in (1..).zip(texts.chain(placed)) {
+            out.extend_from_slice(&section_header(&entry, number));
         }
         Some((count as u16, headers_at))
-    }
-}
-
-/// Offset of a section's name in [`NAMES`]. For `const` contexts only.
-pub(super) const fn name_of(section: &str) -> u32 {
-    let section = section.as_bytes();
-    let mut at = 0;
-    loop {
-        let mut len = 0;
-        while len < section.len() && NAMES[at + len] == section[len] {
-            len += 1;
-        }
-        if len == section.len() && NAMES[at + len] == 0 {
-            return at as u32;
-        }
-        at += 1;
     }
 }
 
@@ -296,7 +244,7 @@ fn section_names(texts: usize) -> Option<Vec<u8>> {
 
 fn text_name_of(number: usize) -> u32 {
     match number.checked_sub(1) {
-        None => const { name_of(".text") },
+        None => name_at(NAMES, ".text"),
         Some(before) => (NAMES.len() + TEXT_NAME * before) as u32,
     }
 }

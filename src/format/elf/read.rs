@@ -5,8 +5,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+pub use super::function::Function;
+use super::header::{SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB};
 use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
+use crate::format::get::{u32_at, u64_at};
 use crate::sys::reserve;
 
 const HEADER_SIZE: usize = 64;
@@ -14,11 +17,7 @@ const SECTION_SIZE: usize = 64;
 const RELA_SIZE: usize = 24;
 
 const ET_REL: u16 = 1;
-const SHT_SYMTAB: u32 = 2;
 const SHT_RELA: u32 = 4;
-const SHT_NOBITS: u32 = 8;
-const SHF_ALLOC: u64 = 2;
-const SHF_EXECINSTR: u64 = 4;
 const STT_FUNC: u8 = 2;
 const STT_NOTYPE: u8 = 0;
 const STB_LOCAL: u8 = 0;
@@ -47,14 +46,6 @@ struct Section<'a> {
     size: u64,
     link: u32,
     info: u32,
-}
-
-/// A function of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Function<'a> {
-    pub addr: u64,
-    pub size: u64,
-    pub name: &'a [u8],
 }
 
 /// A symbol with its address at run time.
@@ -141,10 +132,6 @@ impl<'a> Image<'a> {
     /// How many bytes of an object [`header_range`](Image::header_range) needs.
     pub const START_LEN: usize = HEADER_SIZE;
 
-    fn symbols(&self, section: &Section<'a>) -> impl Iterator<Item = Symbol> + use<'_, 'a> {
-        section.data.chunks_exact(SYMBOL_SIZE).filter_map(|raw| self.symbol(raw))
-    }
-
     fn symbol(&self, raw: &[u8]) -> Option<Symbol> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
@@ -165,7 +152,7 @@ impl<'a> Image<'a> {
         let mut found: Vec<(u64, Function<'a>, u64)> = Vec::new();
         for table in self.sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
             let strings = self.sections.get(table.link as usize).map_or(&[][..], |section| section.data);
-            for symbol in self.symbols(table) {
+            for symbol in table.data.chunks_exact(SYMBOL_SIZE).filter_map(|raw| self.symbol(raw)) {
                 let Some(section) = self.sections.get(usize::from(symbol.section)) else { continue };
                 let is_code = section.flags & SHF_EXECINSTR != 0 && section.addr != 0;
                 let is_function = symbol.kind == STT_FUNC || symbol.kind == STT_NOTYPE && symbol.size > 0;
@@ -247,13 +234,9 @@ impl<'a> Image<'a> {
             let raw = ((info >> 32) as usize).checked_mul(SYMBOL_SIZE);
             let raw = raw.and_then(|at| symbols.data.get(at..at.checked_add(SYMBOL_SIZE)?));
             let Some(symbol) = raw.and_then(|raw| self.symbol(raw)) else { continue };
-            let value = symbol.addr.wrapping_add(addend);
-            let value = match kind_of(info as u32) {
-                Some(Kind { is_relative: true, .. }) => value.wrapping_sub(addr.wrapping_add(place)),
-                Some(_) => value,
-                None => continue,
-            };
-            let len = kind_of(info as u32).map_or(0, |kind| kind.len);
+            let Some((len, is_relative)) = kind_of(info as u32) else { continue };
+            let base = if is_relative { addr.wrapping_add(place) } else { 0 };
+            let value = symbol.addr.wrapping_add(addend).wrapping_sub(base);
             let at = usize::try_from(place).ok().and_then(|at| data.get_mut(at..at.checked_add(len)?));
             if let Some(at) = at {
                 at.copy_from_slice(&value.to_ne_bytes()[..len]);
@@ -262,29 +245,22 @@ impl<'a> Image<'a> {
     }
 }
 
-/// Size and type of a relocation in data.
-struct Kind {
-    len: usize,
-    is_relative: bool,
-}
-
-fn kind_of(number: u32) -> Option<Kind> {
-    let absolute = |len| Some(Kind { len, is_relative: false });
-    let relative = |len| Some(Kind { len, is_relative: true });
+/// The size in bytes of a relocation in data, and whether its value counts from its place.
+fn kind_of(number: u32) -> Option<(usize, bool)> {
     if cfg!(target_arch = "x86_64") {
         match number {
-            1 => absolute(8),
-            10 | 11 => absolute(4),
-            2 => relative(4),
-            24 => relative(8),
+            1 => Some((8, false)),
+            10 | 11 => Some((4, false)),
+            2 => Some((4, true)),
+            24 => Some((8, true)),
             _ => None,
         }
     } else if cfg!(target_arch = "aarch64") {
         match number {
-            257 => absolute(8),
-            258 => absolute(4),
-            260 => relative(8),
-            261 => relative(4),
+            257 => Some((8, false)),
+            258 => Some((4, false)),
+            260 => Some((8, true)),
+            261 => Some((4, true)),
             _ => None,
         }
     } else {
@@ -294,14 +270,6 @@ fn kind_of(number: u32) -> Option<Kind> {
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 /// The text at an offset, up to its NUL; empty if there is no NUL. At most `most` bytes, because many texts may overlap.

@@ -7,10 +7,12 @@
 
 use std::ops::Range;
 
-use super::header::{elf_header, Entry, ELF_HEADER, ET_EXEC, PF_R, PF_W, PF_X, PROGRAM_HEADER, PT_LOAD};
-use super::object::{name_of, Function, Parts, Section, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS};
+use super::header::{
+    elf_header, program_header, Entry, ELF_HEADER, ET_EXEC, PF_R, PF_W, PF_X, PROGRAM_HEADER, PT_LOAD, SHF_ALLOC,
+    SHF_EXECINSTR, SHT_PROGBITS,
+};
+use super::object::{section, Function, Parts};
 use crate::format::cfi::debug_frame::DebugFrame;
-use crate::format::put::Put;
 
 /// A file in two parts. The bytes of the code lie between them.
 #[derive(Debug)]
@@ -46,18 +48,10 @@ impl Content {
     /// there is no memory.
     pub fn executable(&self, pages: &Range<u64>, data: u64, page_size: u64) -> Option<Executable> {
         let (text_at, len) = (page_size, pages.end - pages.start);
-        let text = Entry {
-            name: const { name_of(".text") },
-            kind: SHT_PROGBITS,
-            flags: SHF_ALLOC | SHF_EXECINSTR,
-            addr: pages.start,
-            at: text_at,
-            len,
-            align: 16,
-            ..Entry::default()
-        };
+        let (text, _) = section(".text", SHT_PROGBITS, 16, &[]);
+        let text = Entry { flags: SHF_ALLOC | SHF_EXECINSTR, addr: pages.start, at: text_at, len, ..text };
         let (rest_at, mut rest) = (text_at + len, Vec::new());
-        let frames = Section { align: 8, ..Section::new(const { name_of(".debug_frame") }, &self.frames.bytes) };
+        let frames = section(".debug_frame", SHT_PROGBITS, 8, &self.frames.bytes);
         let (count, headers_at) = self.parts.finish([text].into_iter(), frames, rest_at, &mut rest)?;
 
         let mut head = Vec::new();
@@ -68,17 +62,9 @@ impl Content {
         if data < pages.start {
             segments.reverse();
         }
-        segments.iter().for_each(|segment| head.extend_from_slice(&program_header(*segment, page_size)));
+        for (flags, at, addr, len) in segments {
+            head.extend_from_slice(&program_header(PT_LOAD, flags, [at, addr, addr, len, len, page_size]));
+        }
         Some(Executable { head, text_at, rest, rest_at })
     }
-}
-
-fn program_header((flags, at, addr, len): (u32, u64, u64, u64), page_size: u64) -> [u8; PROGRAM_HEADER as usize] {
-    let mut out = [0; PROGRAM_HEADER as usize];
-    let mut put = Put::new(&mut out);
-    put.u32(PT_LOAD);
-    put.u32(flags);
-    [at, addr, addr, len, len, page_size].into_iter().for_each(|value| put.u64(value));
-    debug_assert!(put.is_full());
-    out
 }

@@ -12,9 +12,9 @@
 //!
 //! The records of a frame load are the beginning of its code's group, so they are always copied with the group.
 
-use super::record::{id, put_at, put_prefix, raw, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
+use super::raw::{RawRecord, RawRecords};
+use super::record::{id, put_at, raw, unwinding_head, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::get::{u32_at, u64_at};
-use crate::format::put::Put;
 
 /// The name of all frame loads. No code ever runs where readers see this name.
 pub const NAME: &[u8] = b"[unwind tables]";
@@ -64,20 +64,13 @@ pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
 }
 
 fn add_at(begin: usize, head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
-    let mut unwinding_at = 0;
-    let load_at = loop {
-        let record = raw(head, unwinding_at)?;
-        match record.id {
-            id::UNWINDING_INFO => break unwinding_at + record.total_size,
-            id::LOAD => return None,
-            _ => unwinding_at += record.total_size,
-        }
-    };
-    let (before, unwinding, load) = (head.get(..unwinding_at)?, head.get(unwinding_at..load_at)?, head.get(load_at..)?);
-    let (time, hdr_size) = (u64_at(unwinding, 8)?, usize::try_from(u64_at(unwinding, 24)?).ok()?);
+    let record = unwinding_of(head, 0)?;
+    let unwinding = record.unwinding_info()?;
+    let (before, load) = (head.get(..record.offset)?, head.get(record.offset + record.size()..)?);
+    let (time, hdr_size) = (record.timestamp, usize::try_from(unwinding.hdr_size).ok()?);
     let (code_addr, code_size) = (u64_at(load, 32)?, u64_at(load, 40)?);
     let distance = code_addr.checked_sub(addr).filter(|&distance| distance >= code_size)?;
-    let tables = unwinding.get(UNWINDING_FIXED_SIZE..)?;
+    let tables = unwinding.tail;
 
     let fixed = 2 * (UNWINDING_FIXED_SIZE + LOAD_FIXED_SIZE + NAME.len());
     out.try_reserve(fixed + 4 * tables.len() + before.len() + load.len()).ok()?;
@@ -104,32 +97,21 @@ fn add_at(begin: usize, head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usi
     Some(len)
 }
 
-/// An UNWINDING_INFO record before its tables, which have `len` bytes.
-fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
-    let mut record = [0; UNWINDING_FIXED_SIZE];
-    let mut put = Put::new(&mut record);
-    put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + len);
-    put.u64(len as u64);
-    put.u64(hdr_size as u64);
-    put.u64(mapped_size);
-    record
+/// The UNWINDING_INFO record of the code's group that begins at `at`.
+fn unwinding_of(group: &[u8], at: usize) -> Option<RawRecord<'_>> {
+    RawRecords::from(group, at)
+        .take_while(|record| record.id != id::LOAD)
+        .find(|record| record.id == id::UNWINDING_INFO)
 }
 
 /// Undoes `add`: removes the frame load from a group, and its FDEs from the tables. The LOAD record of the code may be missing.
 /// Returns the new size of the tables; `None` if `add` has not written them.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
-    let mut at = len(group);
-    let record = loop {
-        let record = raw(group, at).filter(|record| at + record.total_size <= group.len())?;
-        match record.id {
-            id::UNWINDING_INFO => break record,
-            id::LOAD => return None,
-            _ => at += record.total_size,
-        }
-    };
-    let (size, hdr_size) =
-        (usize::try_from(u64_at(group, at + 16)?).ok()?, usize::try_from(u64_at(group, at + 24)?).ok()?);
-    let tables = group.get_mut(at..at + record.total_size)?.get_mut(UNWINDING_FIXED_SIZE..)?;
+    let record = unwinding_of(group, len(group))?;
+    let unwinding = record.unwinding_info()?;
+    let (size, hdr_size) = (usize::try_from(unwinding.size).ok()?, usize::try_from(unwinding.hdr_size).ok()?);
+    let (at, end) = (record.offset, record.offset + record.size());
+    let tables = group.get_mut(at + UNWINDING_FIXED_SIZE..end)?;
     if tables.len() != size {
         return None;
     }

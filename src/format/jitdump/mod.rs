@@ -17,9 +17,9 @@ mod template;
 
 pub use lines::put_debug;
 use lines::{debug_size, put_debug_of_any};
-pub use read::{is_group_head, is_group_of, places, GroupPlace, Loaded, Record, Records};
+pub use read::{is_group_head, is_group_of, places, GroupPlace};
 pub use record::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE, UNWINDING_FIXED_SIZE};
-use record::{put_at, raw, DEBUG_ENTRY_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, MAGIC, VERSION};
+use record::{put_at, raw, unwinding_head, DEBUG_ENTRY_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, MAGIC, VERSION};
 pub use template::UnwindingTemplate;
 
 use super::get::u64_at;
@@ -130,8 +130,9 @@ impl Group<'_> {
         let (load, code) = (unwinding + self.unwinding_size(), unwinding + fixed_size);
         if let Some(unwind) = &self.unwind {
             let record = &mut out[unwinding..load];
-            // SAFETY: the slice has the length of the record.
-            unsafe { put_unwinding_fixed(record.as_mut_ptr(), timestamp, unwind.tables, unwind.mapped_size) };
+            let (len, hdr_size) = (unwind.tables.bytes.len(), unwind.tables.hdr_size);
+            let head = unwinding_head(timestamp, len, hdr_size, unwind.mapped_size);
+            record[..UNWINDING_FIXED_SIZE].copy_from_slice(&head);
             unwind.tables.copy_to(&mut record[UNWINDING_FIXED_SIZE..], self.size);
         }
         let (pid, tid, index) = (self.pid, self.tid, self.index);
@@ -152,23 +153,6 @@ pub struct Load {
     pub size: u64,
     pub index: u64,
     pub name_len: usize,
-}
-
-/// Writes an UNWINDING_INFO record without the tables.
-///
-/// # Safety
-/// `out` has room for the part that is written, and nobody else accesses it.
-unsafe fn put_unwinding_fixed(out: *mut u8, timestamp: u64, tables: &Tables, mapped_size: u64) {
-    let record = UnwindingFixed {
-        id: id::UNWINDING_INFO,
-        total_size: (UNWINDING_FIXED_SIZE + tables.bytes.len()) as u32,
-        timestamp,
-        tables_size: tables.bytes.len() as u64,
-        hdr_size: tables.hdr_size as u64,
-        mapped_size,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { out.cast::<UnwindingFixed>().write_unaligned(record) };
 }
 
 /// Writes a LOAD record without the name and the code, but with the NUL after the name.
@@ -212,18 +196,7 @@ pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
 #[inline(always)]
 unsafe fn put_mapped_size(record: *mut u8, mapped_size: u64) {
     // SAFETY: the caller's promise.
-    unsafe { record.add(std::mem::offset_of!(UnwindingFixed, mapped_size)).cast::<u64>().write_unaligned(mapped_size) };
-}
-
-/// An UNWINDING_INFO record before its tables.
-#[repr(C)]
-struct UnwindingFixed {
-    id: u32,
-    total_size: u32,
-    timestamp: u64,
-    tables_size: u64,
-    hdr_size: u64,
-    mapped_size: u64,
+    unsafe { record.add(32).cast::<u64>().write_unaligned(mapped_size) };
 }
 
 /// A LOAD record before its name.
@@ -241,7 +214,7 @@ struct LoadFixed {
     index: u64,
 }
 
-const _: () = assert!(size_of::<UnwindingFixed>() == UNWINDING_FIXED_SIZE && size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
+const _: () = assert!(size_of::<LoadFixed>() == LOAD_FIXED_SIZE);
 
 /// The fields of a group that change when its code is registered again at another address.
 #[derive(Clone, Copy, Debug)]
@@ -259,15 +232,16 @@ pub struct Relocation {
 
 /// Sets the time stamp of all records of a written group.
 pub fn set_time(group: &mut [u8], timestamp: u64) {
-    for_each_record(group, |_, record| put_at(record, 8, &timestamp.to_ne_bytes()));
+    for_each_record(group, |_, record, _| put_at(record, 8, &timestamp.to_ne_bytes()));
 }
 
-fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
+/// Calls `change` for each record of a group. The `bool` says whether the record belongs to a frame load.
+fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool)) {
     let (mut at, frame_load) = (0, frame_load::len(group));
     while let Some(record) = raw(group, at) {
         // The last record may lack its code bytes.
         let end = (at + record.total_size).min(group.len());
-        change(record.id, &mut group[at..end]);
+        change(record.id, &mut group[at..end], at < frame_load);
         if record.id == id::LOAD && at >= frame_load {
             return;
         }
@@ -279,23 +253,17 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
 /// they are relative to the place where perf puts them. The address of a frame load does not change. The caller must remove a
 /// frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
-    let (frame_load, group) = group.split_at_mut(frame_load::len(group));
-    for_each_record(frame_load, |id, record| {
-        put_at(record, 8, &change.timestamp.to_ne_bytes());
-        if id == id::LOAD {
-            put_at(record, 20, &change.tid.to_ne_bytes());
-            put_at(record, 48, &change.index.to_ne_bytes());
-        }
-    });
-    for_each_record(group, |id, record| {
+    for_each_record(group, |id, record, is_frame_load| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         match id {
             id::DEBUG_INFO => relocate_debug(record, change.addr),
-            id::UNWINDING_INFO => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
+            id::UNWINDING_INFO if !is_frame_load => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
             id::LOAD => {
                 put_at(record, 20, &change.tid.to_ne_bytes());
-                put_at(record, 24, &change.addr.to_ne_bytes());
-                put_at(record, 32, &change.addr.to_ne_bytes());
+                if !is_frame_load {
+                    put_at(record, 24, &change.addr.to_ne_bytes());
+                    put_at(record, 32, &change.addr.to_ne_bytes());
+                }
                 put_at(record, 48, &change.index.to_ne_bytes());
             }
             _ => {}
@@ -305,7 +273,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
 
 /// Changes the process of a written group, and the registering thread to that process's main thread.
 pub fn set_process(group: &mut [u8], pid: u32) {
-    for_each_record(group, |id, record| {
+    for_each_record(group, |id, record, _| {
         if id == id::LOAD {
             put_at(record, 16, &pid.to_ne_bytes());
             put_at(record, 20, &pid.to_ne_bytes());

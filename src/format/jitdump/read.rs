@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::raw::{RawHeader, RawMove, RawRecord, RawRecords};
+use super::raw::{RawHeader, RawRecords};
 use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use super::{frame_load, Header};
 use crate::format::get::u64_at;
@@ -29,9 +29,17 @@ pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     false
 }
 
-/// Whether the record at `at` is whole and its fields are consistent.
+/// Whether the DEBUG_INFO or UNWINDING_INFO record at `at` is whole and its fields are consistent.
 fn is_sound(bytes: &[u8], at: usize) -> bool {
-    RawRecords::from(bytes, at).next().is_some_and(|record| decode(&record).is_some())
+    let is_whole = RawRecords::from(bytes, at).next().and_then(|record| match record.id {
+        id::DEBUG_INFO => {
+            let mut entries = record.debug_info()?.entries();
+            entries.by_ref().for_each(drop);
+            (entries.rest().0 == 0).then_some(())
+        }
+        _ => record.unwinding_info()?.tables().map(|_| ()),
+    });
+    is_whole.is_some()
 }
 
 /// Whether `head` passes [`is_group_head`], and its code has this index and name.
@@ -109,100 +117,4 @@ impl Header {
         let arch_timestamp = raw.arch_timestamp();
         Some(Header { machine: raw.machine, pid: raw.pid, timestamp: raw.timestamp, arch_timestamp })
     }
-}
-
-/// One record, decoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
-    Load(Loaded<'a>),
-    Move {
-        /// The old address of the code.
-        old_addr: u64,
-        /// The new address of the code.
-        new_addr: u64,
-        size: u64,
-        /// The code index from the code's LOAD.
-        index: u64,
-    },
-    DebugInfo {
-        /// Start of the code that the lines belong to.
-        addr: u64,
-        /// Address, line, column and file of each entry.
-        entries: Vec<(u64, u32, u32, &'a [u8])>,
-    },
-    Close,
-    UnwindingInfo {
-        eh_frame: &'a [u8],
-        eh_frame_hdr: &'a [u8],
-        /// Bytes after the code that the tables are mapped to.
-        mapped_size: u64,
-    },
-    /// An unknown id, or a record that is too short for its id.
-    Other(u32),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loaded<'a> {
-    pub pid: u32,
-    /// The registering thread.
-    pub tid: u32,
-    pub addr: u64,
-    /// A number that is unique for each LOAD.
-    pub index: u64,
-    pub name: &'a [u8],
-    pub code: &'a [u8],
-}
-
-/// The records of a file in order, each with its time stamp. The iterator ends where no whole record follows.
-#[derive(Clone, Debug)]
-pub struct Records<'a>(RawRecords<'a>);
-
-impl<'a> Records<'a> {
-    pub fn new(file: &'a [u8]) -> Self {
-        Records(RawRecords::from(file, HEADER_SIZE))
-    }
-
-    /// Offset of the next record, or of the incomplete bytes at the end.
-    pub fn offset(&self) -> usize {
-        self.0.offset()
-    }
-}
-
-impl<'a> Iterator for Records<'a> {
-    type Item = (u64, Record<'a>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let raw = self.0.next()?;
-        Some((raw.timestamp, decode(&raw).unwrap_or(Record::Other(raw.id))))
-    }
-}
-
-fn decode<'a>(record: &RawRecord<'a>) -> Option<Record<'a>> {
-    Some(match record.id {
-        id::LOAD => {
-            let load = record.load()?;
-            let (name, code) = (load.name()?, load.code()?);
-            Record::Load(Loaded { pid: load.pid, tid: load.tid, addr: load.addr, index: load.index, name, code })
-        }
-        id::MOVE => {
-            let RawMove { old_addr, new_addr, size, index } = record.code_move()?;
-            Record::Move { old_addr, new_addr, size, index }
-        }
-        id::DEBUG_INFO => {
-            let debug = record.debug_info()?;
-            let mut all = debug.entries();
-            let entries = all.by_ref().map(|entry| (entry.addr, entry.line, entry.column, entry.file)).collect();
-            if all.rest().0 != 0 {
-                return None;
-            }
-            Record::DebugInfo { addr: debug.addr, entries }
-        }
-        id::CLOSE => Record::Close,
-        id::UNWINDING_INFO => {
-            let unwinding = record.unwinding_info()?;
-            let (eh_frame, eh_frame_hdr) = unwinding.tables()?;
-            Record::UnwindingInfo { eh_frame, eh_frame_hdr, mapped_size: unwinding.mapped_size }
-        }
-        _ => return None,
-    })
 }

@@ -45,6 +45,19 @@ pub(super) fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size:
     put.u64(timestamp);
 }
 
+/// An UNWINDING_INFO record before its tables, which have `len` bytes.
+#[inline(always)]
+pub(super) fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
+    let mut record = [0; UNWINDING_FIXED_SIZE];
+    let mut put = Put::new(&mut record);
+    put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + len);
+    put.u64(len as u64);
+    put.u64(hdr_size as u64);
+    put.u64(mapped_size);
+    debug_assert!(put.is_full());
+    record
+}
+
 pub(super) fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(at..at + value.len()) {
         place.copy_from_slice(value);

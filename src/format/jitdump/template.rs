@@ -1,6 +1,6 @@
 //! An UNWINDING_INFO record that is ready to be copied, because runtimes describe many functions with the same frame.
 
-use super::{put_unwinding_fixed, UNWINDING_FIXED_SIZE};
+use super::record::{unwinding_head, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
 
 /// Number of bytes that are copied at once. A record for one frame without saved registers fits.
@@ -40,8 +40,7 @@ impl UnwindingTemplate {
         let places = tables.places()?;
         let mut template = UnwindingTemplate { len, tables_len, code_max, ..UnwindingTemplate::empty() };
         let record = template.bytes.get_mut(..len)?;
-        // SAFETY: `record` has the length of the tables and of all before them.
-        unsafe { put_unwinding_fixed(record.as_mut_ptr(), 0, tables, 0) };
+        record[..UNWINDING_FIXED_SIZE].copy_from_slice(&unwinding_head(0, tables_len, tables.hdr_size, 0));
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
         // Each word is the distance from `from` back to the code.

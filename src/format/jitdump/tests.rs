@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::raw::RawRecords;
 use super::*;
 use crate::api::code::{Line, LineTable};
 use crate::api::error::Error;
@@ -124,10 +125,11 @@ fn of_rows_with_one_offset_the_last_counts() {
         line(4, 5, 0, b"d"),
     ];
     let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, None)), &[0x90; 8]].concat();
-    let (_, record) = Records::new(&file).next().unwrap();
+    let debug = RawRecords::from(&file, HEADER_SIZE).next().unwrap().debug_info().unwrap();
     let start = 0x7f00_0000_1000;
-    let entries = vec![(start, 2, 0, &b"b"[..]), (start + 4, 5, 0, b"d"), (start + 8, 5, 0, b"d")];
-    assert_eq!(record, Record::DebugInfo { addr: start, entries });
+    let entries = [(start, 2, 0, &b"b"[..]), (start + 4, 5, 0, b"d"), (start + 8, 5, 0, b"d")];
+    let found: Vec<_> = debug.entries().map(|entry| (entry.addr, entry.line, entry.column, entry.file)).collect();
+    assert_eq!((debug.addr, debug.count, &found[..]), (start, 3, &entries[..]));
 }
 
 /// For any order of the rows, the record is the same as for rows sorted by offset. The sort is stable.
@@ -208,23 +210,26 @@ fn records_come_back() {
     let unwind = Unwinding { tables: &ready, mapped_size: 0 };
     let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(unwind))), &[0x90; 8], &le32(3), &le32(16), &le64(1)]
         .concat();
-    let mut records = Records::new(&file);
-    assert!(matches!(records.next(), Some((_, Record::DebugInfo { .. }))));
-    let unwinding = Record::UnwindingInfo { eh_frame: &[1, 2, 3, 4], eh_frame_hdr: &[5, 6], mapped_size: 0 };
-    assert_eq!(records.next(), Some((0x1111_2222_3333_4444, unwinding)));
-    let Some((_, Record::Load(load))) = records.next() else { panic!() };
-    assert_eq!((load.name, load.code, load.tid), (&b"fib"[..], &[0x90; 8][..], 101));
-    assert_eq!(records.next(), Some((1, Record::Close)));
-    assert_eq!((records.next(), records.offset()), (None, file.len()));
+    let mut records = RawRecords::from(&file, HEADER_SIZE);
+    assert_eq!(records.next().unwrap().id, id::DEBUG_INFO);
+    let record = records.next().unwrap();
+    let unwinding = record.unwinding_info().unwrap();
+    assert_eq!((record.id, record.timestamp), (id::UNWINDING_INFO, 0x1111_2222_3333_4444));
+    assert_eq!((unwinding.tables(), unwinding.mapped_size), (Some((&[1, 2, 3, 4][..], &[5, 6][..])), 0));
+    let load = records.next().unwrap().load().unwrap();
+    assert_eq!((load.name(), load.code(), load.tid), (Some(&b"fib"[..]), Some(&[0x90; 8][..]), 101));
+    let close = records.next().unwrap();
+    assert_eq!((close.id, close.timestamp), (id::CLOSE, 1));
+    assert_eq!((records.next().is_none(), records.offset()), (true, file.len()));
 }
 
 #[test]
 fn a_torn_record_ends_the_file() {
     let whole = [&[0; HEADER_SIZE][..], &bytes(&group(&[], None)), &[0x90; 8]].concat();
     for len in 0..whole.len() {
-        assert_eq!(Records::new(&whole[..len]).count(), 0, "{len}");
+        assert_eq!(RawRecords::from(&whole[..len], HEADER_SIZE).count(), 0, "{len}");
     }
-    assert_eq!(Records::new(&whole).count(), 1);
+    assert_eq!(RawRecords::from(&whole, HEADER_SIZE).count(), 1);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 
-use crate::api::code::{FixedFrame, SavedRegister, Unwind};
+use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Arch, NATIVE};
-use crate::format::cfi::{self, Frame, Tables};
+use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
 /// Bytes needed after code of `code_size` bytes for tables of `tables_len` bytes. The tables start at the first multiple of 8
@@ -209,8 +209,8 @@ impl Cache {
         self.key.reserve(KEY_WORDS);
         match unwind {
             Unwind::FramePointer(fp) => {
-                let frame = Frame::resolve(arch, fp, code_size)?;
-                let Frame { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, saved } = frame;
+                let frame = cfi::resolve_frame_pointer(arch, fp, code_size)?;
+                let FramePointer { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, saved } = frame;
                 let words = [1, pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset as u32];
                 Ok(self.put(&words, saved))
             }

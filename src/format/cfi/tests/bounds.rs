@@ -169,7 +169,7 @@ fn descriptions_at_random() {
         // From `epilogue_begin` to `epilogue_end`, or to the end of the code, the state is the same as at entry.
         let image = Image::new(arch, &tables, size);
         let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();
-        let frame = Frame::resolve(arch, &fp, size).unwrap();
+        let frame = resolve_frame_pointer(arch, &fp, size).unwrap();
         let stands = |row: &Row| {
             row.0
                 == match arch {
@@ -190,7 +190,7 @@ fn descriptions_at_random() {
             }
         }
         // The cache of tables relies on this: equal frames have equal tables, except for the size of the code.
-        if Frame::resolve(arch, &fp, size + 100) == Ok(frame) {
+        if resolve_frame_pointer(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);
         }
