@@ -122,7 +122,7 @@ fn prepare() {
 /// Brings the writer to rest, within `patience`.
 fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
-    let words = process.host.page.words();
+    let words = process.host.page.words;
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
         // A child that has taken over nothing forks. Its own child inherits the unused state.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
@@ -174,7 +174,7 @@ fn take_note_in_child(underway: Underway) {
     if !parent.host.page.kept_by_kernel {
         parent.host.page.clear();
     }
-    let (words, shared) = (parent.host.page.words(), parent.shared());
+    let (words, shared) = (parent.host.page.words, parent.shared());
     if let Some(shared) = shared {
         // Shared code memory must not change while the child uses it. A limit on file sizes must not end the child.
         thread::quietly(|| parent.regions.part_in_child(&shared.status));
@@ -183,7 +183,7 @@ fn take_note_in_child(underway: Underway) {
         shared.pool.memory().leave_in_child();
     }
     let Underway { held, found, .. } = underway;
-    let rest = if held { found.rest_in_child(parent.host.page.shared()) } else { found.rest };
+    let rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     // Another thread may have been inside a call for longer than a fork waits. In the child its locks are still held, but no
     // thread exists to release them.
     let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
@@ -203,7 +203,7 @@ pub fn has_open_sessions(process: &Process) -> bool {
 /// The state that a child has inherited, unless that state cannot be used.
 fn usable(parent: &Process) -> Option<Rest> {
     let rest = match WATCHING.load(Ordering::Relaxed) {
-        true => Rest::of(parent.host.page.words().state.load(Ordering::Acquire)),
+        true => Rest::of(parent.host.page.words.state.load(Ordering::Acquire)),
         // No session that writes was ever opened.
         false => Rest::NoWriter,
     };
@@ -238,7 +238,7 @@ pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
 /// use its sessions, or if this process is no such child.
 pub fn close_unused(handle: u64) -> Option<Result<()>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
-    if parent.host.page.words().taking.load(Ordering::Acquire) == TAKING {
+    if parent.host.page.words.taking.load(Ordering::Acquire) == TAKING {
         return None;
     }
     let ended = handle::place_of(parent, handle).and_then(|place| {
@@ -257,7 +257,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
         return Err(Error::NoMemory);
     }
     let rest = usable(parent).ok_or(Error::Forked)?;
-    let taking = &parent.host.page.words().taking;
+    let taking = &parent.host.page.words.taking;
     let end = Instant::now() + TAKE_OVER_TIMEOUT;
     while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // Another thread of the child is taking over the state, or has done this.
@@ -278,7 +278,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =
-            process::current_or_inherited().map_or(0, |known| known.host.page.words().taking.load(Ordering::Acquire));
+            process::current_or_inherited().map_or(0, |known| known.host.page.words.taking.load(Ordering::Acquire));
         match process::current() {
             Err(Error::Forked) if taking == TAKING && Instant::now() < end => thread::sleep_micros(100),
             found => return found,
@@ -287,7 +287,7 @@ pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
 }
 
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
-    let words = parent.host.page.words();
+    let words = parent.host.page.words;
     // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in
     // this process, and only this one of the child's threads runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };

@@ -171,7 +171,7 @@ impl Process {
     /// False in a forked child.
     #[inline]
     pub fn is_this_one(&self) -> bool {
-        self.host.page.same_process()
+        self.host.page.words.same_process()
     }
 
     /// Runs `body` with the lock of the lifecycle, under which sessions open and close. Fails if another call holds the lock

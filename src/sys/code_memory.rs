@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
+pub use memmap2::Advice;
 use rustix::fs::{fallocate, seek, FallocateFlags, SeekFrom};
 use rustix::io::{retry_on_intr, Errno};
 
@@ -210,24 +211,11 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
     done(unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) })
 }
 
-/// Asks for huge pages. The memory works without them too.
-pub fn advise_huge(addr: u64, len: u64) {
-    advise(addr, len, libc::MADV_HUGEPAGE);
-}
-
-/// Asks the kernel to read only pages that are touched, and not to read ahead.
-pub fn advise_random(addr: u64, len: u64) {
-    advise(addr, len, libc::MADV_RANDOM);
-}
-
-/// Ends the effect of `advise_random`.
-pub fn advise_normal(addr: u64, len: u64) {
-    advise(addr, len, libc::MADV_NORMAL);
-}
-
-fn advise(addr: u64, len: u64, advice: i32) {
-    // SAFETY: none of this advice changes the content of memory, at any address.
-    unsafe { libc::madvise(addr as *mut _, len as usize, advice) };
+/// Gives advice about memory (madvise(2)). The memory works without the advice too.
+pub fn advise(addr: u64, len: u64, advice: Advice) {
+    // SAFETY: memmap2 lets safe code give any advice of this type. None of it changes the content of memory, except for the one
+    // with which root tests a kernel's handling of broken memory.
+    unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 
 /// The end of the heap that `brk` extends.

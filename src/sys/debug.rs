@@ -1,7 +1,7 @@
 //! Debug messages, for users who ask for them by `JITSYM_DEBUG`: lines on the standard error output, or at the end of a file.
 
-use std::ffi::{c_char, CStr, OsStr};
-use std::fmt::{self, Write as _};
+use std::ffi::OsStr;
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::mem::ManuallyDrop;
@@ -14,7 +14,8 @@ use std::sync::{Mutex, PoisonError};
 
 use once_cell::race::OnceBox;
 
-use super::{host_fds, thread};
+use super::futex::keeping_errno;
+use super::{host_fds, rights, thread};
 
 /// The most bytes in a line. Longer lines are cut.
 const LINE_MAX: usize = 1024;
@@ -49,22 +50,10 @@ pub fn checks() -> bool {
     STATE.load(Ordering::Relaxed) == CHECKS
 }
 
-extern "C" {
-    /// Returns NULL in a program that runs with more rights than its caller.
-    fn secure_getenv(name: *const c_char) -> *const c_char;
-}
-
 #[cold]
 fn look() -> bool {
-    // SAFETY: the name is a C string. The value is copied before anything else happens.
-    let value = unsafe {
-        let found = secure_getenv(c"JITSYM_DEBUG".as_ptr());
-        if found.is_null() {
-            &[][..]
-        } else {
-            CStr::from_ptr(found).to_bytes()
-        }
-    };
+    let value = std::env::var_os("JITSYM_DEBUG").filter(|_| !rights::is_started_with_more()).unwrap_or_default();
+    let value = value.as_bytes();
     let (value, checks) = match value.strip_prefix(b"check") {
         Some(rest) if matches!(rest, [] | [b',', ..]) => (rest.strip_prefix(b",").unwrap_or(b"1"), true),
         _ => (value, false),
@@ -87,20 +76,26 @@ pub fn say(text: fmt::Arguments<'_>) {
     if !is_on() {
         return;
     }
-    let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
-    // A text that is too long is cut.
-    let _ = write!(line, "jitsym {}: {text}", std::process::id());
-    line.bytes[line.len] = b'\n';
-    let bytes = &line.bytes[..=line.len];
-    // SAFETY: this is the C library's own variable of this thread.
-    let errno = unsafe { *libc::__errno_location() };
-    thread::quietly_writing(|| match FILE.get() {
-        // The file is opened for each line, because the host may close all descriptors.
-        Some(path) => append(path, bytes),
-        None => write_where_the_host_does(bytes),
+    let mut bytes = [0; LINE_MAX];
+    let bytes = put_line(&mut bytes, format_args!("jitsym {}: {text}", std::process::id()));
+    keeping_errno(|| {
+        thread::quietly_writing(|| match FILE.get() {
+            // The file is opened for each line, because the host may close all descriptors.
+            Some(path) => append(path, bytes),
+            None => write_where_the_host_does(bytes),
+        });
     });
-    // SAFETY: this is the C library's own variable of this thread.
-    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Puts a line with this text at the beginning of `bytes`, and returns it. A text that is too long is cut.
+fn put_line<'a>(bytes: &'a mut [u8; LINE_MAX], text: fmt::Arguments<'_>) -> &'a [u8] {
+    let mut rest = &mut bytes[..LINE_MAX - 1];
+    let _ = rest.write_fmt(text);
+    let len = LINE_MAX - 1 - rest.len();
+    // Paths and values may contain newlines, which must not break the line.
+    bytes[..len].iter_mut().filter(|byte| byte.is_ascii_control()).for_each(|byte| *byte = b'?');
+    bytes[len] = b'\n';
+    &bytes[..=len]
 }
 
 /// Appends a line to the file. A failure is ignored, because it cannot be reported anywhere.
@@ -168,33 +163,16 @@ impl Lines {
     }
 }
 
-struct Line {
-    bytes: [u8; LINE_MAX],
-    len: usize,
-}
-
-impl fmt::Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = LINE_MAX - 1 - self.len;
-        for &byte in text.as_bytes().iter().take(room) {
-            // Paths and values may contain newlines, which must not break the line.
-            self.bytes[self.len] = if byte.is_ascii_control() { b'?' } else { byte };
-            self.len += 1;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_line_is_one_line_of_bounded_length() {
-        let mut line = Line { bytes: [0; LINE_MAX], len: 0 };
-        write!(line, "a\nb {}", "x".repeat(3000)).unwrap();
-        assert_eq!(line.len, LINE_MAX - 1);
-        assert!(line.bytes.starts_with(b"a?b x"));
+        let mut bytes = [0; LINE_MAX];
+        let line = put_line(&mut bytes, format_args!("a\nb {}", "x".repeat(3000)));
+        assert_eq!(line.len(), LINE_MAX);
+        assert!(line.starts_with(b"a?b x") && line.ends_with(b"x\n"));
     }
 
     /// The next test runs this in a process where nothing else writes messages.

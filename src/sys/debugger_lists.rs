@@ -3,7 +3,7 @@
 //! Other libraries change their lists and free entries at any time. So the lists are read by system calls, which return an error
 //! instead of faulting. Afterwards the head of a list is read again, to see whether the list has changed.
 
-use std::collections::{HashSet, TryReserveError};
+use std::collections::{HashMap, HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,7 @@ pub struct Change {
 }
 
 /// The lists of the libraries that are loaded.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Lists {
     /// The loader's counts of objects that it has loaded and unloaded, when the libraries were last listed.
     changes: Option<(u64, u64)>,
@@ -53,20 +53,15 @@ impl Lists {
         self.changes
     }
 
-    /// Removes from `modules` the libraries whose descriptors are known.
-    pub fn new_of(&self, mut modules: NewModules) -> NewModules {
-        let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
-        modules.paths.retain(|(addr, _)| !known.contains(addr));
-        modules
-    }
-
-    /// Adds the descriptors that were found, and removes libraries that are no longer loaded.
-    pub fn add(&mut self, found: FoundModules) {
-        self.changes = found.changes;
-        self.modules.retain(|(addr, _)| found.loaded.contains(addr));
-        let known: HashSet<u64> = self.modules.iter().map(|(addr, _)| *addr).collect();
-        // Another thread may have added the same libraries since they were listed.
-        self.modules.extend(found.descriptors.into_iter().filter(|(addr, _)| !known.contains(addr)));
+    /// The lists of the libraries that are loaded now. Only the files of libraries that were not known are searched. `value_of`
+    /// returns the value of a symbol. Its arguments are the name and a function that reads a number of bytes of the file at an
+    /// offset.
+    pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {
+        let known: HashMap<u64, Option<u64>> = self.modules.iter().copied().collect();
+        let find = |(addr, path): (u64, PathBuf)| {
+            (addr, known.get(&addr).copied().unwrap_or_else(|| descriptor_in(addr, &path, value_of)))
+        };
+        Lists { changes: loaded.changes, modules: loaded.modules.into_iter().map(find).collect() }
     }
 
     fn descriptors(&self) -> Vec<u64> {
@@ -134,45 +129,25 @@ impl Lists {
     }
 }
 
-/// Loaded libraries, whose files are to be searched for descriptors.
+/// The libraries that are loaded.
 #[derive(Debug)]
-pub struct NewModules {
+pub struct Loaded {
+    /// The loader's counts when the libraries were last listed.
+    known: Option<(u64, u64)>,
     changes: Option<(u64, u64)>,
-    /// The load addresses of all loaded libraries, including known ones.
-    loaded: HashSet<u64>,
-    /// The libraries to be searched.
-    paths: Vec<(u64, PathBuf)>,
+    /// The load address, to which the values of a library's symbols are added, and the library's file.
+    modules: Vec<(u64, PathBuf)>,
 }
 
-/// Loaded libraries, with the addresses of their descriptors.
-#[derive(Debug, Default)]
-pub struct FoundModules {
-    changes: Option<(u64, u64)>,
-    loaded: HashSet<u64>,
-    descriptors: Vec<(u64, Option<u64>)>,
-}
-
-impl NewModules {
-    /// Lists all loaded libraries, if the loader's counts are no longer `changes`. The caller must keep the process from
+impl Loaded {
+    /// Lists all loaded libraries, if the loader's counts are no longer `known`. The caller must keep the process from
     /// forking, because this takes a lock of the loader that `fork` does not reset in a child. The caller must hold no lock,
     /// because a host's function that holds the loader's lock may call this library.
-    pub fn since(changes: Option<(u64, u64)>) -> Option<NewModules> {
-        let mut search = Search { known: changes, changes: None, modules: Vec::new() };
-        // SAFETY: the loader calls `visit` with `search`, and only before this call returns.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-        if search.changes == changes {
-            return None;
-        }
-        let loaded = search.modules.iter().map(|(addr, _)| *addr).collect();
-        Some(NewModules { changes: search.changes, loaded, paths: search.modules })
-    }
-
-    /// Searches the files of the libraries for descriptors. `value_of` returns the value of a symbol. Its arguments are the
-    /// name and a function that reads a number of bytes of the file at an offset.
-    pub fn find(self, value_of: ValueOf) -> FoundModules {
-        let find = |(addr, path): (u64, PathBuf)| (addr, descriptor_in(addr, &path, value_of));
-        let descriptors = self.paths.into_iter().map(find).collect();
-        FoundModules { changes: self.changes, loaded: self.loaded, descriptors }
+    pub fn since(known: Option<(u64, u64)>) -> Option<Loaded> {
+        let mut loaded = Loaded { known, changes: None, modules: Vec::new() };
+        // SAFETY: the loader calls `visit` with `loaded`, and only before this call returns.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut loaded).cast()) };
+        (loaded.changes != known).then_some(loaded)
     }
 }
 
@@ -195,19 +170,12 @@ fn words<const N: usize>(pid: u32, addr: u64) -> Option<[u64; N]> {
     Some(found)
 }
 
-struct Search {
-    known: Option<(u64, u64)>,
-    changes: Option<(u64, u64)>,
-    /// The load address, to which the values of a library's symbols are added, and the library's file.
-    modules: Vec<(u64, PathBuf)>,
-}
-
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `search` is from `since`, and `info` from the loader.
-    let (search, info) = unsafe { (&mut *search.cast::<Search>(), &*info) };
-    if search.changes.is_none() {
-        search.changes = Some((info.dlpi_adds, info.dlpi_subs));
-        if search.changes == search.known {
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut c_void) -> c_int {
+    // SAFETY: `loaded` is from `since`, and `info` from the loader.
+    let (loaded, info) = unsafe { (&mut *loaded.cast::<Loaded>(), &*info) };
+    if loaded.changes.is_none() {
+        loaded.changes = Some((info.dlpi_adds, info.dlpi_subs));
+        if loaded.changes == loaded.known {
             return 1;
         }
     }
@@ -217,7 +185,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
         false => unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes(),
     };
     let path = if path.is_empty() { b"/proc/self/exe" } else { path };
-    search.modules.push((info.dlpi_addr, PathBuf::from(OsStr::from_bytes(path))));
+    loaded.modules.push((info.dlpi_addr, PathBuf::from(OsStr::from_bytes(path))));
     0
 }
 
@@ -234,5 +202,5 @@ fn descriptor_in(addr: u64, path: &Path, value_of: ValueOf) -> Option<u64> {
     value_of(NAME, &mut read).map(|value| addr.wrapping_add(value))
 }
 
-/// Finds the value of a symbol in a file; see [`NewModules::find`].
+/// Finds the value of a symbol in a file; see [`Lists::updated`].
 pub type ValueOf = fn(&[u8], &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64>;

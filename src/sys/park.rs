@@ -21,18 +21,9 @@ const ASLEEP: u32 = u32::MAX;
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Sleeps until another thread wakes this one. Returns at once if this thread was woken since the last call. May return
-    /// without a reason.
-    pub fn park(&self) {
-        self.sleep(None);
-    }
-
-    /// Like `park`, but sleeps for `time` at most.
-    pub fn park_timeout(&self, time: Duration) {
-        self.sleep(Some(time));
-    }
-
-    fn sleep(&self, time: Option<Duration>) {
+    /// Sleeps until another thread wakes this one, at most for `time` if given. Returns at once if this thread was woken since
+    /// the last call. May return without a reason.
+    pub fn park(&self, time: Option<Duration>) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;
         }
@@ -59,9 +50,9 @@ mod tests {
         let parker = Parker::default();
         parker.unpark();
         parker.unpark();
-        parker.park();
+        parker.park(None);
         let begin = Instant::now();
-        parker.park_timeout(Duration::from_millis(20));
+        parker.park(Some(Duration::from_millis(20)));
         assert!(begin.elapsed() >= Duration::from_millis(15));
     }
 
@@ -69,7 +60,7 @@ mod tests {
     fn a_sleeper_is_woken() {
         let parker = Arc::new(Parker::default());
         let sleeper = parker.clone();
-        let thread = std::thread::spawn(move || sleeper.park());
+        let thread = std::thread::spawn(move || sleeper.park(None));
         std::thread::sleep(Duration::from_millis(20));
         parker.unpark();
         thread.join().unwrap();

@@ -5,7 +5,9 @@
 //! include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
+
+use once_cell::race::OnceRef;
 
 /// The numbers of requests (include/valgrind.h). Some requests are for one tool, and other tools ignore them
 /// (memcheck/memcheck.h, helgrind/helgrind.h, drd/drd.h).
@@ -79,42 +81,27 @@ fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
 /// The tool of valgrind that runs the process. Only tools that make a difference to the library are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
-    Memcheck = 1,
+    Memcheck,
     /// The tools that look for races: helgrind and DRD.
-    Races = 2,
-    Other = 3,
+    Races,
+    Other,
     /// The process does not run under valgrind.
-    Nothing = 4,
+    Nothing,
 }
 
-/// The result of `tool`; 0 if it was not called yet.
-static KNOWN: AtomicU8 = AtomicU8::new(0);
-
-#[inline(always)]
-fn known() -> Option<Tool> {
-    match KNOWN.load(Ordering::Relaxed) {
-        1 => Some(Tool::Memcheck),
-        2 => Some(Tool::Races),
-        3 => Some(Tool::Other),
-        4 => Some(Tool::Nothing),
-        _ => None,
-    }
-}
+/// The result of `tool`, once it was called.
+static KNOWN: OnceRef<'static, Tool> = OnceRef::new();
 
 /// The tool of valgrind that runs the process. valgrind is asked once: by the call that opens the first session, or an earlier
 /// call.
 #[inline]
 pub fn tool() -> Tool {
-    known().unwrap_or_else(|| {
-        let tool = ask_for_tool();
-        KNOWN.store(tool as u8, Ordering::Relaxed);
-        tool
-    })
+    *KNOWN.get_or_init(ask_for_tool)
 }
 
 #[cold]
 #[inline(never)]
-fn ask_for_tool() -> Tool {
+fn ask_for_tool() -> &'static Tool {
     // Each tool answers only its own requests. The request to memcheck is about no bytes, and the request to helgrind is about
     // a byte that helgrind knows.
     static BYTE: AtomicU8 = AtomicU8::new(0);
@@ -125,11 +112,11 @@ fn ask_for_tool() -> Tool {
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
     };
     match () {
-        () if request(RUNNING_ON_VALGRIND, 0, 0, 0) == 0 => Tool::Nothing,
-        () if is_dhat() => Tool::Other,
-        () if request(MAKE_MEM_DEFINED, 0, 0, 0) != 0 => Tool::Memcheck,
-        () if request(HELGRIND_GET_ABITS, known, 0, 1) != 0 || request(DRD_GET_THREAD_ID, 0, 0, 0) != 0 => Tool::Races,
-        () => Tool::Other,
+        () if request(RUNNING_ON_VALGRIND, 0, 0, 0) == 0 => &Tool::Nothing,
+        () if is_dhat() => &Tool::Other,
+        () if request(MAKE_MEM_DEFINED, 0, 0, 0) != 0 => &Tool::Memcheck,
+        () if request(HELGRIND_GET_ABITS, known, 0, 1) != 0 || request(DRD_GET_THREAD_ID, 0, 0, 0) != 0 => &Tool::Races,
+        () => &Tool::Other,
     }
 }
 
@@ -189,7 +176,7 @@ pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
 /// hidden.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
-    let _silence = (known() == Some(Tool::Races)).then(Silence::begin);
+    let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);
     body()
 }
 

@@ -67,7 +67,7 @@ impl Writer {
     /// Tells forks where a child finds the writer. The writer stays at that address until it has finished.
     pub fn announce(&mut self) {
         let still = self.quiesce();
-        still.begin((&raw mut *self).cast(), self.host.page.shared());
+        still.begin((&raw mut *self).cast(), self.host.page.shared);
     }
 
     /// In a forked child: the parent's writer, at the address that `announce` has published.

@@ -209,7 +209,7 @@ impl Writer {
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
             idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
             if idle_rounds <= IDLE_ROUNDS {
-                self.shared.parker.park_timeout(pause);
+                self.shared.parker.park(Some(pause));
                 continue;
             }
             idle_rounds = 0;

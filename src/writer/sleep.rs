@@ -36,14 +36,12 @@ impl Writer {
             let again = self.applier.sinks.again_in();
             if last_thread::first_has_ended() {
                 self.end_with_the_last_thread();
-                self.shared.parker.park_timeout(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND)));
-            } else if let Some(time) = again {
-                self.shared.parker.park_timeout(time);
-            } else if self.shared.first_tells() {
-                self.shared.parker.park();
+                self.shared.parker.park(Some(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND))));
+            } else if again.is_some() || self.shared.first_tells() {
+                self.shared.parker.park(again);
             } else {
                 while self.shared.is_asleep() && !last_thread::first_has_ended() {
-                    self.shared.parker.park_timeout(LOOK_SELDOM);
+                    self.shared.parker.park(Some(LOOK_SELDOM));
                 }
             }
         }
@@ -74,7 +72,7 @@ impl Writer {
             if left.is_zero() || self.is_asked() {
                 return;
             }
-            self.shared.parker.park_timeout(left);
+            self.shared.parker.park(Some(left));
             self.collect();
         }
     }
@@ -83,7 +81,7 @@ impl Writer {
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {
-            self.shared.parker.park();
+            self.shared.parker.park(None);
         }
     }
 }

@@ -110,7 +110,7 @@ fn who_waits_for_memory_keeps_the_writer_awake() {
             assert!(taken.is_some());
         });
         for _ in 0..10 {
-            shared.parker.park();
+            shared.parker.park(None);
             assert!(!has_ended.load(SeqCst), "nobody has woken the writer");
             shared.clear_hurry();
         }

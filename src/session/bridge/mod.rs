@@ -29,7 +29,7 @@ use crate::session::handle::Ref;
 use crate::session::opening::open;
 use crate::session::process::{current_or_inherited, current_shared, guarded};
 use crate::session::{fork, lifecycle};
-use crate::sys::debugger_lists::{Change, Listed, Lists, NewModules};
+use crate::sys::debugger_lists::{Change, Listed, Lists, Loaded};
 use crate::sys::last_thread;
 use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
@@ -151,24 +151,24 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     // Files are read outside the fork lock, so that others may fork. They are opened where the host does not see their
     // descriptors.
-    if let Some(modules) = new_modules()? {
-        let found = own_fds::run(move || modules.find(find_symbol));
+    if let Some((lists, loaded)) = newly_loaded()? {
+        let lists = own_fds::run(move || lists.updated(loaded, find_symbol));
         with_state(|state| {
-            state.lists.add(found);
+            state.lists = lists;
             Ok(())
         })?;
     }
     Ok(with_state(compare)?.unwrap_or(false))
 }
 
-/// The libraries that were loaded since the last look. `None` while the process forks.
-fn new_modules() -> Result<Option<NewModules>> {
+/// The known lists and the loaded libraries, if the libraries have changed since the last look. `None` while the process forks.
+fn newly_loaded() -> Result<Option<(Lists, Loaded)>> {
     let Some(known) = with_state(|state| Ok(state.lists.changes()))? else { return Ok(None) };
     let Some(inside) = fork_lock::try_enter() else { return Ok(None) };
-    let found = NewModules::since(known);
+    let found = Loaded::since(known);
     drop(inside);
-    let Some(modules) = found else { return Ok(None) };
-    with_state(|state| Ok(state.lists.new_of(modules)))
+    let Some(loaded) = found else { return Ok(None) };
+    with_state(|state| Ok((state.lists.clone(), loaded)))
 }
 
 fn no_memory<E>(_: E) -> Error {

@@ -44,7 +44,7 @@ impl Local {
             handle: NO_HANDLE,
             place: &process.sessions[0],
             process,
-            fork_words: process.host.page.words(),
+            fork_words: process.host.page.words,
             status: &shared.status,
             regions: &process.regions,
             thread_queue: ThreadQueue::new(shared)?,

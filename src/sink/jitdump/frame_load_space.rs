@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use crate::sys::mapping::{self, Reserved};
+use crate::sys::mapping::{self, reserve_at};
 
 /// Address space is reserved in areas of this many bytes, at most `AREAS` of them.
 const AREA: u64 = 16 << 20;
@@ -35,14 +35,14 @@ struct FrameLoads {
 }
 
 struct Area {
-    reserved: Reserved,
+    start: u64,
     used: u64,
 }
 
 impl FrameLoads {
     fn place(&mut self, addr: u64, len: u64) -> Option<u64> {
         let fits = |area: &Area| {
-            let at = area.reserved.start() + area.used;
+            let at = area.start + area.used;
             len <= AREA - area.used && at + len <= addr && addr - at <= REACH
         };
         let index = match self.areas.iter().position(fits) {
@@ -51,16 +51,16 @@ impl FrameLoads {
             None => {
                 self.areas.try_reserve(1).ok()?;
                 self.failures.try_reserve(1).ok()?;
-                let Some(reserved) = reserve_below(addr) else {
+                let Some(start) = reserve_below(addr) else {
                     self.failures.push(addr / NEIGHBOURHOOD);
                     return None;
                 };
-                self.areas.push(Area { reserved, used: 0 });
+                self.areas.push(Area { start, used: 0 });
                 self.areas.len() - 1
             }
         };
         let area = &mut self.areas[index];
-        let at = area.reserved.start() + area.used;
+        let at = area.start + area.used;
         area.used = (area.used + len.next_multiple_of(16)).min(AREA);
         Some(at)
     }
@@ -72,9 +72,9 @@ impl FrameLoads {
 }
 
 /// Reserves the nearest free area below `addr`, at least `AREA` bytes away, so that the code can grow.
-fn reserve_below(addr: u64) -> Option<Reserved> {
+fn reserve_below(addr: u64) -> Option<u64> {
     let top = addr / mapping::page_size() as u64 * mapping::page_size() as u64;
-    (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| Reserved::at(start, AREA)))
+    (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| reserve_at(start, AREA)))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use super::placement::Placement;
 use crate::api::error::{Error, Result};
 use crate::sys::code_memory;
-use crate::sys::mapping::{page_size, Reserved};
+use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps;
 
 /// How far a 32-bit displacement reaches, from anywhere in an instruction.
@@ -76,10 +76,10 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         // Above a stack there is little address space, so a place below the region is the second choice.
         let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
         // Another thread may have mapped something there meanwhile.
-        if Reserved::at(base, code).is_none() {
+        if reserve_at(base, code).is_none() {
             continue;
         }
-        if Reserved::at(write, max_len).is_some() {
+        if reserve_at(write, max_len).is_some() {
             return Ok(room(base, write));
         }
         // SAFETY: the address space was just set aside, and nobody else knows of it.

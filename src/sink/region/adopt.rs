@@ -18,7 +18,7 @@ use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
-use crate::sys::mapping::{page_size, Reserved};
+use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::{debug, reserve, thread, untouched_pages};
 
@@ -213,7 +213,7 @@ impl Regions {
 
 /// Sets two ranges of address space aside, each by its start and length, or neither of them.
 pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
-    let reserved = |(at, len): (u64, u64)| len == 0 || Reserved::at(at, len).is_some();
+    let reserved = |(at, len): (u64, u64)| len == 0 || reserve_at(at, len).is_some();
     if !reserved(one) {
         return false;
     }

@@ -17,7 +17,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
 use crate::sys::{debug, reserve};
@@ -94,8 +94,8 @@ impl Regions {
         let start = parts.place.start;
         let write = if let Backing::TwoViews { write } = parts.kind { write } else { start };
         if wanted.huge {
-            code_memory::advise_huge(start, len);
-            code_memory::advise_huge(write, len);
+            code_memory::advise(start, len, Advice::HugePage);
+            code_memory::advise(write, len, Advice::HugePage);
         }
         let (named, path) = (parts.file.is_some(), parts.naming.path.clone());
         if let Err(error) = self.publish(status, parts) {

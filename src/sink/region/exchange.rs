@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::sys::code_memory::{self, Sharing};
+use crate::sys::code_memory::{self, Advice, Sharing};
 use crate::sys::fork_lock::Parting;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
@@ -28,7 +28,8 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     let parting = Parting::begin().ok_or_else(forked)?;
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
-    code_memory::advise_random(addr, len);
+    // Until the second advice, the kernel reads only pages that are touched, and does not read ahead.
+    code_memory::advise(addr, len, Advice::Random);
     let mut exchanged = part_from_file(&pages);
     if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
         // The file gets its header page here.
@@ -39,7 +40,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     }
     drop(parting);
     // Without this call the kernel would expect no further use of the memory, and swap the memory out first.
-    code_memory::advise_normal(addr, len);
+    code_memory::advise(addr, len, Advice::Normal);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
 }

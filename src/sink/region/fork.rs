@@ -20,7 +20,7 @@ use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sys::clock::NEVER;
-use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
 use crate::sys::maps::{self, Mapping};
@@ -175,7 +175,7 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
         return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.place.base));
     };
     // Reading ahead would turn holes into data.
-    code_memory::advise_random(region.start(), region.len());
+    code_memory::advise(region.start(), region.len(), Advice::Random);
     let end = region.text() + region.len();
     let mut next = region.text();
     while let Some(data) = code_memory::data_in(&from, next..end)? {

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 
 use super::file::Layout;
-use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 
 /// The addresses of a region. They do not change during the life of the region.
@@ -106,7 +106,7 @@ impl Placement {
         // SAFETY: the page is meant for the tables, which nobody reads in this process.
         unsafe {
             code_memory::map_over(at, page, READ_WRITE, Sharing::Private, file, offset)?;
-            code_memory::advise_random(at, page);
+            code_memory::advise(at, page, Advice::Random);
             let checked = (|| {
                 (at as *mut u8).write_volatile(1);
                 code_memory::protect(at, page, protection | READ_EXEC)?;

@@ -15,8 +15,8 @@ pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
 /// A page that is cleared in forked children (`zero_in_child`), and a page that is shared with them.
 #[derive(Debug)]
 pub struct ForkPage {
-    words: &'static Words,
-    shared: &'static WithChildren,
+    pub words: &'static Words,
+    pub shared: &'static WithChildren,
     /// Whether the kernel clears the page in children, for every kind of fork.
     pub kept_by_kernel: bool,
 }
@@ -67,25 +67,10 @@ impl ForkPage {
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
 
-    #[inline]
-    pub fn words(&self) -> &'static Words {
-        self.words
-    }
-
-    pub fn shared(&self) -> &WithChildren {
-        self.shared
-    }
-
-    /// Whether this is still the process that made the page.
-    #[inline]
-    pub fn same_process(&self) -> bool {
-        self.words().same_process()
-    }
-
     /// Clears the page in a forked child, if the kernel does not. The other words are set before they are read, so they need
     /// not be cleared.
     pub fn clear(&self) {
-        let Words { same_process, taking, state, .. } = self.words();
+        let Words { same_process, taking, state, .. } = self.words;
         for word in [same_process, taking, state] {
             word.store(0, Ordering::Relaxed);
         }

@@ -8,7 +8,7 @@ mod view;
 
 pub use fork_page::{zero_in_child, ForkPage, WithChildren, Words};
 pub use region::Region;
-pub use reserved::Reserved;
+pub use reserved::reserve_at;
 pub use rustix::param::page_size;
 pub use table::Table;
 pub use view::View;

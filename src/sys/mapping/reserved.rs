@@ -2,39 +2,26 @@
 
 use super::{checked, page_size, OwnedMapping, PRIVATE};
 
-/// Address space that stays set aside until the process ends.
-#[derive(Debug)]
-pub struct Reserved {
-    start: u64,
-}
-
-impl Reserved {
-    /// Sets `len` bytes at this address aside, if nothing is mapped there.
-    pub fn at(start: u64, len: u64) -> Option<Reserved> {
-        let (at, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
-        let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        let map = |len| {
-            // SAFETY: a mapping that replaces no other one changes no existing memory.
-            let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
-            let found = OwnedMapping { start: checked(found).ok()?, len };
-            // A kernel before 4.17 does not know the flag. It takes the address for a hint, and may map elsewhere.
-            (found.start.as_ptr() as usize == at).then_some(found)
-        };
-        // Maps one page first, unlocks it, and extends it in place, so that the memory is not locked (see
-        // `OwnedMapping::unlocked`).
-        let mut found = map(page_size().min(len))?;
-        found.unlock();
-        if found.resize(len, 0).is_err() {
-            // Under valgrind and qemu a mapping cannot be extended in place.
-            drop(found);
-            found = map(len)?;
-        }
-        found.leak();
-        Some(Reserved { start })
+/// Sets `len` bytes at this address aside until the process ends, if nothing is mapped there. Returns the address.
+pub fn reserve_at(start: u64, len: u64) -> Option<u64> {
+    let (at, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
+    let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let map = |len| {
+        // SAFETY: a mapping that replaces no other one changes no existing memory.
+        let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
+        let found = OwnedMapping { start: checked(found).ok()?, len };
+        // A kernel before 4.17 does not know the flag. It takes the address for a hint, and may map elsewhere.
+        (found.start.as_ptr() as usize == at).then_some(found)
+    };
+    // Maps one page first, unlocks it, and extends it in place, so that the memory is not locked (see
+    // `OwnedMapping::unlocked`).
+    let mut found = map(page_size().min(len))?;
+    found.unlock();
+    if found.resize(len, 0).is_err() {
+        // Under valgrind and qemu a mapping cannot be extended in place.
+        drop(found);
+        found = map(len)?;
     }
-
-    /// The address of the first byte.
-    pub fn start(&self) -> u64 {
-        self.start
-    }
+    found.leak();
+    Some(start)
 }
