@@ -54,7 +54,7 @@ impl RegionSink {
         let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;
         drop(naming);
-        let mut result = file.write(true).and_then(|()| self.copy_to(registry, region, file, &dir, &names, own));
+        let mut result = self.copy_to(registry, region, file, &dir, &names, own);
         // An older name that still belongs to the present file would show other code. So the name is removed.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
@@ -71,7 +71,7 @@ impl RegionSink {
         &self,
         registry: &Registry,
         region: &Region,
-        file: &RegionFile,
+        file: &mut RegionFile,
         dir: &Dir,
         names: &[OsString],
         own: Option<Identity>,
