@@ -40,7 +40,7 @@ impl Regions {
         });
         grown.map_err(|_| Error::NoMemory)?;
         if let Some(file) = region.opened().as_mut() {
-            file.set_text_len(new).map_err(|_| Error::NoMemory)?;
+            file.set_text_len(new);
         }
         region.len.store(new, Ordering::Release);
         Ok(())

@@ -142,14 +142,9 @@ impl RegionFile {
 
     /// Makes an empty file the file of a region without code. Nobody else may write to the file, except to the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
-        let (eh_frame, slots) = split(layout.tables, layout.tables_len).ok_or(io::ErrorKind::InvalidInput)?;
-        let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
-        let text_end = layout.text.checked_add(layout.text_room).and_then(|end| end.checked_add(PAGE - 1));
+        let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;
-        let mut end = (text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE).max(tables_end);
-        if layout.tables < HEADER_SIZE as u64 || layout.text_room > u32::MAX.into() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+        let mut end = (layout.text + layout.text_room).next_multiple_of(PAGE).max(tables_end);
         let disk = Disk::new(file)?;
         if disk.file().metadata()?.len() < layout.text + layout.text_len {
             disk.file().set_len(layout.text + layout.text_len)?;
@@ -297,17 +292,10 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Changes the length of the text, to at most `Layout::text_room`. The file changes with the next `write`.
-    pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
-        if len > self.layout.text_room {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        self.disk.check()?;
-        if self.disk.file().metadata()?.len() < self.layout.text + len {
-            self.disk.file().set_len(self.layout.text + len)?;
-        }
+    /// Changes the length of the text, to at most `Layout::text_room`. The file is already long enough, and its header changes
+    /// with the next `write`.
+    pub fn set_text_len(&mut self, len: u64) {
         self.layout.text_len = len;
-        Ok(())
     }
 
     fn write_pending_code(&mut self) -> io::Result<()> {
