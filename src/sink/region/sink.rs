@@ -159,8 +159,7 @@ impl RegionSink {
             if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
-            let left = file.left_out();
-            left_out += left.names + left.tables + left.lines;
+            left_out += file.left_out();
             let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
             if !waits {
                 let result = status.write_gate.pass(|| status.aside(|| file.write(now)));

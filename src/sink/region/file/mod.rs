@@ -83,17 +83,6 @@ pub struct Code<'a> {
     pub info: Info<'a>,
 }
 
-/// How much code and data is missing from the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Code that is not in the file at all: it lies outside of the region, or memory was short.
-    pub names: u64,
-    /// Code without unwind tables, because the tables are full or too far away.
-    pub tables: u64,
-    /// Code without source lines and inlined functions.
-    pub lines: u64,
-}
-
 /// The information that the file has about a piece of code.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -127,7 +116,9 @@ pub struct RegionFile {
     is_reset: bool,
     begin: u64,
     build_id: Option<[u8; 20]>,
-    left_out: LeftOut,
+    /// How much is missing from the file: code that lies outside of the region, or for which memory was short; unwind tables,
+    /// where the tables are full or too far away; source lines with inlined functions.
+    left_out: u64,
     /// When to write again after a failure.
     pub again: Option<Retry>,
 }
@@ -174,7 +165,7 @@ impl RegionFile {
             is_reset: false,
             begin: 0,
             build_id: None,
-            left_out: LeftOut::default(),
+            left_out: 0,
             again: None,
         };
         file.publish()?;
@@ -333,7 +324,7 @@ impl RegionFile {
         self.known = Ordered::default();
         self.symbols.clear();
         self.space.code.0 = 0;
-        self.left_out = LeftOut::default();
+        self.left_out = 0;
         self.is_reset = true;
     }
 
@@ -351,7 +342,7 @@ impl RegionFile {
         std::mem::take(&mut self.disk.written)
     }
 
-    pub fn left_out(&self) -> LeftOut {
+    pub fn left_out(&self) -> u64 {
         self.left_out
     }
 }
