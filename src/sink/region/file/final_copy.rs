@@ -37,7 +37,7 @@ impl RegionFile {
             })?;
         }
         let tables_end = self.layout.tables + self.layout.tables_len;
-        let mut end = text.end.max(tables_end).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut end = text.end.max(tables_end).next_multiple_of(PAGE);
         let first = self.copy_first(&mut to, end, has_bytes)?;
         end += first.end - first.start;
         let mut copy = |part: &Part, to: &mut Disk| {
