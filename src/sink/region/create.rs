@@ -151,8 +151,8 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
     })
 }
 
-/// Maps a file for a region with two views. The address space is set aside, or shows an earlier file of the region with the
-/// same bytes. The write view comes first: a forked child must write to its parent's memory no longer.
+/// Maps a file for a region with two views, over free address space or over the region's earlier file. The writable view comes
+/// first, because a forked child must not write to its parent's file.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let (start, text) = (place.start, place.text());
