@@ -149,14 +149,6 @@ impl Arena {
         }
     }
 
-    /// Takes back a piece that no caller has received.
-    pub fn undo(&mut self, place: u64) {
-        if let Some(len) = self.pieces.remove(&place) {
-            self.in_use -= len;
-            self.add_free(place, len);
-        }
-    }
-
     fn add_free(&mut self, mut start: u64, mut len: u64) {
         if len == 0 {
             return;
@@ -185,7 +177,8 @@ impl Arena {
     /// The ranges of whole `CHUNK`s to be returned to the file system. Empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        if self.free_len - self.given_back.len() as u64 * CHUNK <= KEPT_MIN.max(self.in_use) {
+        // A piece for which no memory could be provided rests, together with its returned parts.
+        if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }
         for &(len, start) in self.free_by_len.range((CHUNK, 0)..) {

@@ -164,7 +164,7 @@ fn take(
         let place = attempt(arena, wanted.len, wanted.alignment)?;
         for chunk in arena.missing(place, wanted.len) {
             if source.provide(arena.exec + chunk, CHUNK).is_err() {
-                arena.undo(place);
+                arena.end(place);
                 return None;
             }
             arena.restored(chunk);

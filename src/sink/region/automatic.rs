@@ -39,7 +39,7 @@ impl Regions {
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
-            if region.is_some() || self.candidates.has_declined(addr, end, now) {
+            if region.is_some() || self.candidates.shows_declined(addr, end, || now) {
                 return region;
             }
         }

@@ -4,18 +4,17 @@
 //! Later registrations look at waiting memory again, because only a registering thread knows that nobody writes to the memory
 //! meanwhile. Each registration outside of regions asks this table, so the check takes no lock and makes no system call.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use crate::sys::clock::NEVER;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// How many declined ranges threads can read without a lock.
-const SHOWN: usize = 32;
 /// How many declined ranges are remembered.
-const MOST_DECLINED: usize = 1024;
+const SHOWN: usize = 1024;
 /// How many ranges may wait.
 const MOST_WAITING: usize = 256;
 
@@ -35,7 +34,6 @@ const LONG: u64 = 1_000_000_000;
 /// The table of declined and waiting memory.
 #[derive(Debug)]
 pub struct Candidates {
-    /// Some of the declined ranges.
     shown: Shown,
     /// When to look at waiting memory next; `NEVER` if no memory waits.
     due: AtomicU64,
@@ -44,19 +42,10 @@ pub struct Candidates {
 
 #[derive(Debug, Default)]
 struct Table {
-    declined: VecDeque<Declined>,
     waiting: Vec<Wait>,
     /// The start addresses of memory that was counted as not adopted. A map used as a set, because other code instantiates this
     /// type already.
     counted: BTreeMap<u64, u64>,
-}
-
-/// A range, and the time until which no call looks at the range.
-#[derive(Clone, Copy, Debug)]
-struct Declined {
-    start: u64,
-    end: u64,
-    until: u64,
 }
 
 /// Whole pages with code that wait until they become executable.
@@ -72,12 +61,6 @@ pub struct Wait {
     next: u64,
     pause: u64,
     is_counted: bool,
-}
-
-impl Declined {
-    fn holds(&self, start: u64, end: u64, now: u64) -> bool {
-        self.start <= start && end <= self.end && now < self.until
-    }
 }
 
 impl Wait {
@@ -113,34 +96,29 @@ impl Candidates {
         self.due.load(Ordering::Relaxed) <= now
     }
 
-    /// Whether a range is known to be declined. Takes no lock, and does not know all declined ranges.
+    /// Whether a range is declined. Takes no lock.
     pub fn shows_declined(&self, start: u64, end: u64, now: impl Fn() -> u64) -> bool {
         self.shown.has(start, end, now)
-    }
-
-    /// Whether a range is declined. If so, `shows_declined` knows the range from now on.
-    pub fn has_declined(&self, start: u64, end: u64, now: u64) -> bool {
-        self.shown.show_if_declined(&lock(&self.table), start, end, now)
     }
 
     /// Whether a range is declined, or its pages wait and a registration less than `NOT_NOW` ago found them not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
-        if self.shown.show_if_declined(&table, start, end, now) {
+        if self.shown.has(start, end, || now) {
             return true;
         }
         let was_looked_at = |wait: &mut Wait| now.saturating_sub(wait.looked) < NOT_NOW;
         let waits = table.waits_at(pages.start, pages.end).is_some_and(was_looked_at);
         if waits {
-            self.shown.show(table.decline(pages.start, pages.end, now, NOT_NOW), now);
+            self.shown.show(pages, now, NOT_NOW);
         }
         waits
     }
 
     /// Declines a range for `pause` nanoseconds.
     pub fn decline(&self, range: &Range<u64>, now: u64, pause: u64) {
-        let mut table = lock(&self.table);
-        self.shown.show(table.decline(range.start, range.end, now, pause), now);
+        let _table = lock(&self.table);
+        self.shown.show(range, now, pause);
     }
 
     /// Makes whole pages wait until they become executable. Returns false if too many ranges wait.
@@ -195,7 +173,6 @@ impl Candidates {
                 }
                 wait.start < wait.end
             });
-            table.declined.retain(|range| range.end <= start || end <= range.start);
             self.shown.forget(start, end);
         });
     }
@@ -209,18 +186,6 @@ impl Candidates {
 }
 
 impl Table {
-    fn decline(&mut self, start: u64, end: u64, now: u64, pause: u64) -> Declined {
-        self.declined.retain(|range| now < range.until);
-        if self.declined.len() >= MOST_DECLINED {
-            self.declined.pop_front();
-        }
-        let range = Declined { start, end, until: now.saturating_add(pause) };
-        if self.declined.try_reserve(1).is_ok() {
-            self.declined.push_back(range);
-        }
-        range
-    }
-
     /// Returns the waiting range that overlaps or touches these pages, extended to include them. A code cache is usually
     /// filled from one end to the other.
     fn waits_at(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
@@ -243,48 +208,50 @@ impl Table {
     }
 }
 
-/// The declined ranges that all threads can read without a lock.
-#[derive(Debug)]
+/// The declined ranges, which all threads can read without a lock.
+#[derive(Debug, Default)]
 struct Shown {
     used: AtomicUsize,
-    /// Start, end and the time `until` of each range. The time is 0 while a thread changes the entry.
-    places: [[AtomicU64; 3]; SHOWN],
-}
-
-impl Default for Shown {
-    fn default() -> Shown {
-        Shown { used: AtomicUsize::new(0), places: [const { [const { AtomicU64::new(0) }; 3] }; SHOWN] }
-    }
+    /// Start, end and the time `until` of each range. The time is 0 while a thread changes the entry. Allocated with the first
+    /// range, because most processes decline nothing. Empty if there was no memory.
+    places: OnceLock<Vec<[AtomicU64; 3]>>,
 }
 
 impl Shown {
-    fn has(&self, start: u64, end: u64, now: impl Fn() -> u64) -> bool {
+    /// The places that were ever used.
+    fn used(&self) -> &[[AtomicU64; 3]] {
         let used = self.used.load(Ordering::Acquire).min(SHOWN);
-        self.places[..used].iter().filter_map(read).any(|range| range.holds(start, end, 0) && now() < range.until)
+        self.places.get().and_then(|places| places.get(..used)).unwrap_or_default()
     }
 
-    fn show_if_declined(&self, table: &Table, start: u64, end: u64, now: u64) -> bool {
-        let found = table.declined.iter().find(|range| range.holds(start, end, now));
-        found.map(|&range| self.show(range, now)).is_some()
+    fn has(&self, start: u64, end: u64, now: impl Fn() -> u64) -> bool {
+        let holds = |[from, to, until]: [u64; 3]| from <= start && end <= to && now() < until;
+        self.used().iter().filter_map(read).any(holds)
     }
 
-    /// Must be called by one thread at a time.
-    fn show(&self, range: Declined, now: u64) {
-        let used = self.used.load(Ordering::Relaxed);
+    /// Declines a range for `pause` nanoseconds. Must be called by one thread at a time.
+    fn show(&self, range: &Range<u64>, now: u64, pause: u64) {
+        let places = self.places.get_or_init(|| {
+            let mut places = Vec::new();
+            if places.try_reserve_exact(SHOWN).is_ok() {
+                places.resize_with(SHOWN, Default::default);
+            }
+            places
+        });
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;
-        let free = self.places[..used.min(SHOWN)].iter().position(is_free);
+        let free = self.used().iter().position(is_free);
         // If no place is free, the oldest range is replaced.
         let place = free.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel) % SHOWN);
-        let [start, end, until] = &self.places[place];
+        let Some([start, end, until]) = places.get(place) else { return };
         until.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         start.store(range.start, Ordering::Relaxed);
         end.store(range.end, Ordering::Relaxed);
-        until.store(range.until, Ordering::Release);
+        until.store(now.saturating_add(pause), Ordering::Release);
     }
 
     fn forget(&self, start: u64, end: u64) {
-        for [from, to, until] in &self.places {
+        for [from, to, until] in self.used() {
             if from.load(Ordering::Relaxed) < end && start < to.load(Ordering::Relaxed) {
                 until.store(0, Ordering::Relaxed);
             }
@@ -292,9 +259,9 @@ impl Shown {
     }
 }
 
-fn read([start, end, until]: &[AtomicU64; 3]) -> Option<Declined> {
+fn read([start, end, until]: &[AtomicU64; 3]) -> Option<[u64; 3]> {
     let time = until.load(Ordering::Acquire);
-    let range = Declined { start: start.load(Ordering::Relaxed), end: end.load(Ordering::Relaxed), until: time };
+    let range = [start.load(Ordering::Relaxed), end.load(Ordering::Relaxed), time];
     fence(Ordering::Acquire);
     (time != 0 && until.load(Ordering::Relaxed) == time).then_some(range)
 }

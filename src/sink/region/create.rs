@@ -11,6 +11,7 @@ use super::file::RegionFile;
 use super::lost_pages::Pages;
 use super::naming::Naming;
 use super::new_file::New;
+use super::placement::Placement;
 use super::regions::{refused, Regions};
 use super::state::{Backing, Parts};
 use crate::api::error::{Error, Result};
@@ -141,7 +142,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
             return Ok((ONE_VIEW, file));
         }
         code_memory::provide(text, place.text(), len)?;
-        map_two_views(text, room, len)?;
+        map_two_views(text, place, room.write, len)?;
         Ok((Backing::TwoViews { write: room.write }, file))
     });
     filled.inspect_err(|_| {
@@ -150,20 +151,22 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
     })
 }
 
-/// Maps a file for a region with two views.
-fn map_two_views(file: &File, room: &Room, len: u64) -> io::Result<()> {
+/// Maps a file for a region with two views, over free address space or over the region's earlier file. The writable view comes
+/// first, because a forked child must not write to its parent's file.
+pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
-    let Room { place, write } = room;
     let (start, text) = (place.start, place.text());
     if debug::is_on() && !IS_SAID.swap(true, Ordering::Relaxed) {
         debug::say(format_args!(
             "code memory at {start:#x} has two views: gdb and lldb cannot set a breakpoint in it; type hbreak in gdb"
         ));
     }
-    place.map_tables(Sharing::Shared, file)?;
-    // SAFETY: both ranges were set aside for these mappings, and nobody else knows of them.
+    // SAFETY: both ranges are the region's. Either nobody else knows of them, or this is a forked child, in which nobody else
+    // runs yet, or other threads run code in this memory whose bytes stay the same.
     unsafe {
-        code_memory::map_over(*write, len, READ_WRITE, Sharing::Shared, file, text)?;
+        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
+        // Both views must show the same file, even if the tables cannot be mapped. Few readers look for the tables there.
+        let _ = place.map_tables(Sharing::Shared, file);
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }
 }
@@ -181,7 +184,7 @@ fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> 
         // A sandbox may forbid the call. In that case the kernel provides the memory when the memory is touched.
         let provided = code_memory::provide(&file, place.text(), len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
-        map_two_views(&file, room, len).ok()?;
+        map_two_views(&file, place, room.write, len).ok()?;
         (Backing::TwoViews { write: room.write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let pages = Pages::new(place.start, place.max_len);

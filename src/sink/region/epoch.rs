@@ -275,24 +275,13 @@ impl Region {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// The next split that is due before a time, for the writer.
-    pub fn next_archive(&self, before: u64) -> Option<Archive> {
-        if self.splits_at.load(Ordering::Acquire) > before {
+    /// The next split that is due before a time, for the writer. With `even_undue`, the next split that was made before a time.
+    pub fn next_archive(&self, before: u64, even_undue: bool) -> Option<Archive> {
+        if self.splits_at.load(Ordering::Acquire) > if even_undue { NEVER - 1 } else { before } {
             return None;
         }
-        self.take_archive(|split| split.due <= before)
-    }
-
-    /// The next split that was made before a time, due or not.
-    pub fn next_archive_made(&self, before: u64) -> Option<Archive> {
-        if !self.is_archiving() {
-            return None;
-        }
-        self.take_archive(|split| split.time <= before)
-    }
-
-    fn take_archive(&self, is_wanted: impl Fn(&Archive) -> bool) -> Option<Archive> {
         let mut naming = self.naming();
+        let is_wanted = |split: &Archive| before >= if even_undue { split.time } else { split.due };
         let first = if naming.archives.front().is_some_and(is_wanted) { naming.archives.pop_front() } else { None };
         self.splits_at.store(naming.next_time(), Ordering::Release);
         first

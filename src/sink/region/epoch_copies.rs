@@ -18,21 +18,22 @@ use crate::sys::held_dir::Dir;
 const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
-    /// Handles one waiting split after the other.
+    /// Handles one waiting split after the other, as far as `Region::next_archive` returns them.
     pub(super) fn close_all(
         &mut self,
         registry: &mut Registry,
         region: &'static Region,
-        next: impl Fn() -> Option<Archive>,
+        before: u64,
+        even_undue: bool,
     ) {
-        while let Some(split) = next() {
+        while let Some(split) = region.next_archive(before, even_undue) {
             self.archive_epochs(registry, region, &split);
         }
     }
 
     /// Copies the contents of a region's file to the names of older epochs. The file itself keeps its contents: dead code has a
     /// name until other code takes its place.
-    pub(super) fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
+    fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
         let result = self.put_aside(registry, region, file, split.first);
@@ -54,7 +55,7 @@ impl RegionSink {
         let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;
         drop(naming);
-        let mut result = file.write(true).and_then(|()| self.copy_to(registry, region, file, &dir, &names, own));
+        let mut result = self.copy_to(registry, region, file, &dir, &names, own);
         // An older name that still belongs to the present file would show other code. So the name is removed.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
@@ -71,7 +72,7 @@ impl RegionSink {
         &self,
         registry: &Registry,
         region: &Region,
-        file: &RegionFile,
+        file: &mut RegionFile,
         dir: &Dir,
         names: &[OsString],
         own: Option<Identity>,

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::adopt::swap;
+use super::create::map_two_views;
 use super::exchange::{for_pages, BLOCK};
 use super::lost_pages::Pages;
 use super::naming::Naming;
@@ -20,7 +21,7 @@ use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sys::clock::NEVER;
-use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::code_memory::{self, Advice, READ_EXEC};
 use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
 use crate::sys::maps::{self, Mapping};
@@ -44,8 +45,10 @@ impl Regions {
                 true => copy_with_name(region, write).map(|(file, path)| (file, Some(path))),
                 false => Err(io::ErrorKind::NotFound.into()),
             };
-            let copied =
-                named.or_else(|_| copy(region).and_then(|file| remap(region, write, &file).map(|()| (file, None))));
+            let copied = named.or_else(|_| {
+                let file = copy(region)?;
+                map_two_views(&file, &region.place, write, region.len()).map(|()| (file, None))
+            });
             if let Ok((file, path)) = copied {
                 let held = Held::new(file).ok().map(Arc::new);
                 region.set_inode(held.as_ref().map_or(0, |file| file.identity().inode));
@@ -136,7 +139,7 @@ fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         .and_then(|()| copy_text(region, &file))
         .and_then(|()| copy_data(&from, &file, 0..text))
         .and_then(|()| copy_data(&from, &file, end..data.len()))
-        .and_then(|()| remap(region, write, &file));
+        .and_then(|()| map_two_views(&file, &region.place, write, region.len()));
     copied.inspect_err(|_| drop(dir.remove(name)))?;
     Ok((file, path))
 }
@@ -190,22 +193,12 @@ fn whole(region: &Region) -> Mapping {
     Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode: 0, special: false }
 }
 
-fn remap(region: &Region, write: u64, file: &File) -> io::Result<()> {
-    let (len, offset) = (region.len(), region.text());
-    // SAFETY: nobody else runs in this process yet, or other threads run code in this memory whose bytes stay the same.
-    unsafe {
-        code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, offset)?;
-        let _ = region.place.map_tables(Sharing::Shared, file);
-        code_memory::map_over(region.start(), len, READ_EXEC, Sharing::Shared, file, offset)
-    }
-}
-
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     new.put_in_place(old.place.clone(), old.len(), |naming, memory| {
         let file = naming.create_file(memory.clone(), old.layout())?;
         code_memory::provide(memory, old.text(), old.len())?;
         copy_text(old, memory)?;
-        remap(old, write, memory)?;
+        map_two_views(memory, &old.place, write, old.len())?;
         Ok((old.kind, file))
     })
 }

@@ -40,7 +40,7 @@ impl Regions {
         });
         grown.map_err(|_| Error::NoMemory)?;
         if let Some(file) = region.opened().as_mut() {
-            file.set_text_len(new).map_err(|_| Error::NoMemory)?;
+            file.set_text_len(new);
         }
         region.len.store(new, Ordering::Release);
         Ok(())
@@ -148,11 +148,10 @@ impl Regions {
         let mode = self.mode();
         let had_file = own_fds::run(move || {
             let Some(mut file) = region.opened().take() else { return false };
-            let written = file.write(true);
-            if region.is_private() && region.replace_by_copy(&file, mode).is_ok() {
+            if region.is_private() && region.replace_by_copy(&mut file, mode).is_ok() {
                 file.give_all_back();
             } else {
-                let _ = written.and_then(|()| file.finish(region.build_id()));
+                let _ = file.finish(region.build_id());
                 file.give_text_back();
             }
             true

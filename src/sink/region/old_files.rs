@@ -39,23 +39,10 @@ pub struct Files {
     /// Files of older epochs, and the last files of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
-    recent: Recent,
-}
-
-/// How much of the room older epochs have taken recently. The number decreases at the rate of the full room per `KEPT_FOR`.
-#[derive(Debug, Default)]
-struct Recent {
-    bytes: u64,
-    at: u64,
-}
-
-impl Recent {
-    /// Records a file. Returns how long the next file has to wait so that the room lasts.
-    fn add(&mut self, bytes: u64, now: u64) -> u64 {
-        let passed = now.saturating_sub(std::mem::replace(&mut self.at, now)).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
-        self.bytes = self.bytes.saturating_sub((OLD_BYTES as f64 * passed) as u64) + bytes;
-        pause(bytes, self.bytes)
-    }
+    /// How much of the room older epochs had taken recently, at the time `recent_at`. The number decreases at the rate of the
+    /// full room per `KEPT_FOR`.
+    recent_bytes: u64,
+    recent_at: u64,
 }
 
 impl Files {
@@ -78,7 +65,10 @@ impl Files {
     /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
     /// file. The result holds if no other region begins epochs.
     pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
-        self.recent.add(bytes, now)
+        let passed = now.saturating_sub(self.recent_at).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
+        self.recent_bytes = self.recent_bytes.saturating_sub((OLD_BYTES as f64 * passed) as u64) + bytes;
+        self.recent_at = now;
+        pause(bytes, self.recent_bytes)
     }
 
     pub fn remove(&self) {
@@ -105,17 +95,17 @@ mod tests {
 
     #[test]
     fn what_was_taken_long_ago_delays_nothing() {
-        let mut recent = Recent::default();
+        let mut old = Files::default();
         let mut now = 7;
         // Each file comes as soon as it may. In the end the whole room is used once in `KEPT_FOR`.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
-            now += recent.add(1 << 20, now);
+            now += old.pause_after(1 << 20, now);
             files += 1;
             begin = if files == 2 * (OLD_BYTES >> 20) { now } else { begin };
         }
         assert!((now - begin).abs_diff(KEPT_FOR) < KEPT_FOR / 20, "{} ns", now - begin);
-        assert!(recent.add(1 << 20, now) > 0);
-        assert_eq!(recent.add(1 << 20, now + KEPT_FOR), 0);
+        assert!(old.pause_after(1 << 20, now) > 0);
+        assert_eq!(old.pause_after(1 << 20, now + KEPT_FOR), 0);
     }
 }

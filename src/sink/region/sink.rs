@@ -61,19 +61,18 @@ impl RegionSink {
     /// Adds new code. The registry must have room for it. Returns the ids of live code in regions that the new code replaces.
     pub fn enter(&mut self, registry: &mut Registry, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
         let NewCode { id, time, live, name, info, bytes, is_told } = *code;
-        self.close_all(registry, region, || region.next_archive(time));
+        self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
         if is_late {
             // If the host has begun an epoch since, the split has to wait until all code from before that epoch is known.
             self.status.counters.region_late.add(1);
-            self.close_all(registry, region, || region.next_archive_made(time));
+            self.close_all(registry, region, time, true);
         }
         let retired =
             if is_late || is_told { self.retire_in(registry, live.addr, live.addr + live.size) } else { Vec::new() };
         if is_late && !region.is_archiving() {
-            let replaced = region.replace_live(&self.status);
-            if let Some(split) = replaced.and_then(|time| region.next_archive(time)) {
-                self.archive_epochs(registry, region, &split);
+            if let Some(split_at) = region.replace_live(&self.status) {
+                self.close_all(registry, region, split_at, false);
             }
         }
         registry.insert(id, live, name, &mut Vec::new());
@@ -103,7 +102,7 @@ impl RegionSink {
     /// Ends the regions that the host had unmapped before a time. The writer must have handled all earlier records.
     pub fn end_gone(&mut self, registry: &mut Registry, before: u64) {
         for region in self.regions.gone(before) {
-            self.close_all(registry, region, || region.next_archive_made(before));
+            self.close_all(registry, region, before, true);
             self.regions.end_gone(&self.status, region);
             registry.forget_dead_in_regions(region.start(), region.end());
         }
@@ -144,8 +143,7 @@ impl RegionSink {
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);
         self.again = None;
         for region in regions.all() {
-            let next = || if now { region.next_archive_made(until) } else { region.next_archive(until) };
-            self.close_all(registry, region, next);
+            self.close_all(registry, region, until, now);
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
@@ -153,8 +151,7 @@ impl RegionSink {
             if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
-            let left = file.left_out();
-            left_out += left.names + left.tables + left.lines;
+            left_out += file.left_out();
             let waits = !now && file.again.as_ref().is_some_and(|again| !again.is_due());
             if !waits {
                 let result = status.write_gate.pass(|| status.aside(|| file.write(now)));

@@ -220,7 +220,7 @@ impl Region {
     }
 
     /// Replaces the file of private memory by a final copy. In the file itself, the text has none of the code's bytes.
-    pub(super) fn replace_by_copy(&self, file: &RegionFile, mode: u32) -> io::Result<()> {
+    pub(super) fn replace_by_copy(&self, file: &mut RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = self.naming();
             (naming.dir()?, naming.name_of_copy())

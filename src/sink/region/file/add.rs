@@ -15,7 +15,7 @@ impl RegionFile {
     pub fn add(&mut self, code: &Code<'_>) {
         self.build_id = None;
         if self.try_to_add(code).is_none() {
-            self.left_out.names += 1;
+            self.left_out += 1;
         }
     }
 
@@ -58,14 +58,14 @@ impl RegionFile {
             match record.id {
                 id::INLINES => parts.inlines = Some(record),
                 id::DEBUG_INFO => parts.lines = Some(record),
-                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out.tables += 1,
+                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out += 1,
                 _ => {}
             }
         }
         let mut lines = None;
         if parts.inlines.is_some() || parts.lines.is_some() {
             lines = self.add_lines(&parts, code);
-            self.left_out.lines += u64::from(lines.is_none());
+            self.left_out += u64::from(lines.is_none());
         }
         self.known.insert(place, code.offset, number);
         self.symbols.push(Known { size, lines });

@@ -16,18 +16,18 @@ use crate::sys::file::Held;
 const GAP: u64 = 4096;
 
 impl RegionFile {
-    /// Writes the contents of this file to an empty file, as if [`RegionFile::finish`] had been called. This file stays
-    /// unchanged. The copy also has the data that waits to be written to this file, except for bytes of code. Code and unwind
-    /// tables lie at the same places.
+    /// Brings this file up to date, and writes its contents to an empty file, as if [`RegionFile::finish`] had been called
+    /// there. Code and unwind tables lie at the same places.
     ///
     /// `has_bytes` tells whether the bytes that the file has for the code at an offset in the text still belong to that code.
     pub fn snapshot(
-        &self,
+        &mut self,
         to: File,
         has_bytes: impl Fn(u64) -> bool + Copy,
         build_id: Option<[u8; 20]>,
     ) -> io::Result<()> {
         self.disk.check()?;
+        self.write(true)?;
         let mut to = Disk::new(Arc::new(Held::new(to)?))?;
         let text = self.text();
         to.file().set_len(text.end)?;
@@ -37,29 +37,29 @@ impl RegionFile {
             })?;
         }
         let tables_end = self.layout.tables + self.layout.tables_len;
-        let mut end = text.end.max(tables_end).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut end = text.end.max(tables_end).next_multiple_of(PAGE);
         let first = self.copy_first(&mut to, end, has_bytes)?;
         end += first.end - first.start;
         let mut copy = |part: &Part, to: &mut Disk| {
-            let range = part.copy_to(&self.disk, to, end)?;
-            end = range.end.next_multiple_of(8);
-            io::Result::Ok(range)
+            let (from, at) = (part.range(), end);
+            to.copy(Some(&self.disk), from.start, at, from.end - from.start)?;
+            end = (at + from.end - from.start).next_multiple_of(8);
+            io::Result::Ok(at..at + from.end - from.start)
         };
         let image = Image {
-            begin: self.begin,
             symtab: copy(&self.parts.symtab, &mut to)?,
             strtab: copy(&self.parts.strtab, &mut to)?,
             debug_info: copy(&self.parts.debug_info, &mut to)?,
             debug_line: copy(&self.parts.debug_line, &mut to)?,
             debug_aranges: copy(&self.parts.debug_aranges, &mut to)?,
             debug_ranges: copy(&self.parts.debug_ranges, &mut to)?,
-            eh_frame: self.parts.eh_frame.copy_to(&self.disk, &mut to, self.layout.tables)?,
-            eh_frame_hdr: self.table.copy_to(&mut to)?,
-            text,
-            text_room: self.loaded_room(),
             first,
             build_id,
+            ..self.image()
         };
+        for tables in [&image.eh_frame, &image.eh_frame_hdr] {
+            to.copy(Some(&self.disk), tables.start, tables.start, tables.end - tables.start)?;
+        }
         to.write(0, &image.header_page())
     }
 

@@ -25,10 +25,9 @@ pub struct Layout {
 }
 
 /// Divides the room of the tables: `.eh_frame`, and the two search tables.
-pub(super) fn split(begin: u64, len: u64) -> Option<(Range<u64>, [Range<u64>; 2])> {
+pub(super) fn split(begin: u64, len: u64) -> (Range<u64>, [Range<u64>; 2]) {
     let hdr = len / (HDR_SHARE + 2) / 16 * 16;
-    let first = begin.checked_add(len)? / 16 * 16 - 2 * hdr;
+    let first = (begin + len) / 16 * 16 - 2 * hdr;
     let second = first + hdr;
-    // Each search table needs room for one row at least.
-    (hdr >= 32).then_some((begin..first, [first..second, second..second + hdr]))
+    (begin..first, [first..second, second..second + hdr])
 }

@@ -83,17 +83,6 @@ pub struct Code<'a> {
     pub info: Info<'a>,
 }
 
-/// How much code and data is missing from the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Code that is not in the file at all: it lies outside of the region, or memory was short.
-    pub names: u64,
-    /// Code without unwind tables, because the tables are full or too far away.
-    pub tables: u64,
-    /// Code without source lines and inlined functions.
-    pub lines: u64,
-}
-
 /// The information that the file has about a piece of code.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -127,7 +116,9 @@ pub struct RegionFile {
     is_reset: bool,
     begin: u64,
     build_id: Option<[u8; 20]>,
-    left_out: LeftOut,
+    /// How much is missing from the file: code that lies outside of the region, or for which memory was short; unwind tables,
+    /// where the tables are full or too far away; source lines with inlined functions.
+    left_out: u64,
     /// When to write again after a failure.
     pub again: Option<Retry>,
 }
@@ -142,14 +133,9 @@ impl RegionFile {
 
     /// Makes an empty file the file of a region without code. Nobody else may write to the file, except to the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
-        let (eh_frame, slots) = split(layout.tables, layout.tables_len).ok_or(io::ErrorKind::InvalidInput)?;
-        let layout = Layout { text_room: layout.text_room.max(layout.text_len), ..layout };
-        let text_end = layout.text.checked_add(layout.text_room).and_then(|end| end.checked_add(PAGE - 1));
+        let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;
-        let mut end = (text_end.ok_or(io::ErrorKind::InvalidInput)? / PAGE * PAGE).max(tables_end);
-        if layout.tables < HEADER_SIZE as u64 || layout.text_room > u32::MAX.into() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+        let mut end = (layout.text + layout.text_room).next_multiple_of(PAGE).max(tables_end);
         let disk = Disk::new(file)?;
         if disk.file().metadata()?.len() < layout.text + layout.text_len {
             disk.file().set_len(layout.text + layout.text_len)?;
@@ -179,7 +165,7 @@ impl RegionFile {
             is_reset: false,
             begin: 0,
             build_id: None,
-            left_out: LeftOut::default(),
+            left_out: 0,
             again: None,
         };
         file.publish()?;
@@ -297,17 +283,10 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Changes the length of the text, to at most `Layout::text_room`. The file changes with the next `write`.
-    pub fn set_text_len(&mut self, len: u64) -> io::Result<()> {
-        if len > self.layout.text_room {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        self.disk.check()?;
-        if self.disk.file().metadata()?.len() < self.layout.text + len {
-            self.disk.file().set_len(self.layout.text + len)?;
-        }
+    /// Changes the length of the text, to at most `Layout::text_room`. The file is already long enough, and its header changes
+    /// with the next `write`.
+    pub fn set_text_len(&mut self, len: u64) {
         self.layout.text_len = len;
-        Ok(())
     }
 
     fn write_pending_code(&mut self) -> io::Result<()> {
@@ -345,7 +324,7 @@ impl RegionFile {
         self.known = Ordered::default();
         self.symbols.clear();
         self.space.code.0 = 0;
-        self.left_out = LeftOut::default();
+        self.left_out = 0;
         self.is_reset = true;
     }
 
@@ -363,7 +342,7 @@ impl RegionFile {
         std::mem::take(&mut self.disk.written)
     }
 
-    pub fn left_out(&self) -> LeftOut {
+    pub fn left_out(&self) -> u64 {
         self.left_out
     }
 }

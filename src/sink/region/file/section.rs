@@ -199,18 +199,6 @@ impl Part {
         Ok(())
     }
 
-    /// Copies the whole section to a place in another file, and returns its range there.
-    pub fn copy_to(&self, from: &Disk, to: &mut Disk, at: u64) -> io::Result<Range<u64>> {
-        to.copy(Some(from), self.at, at, self.len)?;
-        if !self.pending.is_empty() {
-            to.write(at + self.len, &self.pending)?;
-        }
-        for (place, (bytes, len)) in &self.patches {
-            to.write(at + place, &bytes[..*len])?;
-        }
-        Ok(at..at + self.end())
-    }
-
     /// Gives up the range that the section had before it was cleared. No header mentions this range.
     pub fn leave_other(&mut self, space: &mut Space) {
         let (at, room) = std::mem::take(&mut self.other);

@@ -216,22 +216,4 @@ impl SearchTable {
         rows.iter().for_each(|row| bytes.extend_from_slice(&places.row(row)));
         Ok(())
     }
-
-    /// Writes the whole table to the first place in another file with the same layout, and returns its range there.
-    pub fn copy_to(&self, to: &mut Disk) -> io::Result<Range<u64>> {
-        let mut all = SearchTable::new(self.slots.clone(), self.eh_frame, self.text);
-        all.rows.try_reserve_exact(self.rows.len() + self.fresh.len())?;
-        all.rows.extend_from_slice(&self.rows);
-        for (start, fde) in self.fresh.from(0) {
-            all.fresh.make_room(1).then_some(()).ok_or(io::ErrorKind::OutOfMemory)?;
-            all.fresh.insert(all.fresh.place(start), start, fde);
-        }
-        // `write_other` writes to the place that is not in use.
-        all.slot = 1;
-        all.merge();
-        if !all.rows.is_empty() {
-            all.write_other(to)?;
-        }
-        Ok(all.range())
-    }
 }

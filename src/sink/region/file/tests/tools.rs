@@ -55,12 +55,10 @@ fn tools_read_it() {
         }
         region.file.write(true).unwrap();
         region.check();
-        let mut texts = vec![(name, &region)];
         let copy = Named::new(&format!("copy-{functions}"));
         region.file.snapshot(copy.create(), |_| true, Some(ID)).unwrap();
-        texts.push((copy, &region));
-        for (name, region) in texts {
-            check_with_tools(&name.0, region);
+        for name in [name, copy] {
+            check_with_tools(&name.0, &region);
         }
     }
 }
