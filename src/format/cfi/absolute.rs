@@ -74,8 +74,14 @@ pub struct Entry<'a> {
     /// Start address and size of the part.
     pub start: u64,
     pub range: u64,
-    handler: Option<Handler>,
-    pub instructions: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// The hidden handler, and the other instructions.
+    pub fn program(&self) -> Option<(Option<Handler>, &[u8])> {
+        let (handler, instructions) = Handler::find(self.bytes);
+        Some((handler, self.bytes.get(instructions..)?))
+    }
 }
 
 /// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8) at this address.
@@ -108,8 +114,7 @@ pub fn each_entry(
         if code.is_empty() || code.start < addr || code.end > end {
             continue;
         }
-        let (handler, instructions) = Handler::find(entry);
-        body(&Entry { bytes: entry, cie, start, range, handler, instructions: entry.get(instructions..)? })?;
+        body(&Entry { bytes: entry, cie, start, range })?;
     }
     Some(())
 }
@@ -118,7 +123,8 @@ pub fn each_entry(
 pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     each_entry(section, place, |entry| {
-        let Entry { cie, start, range, handler, instructions, .. } = entry;
+        let Entry { cie, start, range, .. } = entry;
+        let (handler, instructions) = entry.program()?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(cie.len() + instructions.len() + FDE_LSDA + MORE).ok()?;
         cie_for(cie, handler.as_ref(), &mut bytes)?;

@@ -25,14 +25,15 @@ impl DebugFrame {
     }
 
     fn append_entry(&mut self, entry: &Entry<'_>) -> Option<()> {
+        let (_, instructions) = entry.program()?;
         let cie = self.cie(entry.cie)?;
-        self.bytes.try_reserve(FDE_HEAD + entry.instructions.len() + 8).ok()?;
+        self.bytes.try_reserve(FDE_HEAD + instructions.len() + 8).ok()?;
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&cie.to_ne_bytes());
         self.bytes.extend_from_slice(&entry.start.to_ne_bytes());
         self.bytes.extend_from_slice(&entry.range.to_ne_bytes());
-        self.bytes.extend_from_slice(entry.instructions);
+        self.bytes.extend_from_slice(instructions);
         end_entry(&mut self.bytes, begin)
     }
 
