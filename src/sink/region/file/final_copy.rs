@@ -53,13 +53,13 @@ impl RegionFile {
             debug_line: copy(&self.parts.debug_line, &mut to)?,
             debug_aranges: copy(&self.parts.debug_aranges, &mut to)?,
             debug_ranges: copy(&self.parts.debug_ranges, &mut to)?,
+            eh_frame_hdr: self.table.copy_to(&mut to)?,
             first,
             build_id,
             ..self.image()
         };
-        for tables in [&image.eh_frame, &image.eh_frame_hdr] {
-            to.copy(Some(&self.disk), tables.start, tables.start, tables.end - tables.start)?;
-        }
+        let Range { start, end } = image.eh_frame;
+        to.copy(Some(&self.disk), start, start, end - start)?;
         to.write(0, &image.header_page())
     }
 

@@ -181,14 +181,29 @@ impl SearchTable {
     /// Writes the whole table to the place that is not in use.
     fn write_other(&mut self, disk: &mut Disk) -> io::Result<()> {
         let slot = 1 - self.slot;
+        self.write_to(disk, slot)?;
+        self.slot = slot;
+        (self.written, self.counted, self.stale) = (self.rows.len(), self.rows.len(), false);
+        Ok(())
+    }
+
+    fn write_to(&self, disk: &mut Disk, slot: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(HEAD_SIZE)?;
         bytes.extend_from_slice(&self.places(slot).head(self.rows.len() as u32));
         self.push_rows(slot, 0, &mut bytes)?;
-        disk.write(self.slots[slot].start, &bytes)?;
-        self.slot = slot;
-        (self.written, self.counted, self.stale) = (self.rows.len(), self.rows.len(), false);
-        Ok(())
+        disk.write(self.slots[slot].start, &bytes)
+    }
+
+    /// Writes this table, which must be up to date, to the first place in a copy of the file, and returns its range there. All
+    /// copies have their tables at the same place: when an epoch begins, perf learns of the new mapping of the tables a moment
+    /// before it learns of the new mapping of the text. In between, perf reads the table of one file at the place that the header
+    /// page of the other file names.
+    pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
+        if self.written > 0 {
+            self.write_to(copy, 0)?;
+        }
+        Ok(self.range_in(0))
     }
 
     /// Writes the number of rows. The header page, with the size of the section, must be written first.
@@ -202,7 +217,11 @@ impl SearchTable {
 
     /// The range of the section in the file, empty if there is no table yet.
     pub fn range(&self) -> Range<u64> {
-        let at = self.slots[self.slot].start;
+        self.range_in(self.slot)
+    }
+
+    fn range_in(&self, slot: usize) -> Range<u64> {
+        let at = self.slots[slot].start;
         at..at + if self.written == 0 { 0 } else { (HEAD_SIZE + ROW_SIZE * self.written) as u64 }
     }
 

@@ -333,6 +333,28 @@ fn final_copy(is_private: bool) {
     assert_eq!(Seen::read(&region.bytes()).build_id.as_deref(), Some(&ID[..]));
 }
 
+/// perf may read the table of one copy by the header page of another copy.
+#[test]
+fn all_copies_have_their_tables_at_the_same_place() {
+    let mut region = Region::new(1 << 20);
+    let (mut own, mut copies) = (Vec::new(), Vec::new());
+    for number in 0..4 {
+        // Each table has to be sorted anew, so it goes to the other place.
+        region.add((100 - number) * 1000, Truth::new(1, 300));
+        let copy = unnamed();
+        region.file.snapshot(copy.try_clone().unwrap(), |_| true, None).unwrap();
+        let places = [region.bytes(), bytes_of(&copy)].map(|bytes| {
+            let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();
+            [".eh_frame", ".eh_frame_hdr"].map(|name| elf.section_by_name(name).unwrap().address())
+        });
+        own.push(places[0]);
+        copies.push(places[1]);
+    }
+    own.dedup();
+    copies.dedup();
+    assert!(own.len() == 4 && copies.len() == 1, "{own:x?} {copies:x?}");
+}
+
 #[test]
 fn text_can_grow_within_its_room() {
     let mut region = Region::mapped(unnamed(), 1 << 20, true);
