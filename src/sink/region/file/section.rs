@@ -94,8 +94,10 @@ pub struct Part {
     len: u64,
     /// The next bytes of the section, not yet written.
     pub pending: Vec<u8>,
-    /// Changes of bytes that are in the file.
-    patches: Vec<(u64, Patch)>,
+    /// Changes of bytes that are in the file: offset, number, bytes.
+    patches: Vec<(u64, u64, Patch)>,
+    /// The number of the next change.
+    next_patch: u64,
 }
 
 /// The length of a symbol is enough for every patch.
@@ -108,7 +110,8 @@ impl Part {
     }
 
     pub fn growing() -> Part {
-        Part { at: 0, room: 0, other: (0, 0), fixed: false, len: 0, pending: Vec::new(), patches: Vec::new() }
+        let (pending, patches) = (Vec::new(), Vec::new());
+        Part { at: 0, room: 0, other: (0, 0), fixed: false, len: 0, pending, patches, next_patch: 0 }
     }
 
     /// The length of the section, including unwritten bytes.
@@ -141,7 +144,8 @@ impl Part {
             let mut patch = [0; 24];
             if let (Some(place), Ok(())) = (patch.get_mut(..bytes.len()), self.patches.try_reserve(1)) {
                 place.copy_from_slice(bytes);
-                self.patches.push((at, (patch, bytes.len())));
+                self.patches.push((at, self.next_patch, (patch, bytes.len())));
+                self.next_patch += 1;
             }
             return;
         };
@@ -169,12 +173,12 @@ impl Part {
     }
 
     /// Writes the patches. When thousands of functions die together, their patches lie near each other. So nearby patches are
-    /// read, changed and written as one. All patches are zeros, so their order does not matter.
+    /// read, changed and written as one. If the same bytes change twice, the later change counts.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
         sort(&mut self.patches);
-        while let Some(&(last, _)) = self.patches.last() {
-            let first = self.patches.partition_point(|&(at, _)| at + BLOCK < last);
-            let group = || self.patches[first..].iter().map(|(at, (bytes, len))| (self.at + at, &bytes[..*len]));
+        while let Some(&(last, ..)) = self.patches.last() {
+            let first = self.patches.partition_point(|&(at, ..)| at + BLOCK < last);
+            let group = || self.patches[first..].iter().map(|(at, _, (bytes, len))| (self.at + at, &bytes[..*len]));
             let end = group().map(|(at, bytes)| at + bytes.len() as u64).max().unwrap_or(0);
             disk.write_pieces(self.at + self.patches[first].0..end, group())?;
             self.patches.truncate(first);

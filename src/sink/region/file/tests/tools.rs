@@ -181,4 +181,18 @@ fn code_below_the_header_page() {
     file.add(&Code { offset: 0, size: 1, name: b"byte", info: Info::NOTHING });
     file.write(true).unwrap();
     assert_eq!(named(&live.0), ["20 16 FUNC new2", "00 1 FUNC byte"]);
+    // If code at address 0 changes several times before a write, the last code counts.
+    for last in [4, 1] {
+        for size in (5..300).chain([last]) {
+            file.add(&Code { offset: 0, size: size % 30 + 1, name: b"many", info: Info::NOTHING });
+        }
+        file.write(true).unwrap();
+        let symbols = named(&live.0);
+        assert_eq!(symbols.last(), Some(&format!("00 {} FUNC many", last % 30 + 1)));
+        assert_eq!(symbols[0], format!("01 {} COMMON many", last % 30));
+    }
+    file.add(&Code { offset: 0, size: 8, name: b"long", info: Info::NOTHING });
+    file.add(&Code { offset: 0, size: 1, name: b"byte", info: Info::NOTHING });
+    file.write(true).unwrap();
+    assert_eq!(named(&live.0), ["20 16 FUNC new2", "00 1 FUNC byte"]);
 }
