@@ -50,7 +50,8 @@ impl Space {
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Later functions often have longer names and lines. A few functions tell little about the rest.
+        // Later functions often have longer names and lines, so an eighth is added. A few functions tell little about the
+        // others, so the result is limited.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 
@@ -60,7 +61,7 @@ impl Space {
         self.left.is_empty()
     }
 
-    /// A header has just been written. This header no longer mentions the ranges that were left before.
+    /// Records that a header was written that no longer mentions the ranges left so far.
     pub fn published(&mut self) {
         let now = Instant::now();
         for stretch in &mut self.left {
@@ -98,7 +99,7 @@ pub struct Part {
     patches: Vec<(u64, Patch)>,
 }
 
-/// The length of a symbol is enough for every patch.
+/// The bytes of a patch, and how many of them count. No patch is longer than a symbol.
 type Patch = ([u8; 24], usize);
 
 impl Part {
@@ -169,7 +170,8 @@ impl Part {
     }
 
     /// Writes the patches. When thousands of functions die together, their patches lie near each other. So nearby patches are
-    /// read, changed and written as one. All patches are zeros, so their order does not matter.
+    /// read, changed and written as one. Patches at the same place are written in the order of their bytes. Only the second
+    /// symbol for code at address 0 (`symbol_after_0`) can have patches with different bytes.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
         sort(&mut self.patches);
         while let Some(&(last, _)) = self.patches.last() {
