@@ -1,5 +1,5 @@
 /*
- * libjitsym: JIT-compiled code made visible to perf and other profilers, debuggers, valgrind and unwinders.
+ * libjitsym: makes JIT-compiled code visible to perf and other profilers, debuggers, valgrind and unwinders.
  *
  *   jitsym *session;
  *   if (jitsym_init(NULL, &session) == JITSYM_OK) {
@@ -11,9 +11,9 @@
  *   }
  *
  * Functions that can fail return a jitsym_status. Output arguments come last and are written only on success. A call
- * that fails has no effect; exceptions are described at the function. Every struct starts with its size: set it to
- * sizeof, and every field that you do not use to 0. A pointer is NULL, or valid as its description says. Input is
- * copied before a call returns, except for code with JITSYM_CODE_STABLE.
+ * that fails has no effect; a function's description names exceptions. Every struct starts with its size: set it to
+ * sizeof, and set every field that you do not use to 0. A pointer is NULL, or valid as its description says. A call
+ * copies its input before it returns, except for code with JITSYM_CODE_STABLE.
  *
  * jitsym_region.h has code memory that every profiler names. jitsym_control.h has sinks at run time, crash handlers and
  * paths. docs/reference.md and the manual pages describe each item in full. docs/conventions.md has the rules for all
@@ -45,8 +45,8 @@ extern "C" {
 #define JITSYM_VERSION_NUMBER \
   (JITSYM_VERSION_MAJOR * 1000000 + JITSYM_VERSION_MINOR * 1000 + JITSYM_VERSION_PATCH)
 
-/* The version of the running library: major * 1000000 + minor * 1000 + patch. Compare it with JITSYM_VERSION_NUMBER
-   of the header that the program was compiled with.
+/* The version of the running library: major * 1000000 + minor * 1000 + patch. Compare the result with
+   JITSYM_VERSION_NUMBER of the header that the program was compiled with.
    Any thread, and from a signal handler. */
 JITSYM_API uint32_t jitsym_version_number(void);
 
@@ -56,18 +56,18 @@ JITSYM_API uint32_t jitsym_version_number(void);
 typedef enum jitsym_status {
   JITSYM_OK = 0,                     /* Done. */
   JITSYM_ERR_NULL = 1,               /* A pointer that must not be NULL is NULL. */
-  JITSYM_ERR_STRUCT_SIZE = 2,        /* A struct_size, or the size of an element, is below that of version 0.1. */
+  JITSYM_ERR_STRUCT_SIZE = 2,        /* A struct_size, or the size of an element, is smaller than in version 0.1. */
   JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct is larger than the library knows, and its tail is not all zero. */
   JITSYM_ERR_FLAGS = 4,              /* An unknown flag bit, a reserved field that is not 0, a file mode above 0777. */
-  JITSYM_ERR_ENUM = 5,               /* A number that is no enumerator of the field or argument. */
+  JITSYM_ERR_ENUM = 5,               /* A number is none of the enumerators of its field or argument. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
-  JITSYM_ERR_TOO_LARGE = 8,          /* A size above the limit of the function, or of a record. */
+  JITSYM_ERR_TOO_LARGE = 8,          /* A size is above the limit of the function, or of a record. */
   JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
   JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name, or line number 0. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
   JITSYM_ERR_UNWIND_REGISTER = 12,   /* An unwind description names a register that cannot be used there. */
-  JITSYM_ERR_UNWIND_FORMAT = 13,     /* An unwind description that cannot be expressed. */
+  JITSYM_ERR_UNWIND_FORMAT = 13,     /* An unwind description cannot be converted into unwind tables. */
   JITSYM_ERR_ARCH = 14,              /* Unwind descriptions are not supported on this architecture. */
   JITSYM_ERR_SESSION = 15,           /* This session was never opened. */
   JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread has ended the process. */
@@ -89,18 +89,18 @@ typedef enum jitsym_status {
   JITSYM_ERR_WRITER = 32,            /* jitsym_flush_from_signal was called on the library's own thread. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
   JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h only: the shared library is missing, or has another ABI. */
-  JITSYM_ERR_NOT_PLAIN = 35,         /* Not adopted: not all of the memory is private and without a file. */
-  JITSYM_ERR_LOCKED = 36,            /* Not adopted: the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* No region or jitsym_alloc memory begins at the address, or a region is there. */
-  JITSYM_ERR_ALIGNMENT = 38,         /* Not a multiple of the page size, or an alignment that is not a power of two. */
-  JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines cannot be right. */
+  JITSYM_ERR_NOT_PLAIN = 35,         /* Memory is not adopted: some of it is not private, or belongs to a file. */
+  JITSYM_ERR_LOCKED = 36,            /* Memory is not adopted: the process has locked memory (mlock, mlockall). */
+  JITSYM_ERR_REGION = 37,            /* No region or jitsym_alloc memory begins there, or a region is there already. */
+  JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
+  JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
 } jitsym_status;
 
-/* An English sentence for a status, even for an unknown status. Static, never NULL.
+/* An English sentence for a status, even for an unknown status. The string is static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_text(int32_t status);
 
-/* The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown status. Static, never NULL.
+/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if it is unknown. The string is static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_name(int32_t status);
 
@@ -131,7 +131,7 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
   JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: after SIGKILL, unwritten records are lost. */
   JITSYM_INIT_RECOVER = 128,       /* First complete files of processes that were killed, as jitsym recover does. */
-  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files, instead of the child's first call. */
+  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files. Without this flag the child's first call does. */
   JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW. */
   JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit: for readers of living processes. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
@@ -151,9 +151,9 @@ typedef struct jitsym_options {
   uint64_t max_memory;     /* Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB. */
   uint32_t max_wait_ms;    /* Milliseconds that a call waits when the memory for records is full. 0: 10. */
   uint32_t reserved;       /* Must be 0. */
-  const char *spool_dir;   /* Absolute directory of the spool, in memory. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
-  uint64_t map_max;        /* Most bytes of the perf map, at least 4096. 0: JITSYM_MAP_MAX, else no bound. */
-  uint64_t jitdump_max;    /* Most bytes of the jitdump, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound. */
+  const char *spool_dir;   /* Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
+  uint64_t map_max;        /* Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound. */
+  uint64_t jitdump_max;    /* Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound. */
 } jitsym_options;
 
 #define JITSYM_OPTIONS \
@@ -167,18 +167,19 @@ typedef struct jitsym_options {
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
 
 /* Fork: the parent is not affected, and the child continues its parent's sessions and ids. The child's first call
-   (except jitsym_close and jitsym_wanted) makes separate files, with all code that was live at the fork. fork waits 75
-   milliseconds at most. A child that cannot continue gets JITSYM_ERR_FORKED, and may call jitsym_init. */
+   (except jitsym_close and jitsym_wanted) makes separate files, with all code that was live at the fork. fork waits for
+   the library for 75 milliseconds at most, and for 1 second more while adopted memory is copied. A child that cannot
+   continue its parent's sessions gets JITSYM_ERR_FORKED, and may call jitsym_init. */
 
-/* Waits until everything that was registered before the call is in the files, which survive even SIGKILL. timeout_ms
-   is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
-   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (the others are up to date);
+/* Waits until everything that was registered before the call is in the files. The files survive even SIGKILL.
+   timeout_ms: the longest wait in milliseconds; 0: 10 seconds.
+   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (other sinks are up to date);
    JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
 
 /* Process end: exit writes pending records, for 20 seconds at most. Once exit has begun, calls of other threads return
-   JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool, from
-   which the command jitsym recover completes the files. */
+   JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool. The
+   command jitsym recover completes the files from the spool. */
 
 /* Closes a session: everything registered is written, and the background thread ends with the last session. The
    files stay, because they are read after the recording. Code stays registered as long as another session is open.
@@ -205,14 +206,14 @@ typedef struct jitsym_saved_register {
 
 /* One row of JITSYM_UNWIND_ROWS: the whole state from offset up to the next row. */
 typedef struct jitsym_unwind_row {
-  uint32_t offset;                           /* Bytes from the start of the code, strictly rising. */
+  uint32_t offset;                           /* Bytes from the start of the code, more than in the row before. */
   uint32_t cfa_reg;                          /* DWARF number of the register from which the CFA is computed. */
   int32_t cfa_offset;                        /* CFA = register + this many bytes. */
   uint32_t saved_count;                      /* Number of entries of saved. */
   const struct jitsym_saved_register *saved; /* The registers that are saved here. */
 } jitsym_unwind_row;
 
-/* An unwind description. Only the fields of its kind are used; a place is a number of bytes from the start of the
+/* An unwind description. Only the fields of its kind are used. A place is the number of bytes from the start of the
    code to the end of an instruction. */
 typedef struct jitsym_unwind {
   size_t struct_size;                        /* sizeof(jitsym_unwind). */
@@ -227,7 +228,7 @@ typedef struct jitsym_unwind {
   int32_t cfa_offset;                        /* FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this. */
   uint32_t saved_count;                      /* FRAME_POINTER, FIXED_FRAME: number of entries of saved. */
   const struct jitsym_saved_register *saved; /* See saved_count. */
-  uint32_t saved_from;                       /* The place where the last of saved is stored. 0: fp_set or sp_set. */
+  uint32_t saved_from;                       /* Where the last register of saved is stored. 0: fp_set or sp_set. */
   uint32_t row_count;                        /* ROWS: number of entries of rows. */
   const struct jitsym_unwind_row *rows;      /* ROWS: the table. */
   size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for the size in version 0.1. */
@@ -248,25 +249,24 @@ JITSYM_API jitsym_status jitsym_unwind_size(const jitsym_unwind *unwind, uint64_
 
 /* Limits, in bytes. */
 typedef enum jitsym_limit {
-  JITSYM_NAME_MAX = 1000,            /* The longest function name kept; a longer one is cut. */
+  JITSYM_NAME_MAX = 1000,            /* The longest function name. A longer name is cut. */
   JITSYM_DIR_MAX = 1023,             /* The longest directory, without the terminating NUL. */
-  JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code, 2 GiB - 1; with an unwind description, less the size of its
-                                        tables. */
+  JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code: 2 GiB - 1, minus the size of its unwind tables. */
 } jitsym_limit;
 
 /* One row of a line table: from offset up to the next row, code belongs to this line. */
 typedef struct jitsym_line {
   uint32_t offset;   /* Bytes from the start of the code, less than its size. Rows may be in any order. */
-  uint32_t line;     /* From 1. */
-  uint32_t column;   /* From 1; 0 if unknown. */
+  uint32_t line;     /* Line number, from 1. */
+  uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
-  const char *file;  /* NUL-terminated; best an absolute path, which perf annotate can open. */
+  const char *file;  /* Source file, NUL-terminated; best an absolute path, which perf annotate can open. */
 } jitsym_line;
 
 /* Flags of a piece of code. Bits that can be combined. */
 typedef enum jitsym_code_flag {
-  JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: they stay until a flush, move or unregistration. */
-  JITSYM_CODE_PACKED = 2, /* Other code follows without a gap: makes unwinding in perf with libunwind possible. */
+  JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: keep them until a flush, move or unregistration. */
+  JITSYM_CODE_PACKED = 2, /* Other code follows without a gap: perf with libunwind can unwind all the same. */
   JITSYM_CODE_MORE = 4,   /* More code is registered before any of it runs: this call waits for no sink. */
 } jitsym_code_flag;
 
@@ -276,11 +276,10 @@ struct jitsym_inline;
 typedef struct jitsym_code {
   size_t struct_size;                  /* sizeof(jitsym_code). */
   uint64_t addr;                       /* Where the code runs. */
-  uint64_t size;                       /* In bytes, 1 to JITSYM_CODE_SIZE_MAX. */
-  const char *name;                    /* UTF-8; cleaned, never refused. NULL or empty: jit_ADDRESS. */
-  size_t name_len;                     /* Length of name in bytes. 0: it ends at its NUL. */
-  const void *bytes;                   /* Points to size readable bytes: addr, or its writable view. NULL: the kernel
-                                          reads. */
+  uint64_t size;                       /* Size in bytes, 1 to JITSYM_CODE_SIZE_MAX. */
+  const char *name;                    /* Name in UTF-8; cleaned, never refused. NULL or empty: jit_ADDRESS. */
+  size_t name_len;                     /* Length of name in bytes. 0: name ends at its NUL. */
+  const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL: the kernel reads them. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL: not known. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
@@ -314,7 +313,7 @@ typedef struct jitsym_code {
 /* Identifies one registration, for jitsym_move and jitsym_unregister. Never 0, and not used again within a process. */
 typedef uint64_t jitsym_id;
 
-/* Registers code: from now on, samples in [addr, addr + size) belong to name. Call it when the bytes are final and
+/* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
    before the code runs. code and the data that it points to are not needed afterwards. Live code in the same range
    ends. out_id may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
@@ -337,7 +336,7 @@ typedef struct jitsym_move_target {
    Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
-/* Reports that code has ended. Call it before the code's memory is freed or overwritten.
+/* Reports that code has ended. Call this before the code's memory is freed or overwritten.
    Returns JITSYM_ERR_UNKNOWN_ID, also for code over which newer code was registered; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
@@ -346,7 +345,7 @@ typedef enum jitsym_range_flag {
   JITSYM_RANGE_UNMAP = 1, /* The caller unmaps the memory next (munmap). */
 } jitsym_range_flag;
 
-/* Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
+/* Reports that all code with any byte in [addr, addr + size) has ended. So one call ends a whole code cache. A range
    without code is no error. flags: 0, or JITSYM_RANGE_UNMAP.
    Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or as jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags);
@@ -367,9 +366,9 @@ typedef enum jitsym_want {
    Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
 
-/* Copies the text of the last failure to buf: of a sink, of jitsym_init, or of this thread's last call with bad
-   arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. session may be NULL, for
-   instance after a failed jitsym_init.
+/* Copies the text of the last failure to buf: the failure of a sink, of jitsym_init, or of this thread's last call
+   with bad arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. session may be
+   NULL, for instance after a failed jitsym_init.
    Returns JITSYM_OK; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if size is 0; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_last_error(jitsym *session, char *buf, size_t size);
 
@@ -395,8 +394,8 @@ typedef struct jitsym_stats {
   uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map to keep it bounded. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
-  uint64_t memory_held;        /* Bytes held for these records, used or not, at most jitsym_options.max_memory. */
-  uint64_t waited;             /* Records that had to wait because max_memory was reached. */
+  uint64_t memory_held;        /* Bytes held for pending records, in use or not; at most jitsym_options.max_memory. */
+  uint64_t waited;             /* Records that had to wait because jitsym_options.max_memory was reached. */
   uint64_t recovered;          /* Records of killed processes that JITSYM_INIT_RECOVER has put into their files. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
   uint32_t inherited;          /* Pieces of code that this forked child has taken over; not in registered. */
@@ -407,7 +406,7 @@ typedef struct jitsym_stats {
   uint64_t regions;            /* Regions that have a file now, adopted ones included. */
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
-  uint64_t region_generations; /* New names of files, needed when new code replaces dead code. */
+  uint64_t region_generations; /* New names of regions' files, because new code replaced dead code. */
   uint64_t region_late;        /* Generations that began too late or not at all: samples may have the wrong name. */
   uint64_t region_refused;     /* Regions that could not have a file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */

@@ -1,5 +1,6 @@
 /*
- * libjitsym: sinks on and off in a running process, crash handlers, paths, and other calls that few hosts need.
+ * libjitsym: calls to start and stop sinks in a running process, to write in crash handlers, and to find the paths of
+ * files. Few hosts need them.
  *
  * Any thread may call all functions of this file at any time. Only jitsym_flush_from_signal may be called from a
  * signal handler.
@@ -20,8 +21,8 @@ extern "C" {
 /* ---- Sinks in a running process ---------------------------------------------------------------------------------- */
 
 /* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-   JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that this session would
-   have started when it was opened, or map, jitdump and region if it would have started none.
+   JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that options and
+   environment selected for this session, or map, jitdump and region if they selected none.
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
@@ -43,8 +44,8 @@ JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, 
 
 /* ---- Crash handlers ---------------------------------------------------------------------------------------------- */
 
-/* For a host's crash handler: writes everything that was registered before the call. timeout_ms is in milliseconds;
-   0: one second. Needs no session.
+/* Writes everything that was registered before the call, for a host's crash handler. timeout_ms: the longest wait in
+   milliseconds; 0: one second. Needs no session.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED if there is nothing to write;
    JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, on an alternate
    stack too. */
@@ -54,11 +55,11 @@ JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 
 /* The intended reader of the perf map: jitsym_options.map_dialect. */
 typedef enum jitsym_map_dialect {
-  JITSYM_MAP_PERF = 0,       /* perf and all others: START SIZE NAME in hexadecimal digits without prefix, in /tmp. */
+  JITSYM_MAP_PERF = 0,       /* perf and all other readers: START SIZE NAME in hexadecimal without prefix, in /tmp. */
   JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: numbers with the prefix 0x, in /data/local/tmp. */
 } jitsym_map_dialect;
 
-/* Whether records on their way to the writer survive the process: jitsym_stats.spool. */
+/* Whether records that the writer has not written yet survive a killed process: jitsym_stats.spool. */
 typedef enum jitsym_spool_state {
   JITSYM_SPOOL_NONE = 0,   /* Records are in private memory: after SIGKILL they are lost. */
   JITSYM_SPOOL_SHARED = 1, /* Records are in a spool, from which jitsym recover completes the files. */

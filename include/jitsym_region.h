@@ -1,5 +1,6 @@
 /*
- * libjitsym: code memory that every profiler names, and inlined functions, which profilers show for code in it.
+ * libjitsym: code memory in which every profiler names code, and inlined functions, which profilers show for code in
+ * this memory.
  *
  * docs/regions.md describes regions and their limits. Any thread may call all functions of this file at any time. No
  * function of this file may be called from a signal handler.
@@ -24,16 +25,16 @@ typedef struct jitsym_region {
   size_t struct_size; /* sizeof(jitsym_region), set by the caller. */
   void *exec;         /* Where code runs: readable and executable. Register code with this address. */
   void *write;        /* Where code is written: the same memory, readable and writable. */
-  uint64_t size;      /* In bytes. */
+  uint64_t size;      /* Size in bytes. */
 } jitsym_region;
 
 #define JITSYM_REGION \
   { sizeof(jitsym_region), NULL, NULL, 0 }
 
 /* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
-   at out->exec. The memory is the caller's until jitsym_free, even after the session is closed. size: in bytes, at
-   most 1 GiB, rounded up to 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64. near_addr:
-   an address that is within 32 bits of all of the memory; 0: anywhere. The caller sets out->struct_size.
+   at out->exec. The memory belongs to the caller until jitsym_free, even after the session is closed. size: in
+   bytes, at most 1 GiB, rounded up to 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
+   near_addr: all of the memory is within 32 bits of this address; 0: anywhere. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
@@ -41,14 +42,14 @@ JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t a
                                       jitsym_region *out);
 
 /* Takes back the end of memory from jitsym_alloc, for code whose size is known only after compilation. exec: where
-   the memory begins, in the executable view. size: bytes that are still needed, rounded up to 64. Call it before the
-   code is registered.
+   the memory begins, in the executable view. size: bytes that are still needed, rounded up to 64. Call this function
+   before the code is registered.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size exceeds the memory's size; JITSYM_ERR_REGION
    if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
-/* Takes back memory from jitsym_alloc, when no thread runs code in the memory any longer. Code in the memory that is
-   still registered is unregistered first, as by jitsym_unregister_range. exec: where the memory begins, in the
+/* Takes back memory from jitsym_alloc. No thread may still run code in the memory. The call first unregisters code
+   that is still registered in the memory, as jitsym_unregister_range does. exec: where the memory begins, in the
    executable view. session: any open session.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins at exec, for instance because the memory was freed;
    JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
@@ -65,7 +66,7 @@ typedef enum jitsym_region_flag {
 /* The options of a region of code memory. */
 typedef struct jitsym_region_options {
   size_t struct_size; /* sizeof(jitsym_region_options). */
-  uint64_t size;      /* In bytes, rounded up to whole pages; at most 1 GiB. */
+  uint64_t size;      /* Size in bytes, rounded up to whole pages; at most 1 GiB. */
   uint64_t max_size;  /* Size in bytes up to which jitsym_region_grow can enlarge the region. 0: size. */
   uint64_t alignment; /* Alignment of the executable view: a power of two, at most 512 MiB. 0: a page. */
   uint64_t near_addr; /* All of the executable view is within 32 bits of this address. 0: anywhere. */
@@ -85,23 +86,23 @@ typedef struct jitsym_region_options {
 JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_region_options *options,
                                               jitsym_region *out);
 
-/* Makes a region with two views larger, at its end, up to jitsym_region_options.max_size. Its existing memory does
-   not move. exec: where the region begins. size: its new size in bytes, rounded up to whole pages; a size below the
-   current size changes nothing.
+/* Enlarges a region with two views at its end, up to jitsym_region_options.max_size. The existing memory does not
+   move. exec: where the region begins. size: the region's new size in bytes, rounded up to whole pages; a size below
+   the current size changes nothing.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
    JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Gives pages of a region back to the system, when no code in these pages is registered or runs any longer. The
-   pages read as zero afterwards. addr, size: whole pages of the executable view.
+/* Gives pages of a region back to the system. No code in these pages may still be registered or run. The pages read
+   as zero afterwards. addr, size: whole pages of the executable view.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
    JITSYM_ERR_NO_MEMORY if the file system cannot give pages back, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
-   as jitsym_region_grow; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+   as for jitsym_region_grow; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
-/* Ends a region. A created region is unmapped; an adopted region becomes plain memory again, with the same bytes and
-   protections, under the same conditions as jitsym_region_adopt. exec: where the region begins. Unregister the code
-   in the region as usual.
+/* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes and
+   protections. During the call other threads may execute adopted memory, but nobody may write to it or change its
+   protection. exec: where the region begins. The call unregisters no code: unregister code in the region as usual.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 
@@ -121,12 +122,12 @@ JITSYM_API jitsym_status jitsym_region_adopt(jitsym *session, void *addr, uint64
 typedef struct jitsym_inline {
   uint32_t begin;        /* Bytes from the start of the code to the first byte of the range. */
   uint32_t end;          /* Bytes from the start of the code to the end of the range. */
-  const char *name;      /* The inlined function, UTF-8, cleaned as jitsym_code.name is; not empty then. */
-  size_t name_len;       /* Length of name in bytes. 0: it ends at its NUL. */
+  const char *name;      /* Name of the inlined function, UTF-8. Must not be empty after cleaning. */
+  size_t name_len;       /* Length of name in bytes. 0: name ends at its NUL. */
   const char *call_file; /* File of the call that was inlined, NUL-terminated; as jitsym_line.file. */
-  uint32_t call_line;    /* Line of that call, from 1. */
-  uint32_t call_column;  /* Column of that call, from 1; 0 if unknown. */
-  uint32_t parent;       /* Index of the earlier entry into which this is inlined. UINT32_MAX: the function itself. */
+  uint32_t call_line;    /* Line of the inlined call, from 1. */
+  uint32_t call_column;  /* Column of the inlined call, from 1; 0 if unknown. */
+  uint32_t parent;       /* Index of the earlier entry that has inlined this one. UINT32_MAX: the function itself. */
   uint32_t reserved;     /* Must be 0. */
 } jitsym_inline;
 

@@ -2,8 +2,8 @@
 //!
 //! A runtime reports where it has put code, the code's name, how to unwind the code, and which source lines the code came from.
 //! A background thread writes these facts to a perf map, a jitdump, and the ELF files of code regions. It also tells gdb, lldb,
-//! the unwinder and valgrind. The C interface is `include/jitsym.h` and its two companions. This crate's Rust interface offers
-//! the same with slices:
+//! the unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and `jitsym_control.h`. The Rust
+//! interface of this crate offers the same calls, with slices in place of pointers and lengths:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -25,12 +25,12 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails has no effect, and returns the reason as one [`Error`]. A later failure in the background is counted, and
-//! can be read back. No failure reaches the host as a panic, a signal, or output.
+//! A call that fails has no effect, and returns the reason as one [`Error`]. The background thread may fail after a call has
+//! returned. Such a failure is counted, and its text can be read. No failure reaches the host as a panic, a signal, or output.
 //!
 //! # Threads
-//! Everything may be called from any thread at any time. Registering takes no lock. With [`Bytes::Here`] it makes no system
-//! call either, once a thread has its first chunk of memory.
+//! Everything may be called from any thread at any time. Registering takes no lock. Once a thread has its first chunk of
+//! memory, registering with [`Bytes::Here`] makes no system call either.
 //!
 //! # Fork, signals, unloading
 //! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that

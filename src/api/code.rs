@@ -1,4 +1,4 @@
-//! What a runtime says about a piece of code: the borrowed input types of the Rust API.
+//! The input types of the Rust API, which describe a piece of code and borrow the caller's data.
 
 use crate::api::error::{Error, Result};
 
@@ -24,13 +24,14 @@ pub struct Code<'a> {
     pub lines: Lines<'a>,
     /// Inlined functions. Profilers show them only for code in a region, debuggers for all code.
     pub inlines: &'a [Inline<'a>],
-    /// How many bytes after the code hold no other code while this code lives.
+    /// The number of bytes after the code that hold no other code as long as this code is registered.
     pub free_after: u64,
-    /// The code's bytes do not change until they are flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in the C header.
+    /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
+    /// the C header.
     pub stable: bool,
-    /// No bytes are free after the code: see `JITSYM_CODE_PACKED` in the C header.
+    /// Whether other code follows without a gap: see `JITSYM_CODE_PACKED` in the C header.
     pub packed: bool,
-    /// More code is registered before any of this code runs: see `JITSYM_CODE_MORE` in the C header.
+    /// Whether the caller registers more code before any of this code runs: see `JITSYM_CODE_MORE` in the C header.
     pub more: bool,
 }
 
@@ -69,7 +70,7 @@ pub enum Bytes<'a> {
 pub enum Lines<'a> {
     /// Rows in any order. Of two rows with the same offset, the later row counts.
     Rows(&'a [Line<'a>]),
-    /// Rows that a function supplies, for callers that hold them in another layout.
+    /// Rows that the table's functions return, for a caller that stores rows in another layout.
     Table(&'a dyn LineTable),
 }
 
@@ -103,7 +104,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Access to line table rows that are stored in some other way.
+/// Gives access to the rows of a line table that the caller stores in its own layout.
 pub trait LineTable {
     /// Number of rows.
     fn len(&self) -> usize;
@@ -143,8 +144,8 @@ pub struct Inline<'a> {
     pub call_line: u32,
     /// Column of the call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the entry into which this function is inlined. That entry comes earlier in the list. `None`: inlined into the
-    /// registered function itself.
+    /// Index of the entry into which this function is inlined. That entry comes earlier in the list. `None` if this function is
+    /// inlined into the registered function itself.
     pub parent: Option<u32>,
 }
 
@@ -166,8 +167,9 @@ pub enum Unwind<'a> {
     FixedFrame(FixedFrame<'a>),
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
-    /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses its personality routines and LSDAs. The
-    /// routines and LSDAs must exist as long as the code, because an exception that passes through the code uses them.
+    /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses the personality routines and LSDAs that the
+    /// section names. The routines and LSDAs must exist as long as the code, because an exception that passes through the code
+    /// uses them.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
@@ -184,7 +186,7 @@ pub struct FramePointer<'a> {
     pub pushed: u32,
     /// Offset after the instruction that sets the frame pointer; 0: the architecture's usual place.
     pub set: u32,
-    /// Offset after the instruction that takes the frame down; 0: none.
+    /// Offset after the instruction that removes the frame; 0: no instruction does.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0: the end of the code.
     pub epilogue_end: u32,
@@ -212,7 +214,7 @@ pub struct FixedFrame<'a> {
     pub saved_from: u32,
     /// Offset after the instruction that frees the frame except for the stored frame pointer; 0: no instruction does.
     pub sp_reset: u32,
-    /// Offset after the instruction that takes the frame down; 0: none.
+    /// Offset after the instruction that removes the frame; 0: no instruction does.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0: the end of the code.
     pub epilogue_end: u32,

@@ -82,8 +82,8 @@ impl Error {
         self
     }
 
-    /// Returns this error. If the caller can do something about the error, this notes the name of the code that the error is
-    /// about.
+    /// Returns this error. Also notes the name of the code that the error is about, if the caller can do something about the
+    /// error.
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {
@@ -97,7 +97,7 @@ impl Error {
         self.texts().0.trim_end_matches('\0')
     }
 
-    /// Whether the caller can do something about the error, and the library has not said more about the error elsewhere.
+    /// Whether the caller can do something about the error, and no other report of the library explains the error better.
     pub(crate) fn is_callers(self) -> bool {
         matches!(self as u32, 1..=17 | 19 | 23 | 27 | 28 | 33 | 38 | 39)
     }

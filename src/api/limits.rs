@@ -4,5 +4,5 @@
 pub const NAME_MAX: usize = 1000;
 /// The longest directory, in bytes.
 pub const DIR_MAX: usize = 1023;
-/// The largest code: perf holds the size in an `int`.
+/// The largest code, in bytes. perf stores the size in an `int`.
 pub const CODE_SIZE_MAX: u64 = 0x7fff_ffff;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::sys::clock::Clock;
 
-/// The reader that the map is written for.
+/// The reader for which the perf map is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// perf and all others.
@@ -26,7 +26,7 @@ impl Sinks {
     pub const MAP: Sinks = Sinks(1);
     /// The jitdump.
     pub const JITDUMP: Sinks = Sinks(2);
-    /// The ELF files that are code memory.
+    /// The ELF files whose mappings are code memory.
     pub const REGION: Sinks = Sinks(4);
     /// The objects in memory that gdb and lldb read.
     pub const GDB: Sinks = Sinks(8);
@@ -38,9 +38,10 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// Not a sink, but a flag in the set of running sinks: threads that register code tell the unwinder themselves.
+    /// A flag in the set of running sinks, and no sink itself: each thread that registers code also reports the code to the
+    /// unwinder.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
-    /// A flag like `BY_CALLERS`: a sink has to know of code before a call returns, and the writer tells this sink.
+    /// A flag like `BY_CALLERS`: calls wait until the writer has reported their code to each sink that must know of the code.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
     /// A flag like `BY_CALLERS`: a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
@@ -49,7 +50,7 @@ impl Sinks {
     /// A flag like `BY_CALLERS`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
-    /// Both sets together.
+    /// The union of both sets.
     pub const fn with(self, other: Sinks) -> Sinks {
         Sinks(self.0 | other.0)
     }
@@ -65,7 +66,7 @@ impl Sinks {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether records are wanted with lines and unwind tables, and a call neither waits for the writer nor tells the
+    /// Whether records are wanted with lines and unwind tables, while calls neither wait for the writer nor report code to the
     /// unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
@@ -78,21 +79,22 @@ impl Sinks {
     }
 }
 
-/// What a session wants to know at present; the bits of `jitsym_want` in C.
+/// The kinds of information that a session can use at present; the bits of `jitsym_want` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wanted {
-    /// Code: a sink runs, or live code is remembered for later sinks. If this is false, a registration returns id 0 without
-    /// looking at its arguments.
+    /// Code. True if a sink runs, or if live code is remembered for later sinks. Otherwise a registration returns id 0 without
+    /// reading its arguments.
     pub code: bool,
     /// Line tables.
     pub lines: bool,
     /// Unwind descriptions.
     pub unwind: bool,
-    /// When code is registered in unknown memory, this memory becomes a region: see [`Options::adopt`].
+    /// True if memory that the library does not know becomes a region when code is registered there: see [`Options::adopt`].
     pub adopt: bool,
-    /// Memory that [`Session::create_region`](crate::Session::create_region) and [`Session::alloc`](crate::Session::alloc)
-    /// hand out has a file. False if no sink for regions runs, or if the last created region got no file.
+    /// True if memory that [`Session::create_region`](crate::Session::create_region) and
+    /// [`Session::alloc`](crate::Session::alloc) return has a file. False if no sink for regions runs, or if the last created
+    /// region got no file.
     pub region: bool,
 }
 
@@ -107,9 +109,9 @@ pub struct Options {
     pub off_by_default: bool,
     /// Leave unwinding records out of the jitdump.
     pub no_unwind: bool,
-    /// Drop records at once when memory is full.
+    /// Drop records at once when the memory for records is full.
     pub drop_when_full: bool,
-    /// Keep records on their way to the writer in private memory.
+    /// Keep records on their way to the writer in private memory instead of a spool.
     pub no_spool: bool,
     /// First complete the files of this user's processes that were killed.
     pub recover: bool,
@@ -119,11 +121,11 @@ pub struct Options {
     pub remove_files: bool,
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
-    /// Adopt the memory that code is registered in, if it is private and executable, as by
-    /// [`Session::adopt_region`](crate::Session::adopt_region). A host that sets this option makes the promise of that function
-    /// for each registration: during the call, only the registering thread writes to the mapping or changes its protection. The
-    /// kernel merges neighbouring memory with the same protection into one mapping, so the promise covers every writer of code
-    /// in the process.
+    /// Adopt the memory in which code is registered, if the memory is private and executable, as
+    /// [`Session::adopt_region`](crate::Session::adopt_region) does. A host that sets this option makes the promise of that
+    /// function for each registration: during the call, only the registering thread writes to the mapping or changes its
+    /// protection. The kernel merges neighbouring memory with the same protection into one mapping, so the promise covers every
+    /// writer of code in the process.
     pub adopt: bool,
     /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`. This begins with
     /// the first session that sets this option and lasts until the process ends. The code is written with the options of that
@@ -170,7 +172,7 @@ pub enum DumpDir {
     CacheBelow(PathBuf),
 }
 
-/// What a process writes, and how: fixed by its first session.
+/// What a process writes, and how. The first session of the process determines this.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub sinks: Sinks,
@@ -193,11 +195,11 @@ pub struct Config {
     pub remember: bool,
     /// Sinks may be enabled later.
     pub late: bool,
-    /// When code is registered in unknown memory, this memory becomes a region.
+    /// Memory that the library does not know becomes a region when code is registered there.
     pub adopt: bool,
     /// Code that other libraries report to gdb is registered too.
     pub bridge: bool,
-    /// The sink for debuggers may start without being asked for.
+    /// The writer may start the sink for debuggers although no session asks for it.
     pub debugger: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
@@ -208,11 +210,11 @@ impl Config {
     pub fn can_join(&self, running: &Config) -> bool {
         let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
         let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
-        // The sink for regions need not run. If the process makes no region, a session misses none.
+        // The sink for regions need not run in the process: as long as the process makes no region, the session misses nothing.
         running.sinks.has(self.asked_for().without(Sinks::REGION)) && map && dump
     }
 
-    /// The sinks except that for valgrind, which runs wherever valgrind does.
+    /// The sinks, except for the sink for valgrind, which runs wherever valgrind runs.
     pub fn asked_for(&self) -> Sinks {
         self.sinks.without(Sinks::VALGRIND)
     }

@@ -9,9 +9,9 @@ use super::types::*;
 use crate::session;
 
 /// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run
-/// it at `out->exec`. The memory is the caller's until `jitsym_free`, even after the session is closed. `size`: in
-/// bytes, at most 1 GiB, rounded up to 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as 64.
-/// `near_addr`: an address that is within 32 bits of all of the memory; 0: anywhere. The caller sets
+/// it at `out->exec`. The memory belongs to the caller until `jitsym_free`, even after the session is closed. `size`:
+/// in bytes, at most 1 GiB, rounded up to 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as
+/// 64. `near_addr`: all of the memory is within 32 bits of this address; 0: anywhere. The caller sets
 /// `out->struct_size`.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
@@ -48,8 +48,8 @@ pub unsafe extern "C" fn jitsym_alloc(
 }
 
 /// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only after compilation. `exec`: where
-/// the memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call it before the
-/// code is registered.
+/// the memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call this function
+/// before the code is registered.
 ///
 /// A later `jitsym_alloc` may return the part that is taken back, so no code may be registered in this part.
 ///
@@ -63,8 +63,8 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Takes back memory from `jitsym_alloc`, when no thread runs code in the memory any longer. Code in the memory that is
-/// still registered is unregistered first, as by `jitsym_unregister_range`. `exec`: where the memory begins, in the
+/// Takes back memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters code
+/// that is still registered in the memory, as `jitsym_unregister_range` does. `exec`: where the memory begins, in the
 /// executable view. `session`: any open session.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`, for instance because the memory was

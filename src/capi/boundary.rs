@@ -6,17 +6,18 @@ use crate::session::{self, process};
 use crate::sys::panic_guard::PerThread;
 use crate::sys::{thread, valgrind};
 
-/// Runs the body of a C function.
+/// Runs the body of a C function, and returns its result as a status. A panic becomes `JITSYM_ERR_INTERNAL`.
 #[inline]
 pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     valgrind::without_races(|| boundary_on(|_| body()))
 }
 
-/// Like `boundary`, for a body that needs the library's data of the calling thread, and accesses no data that threads
-/// share.
+/// Like `boundary`, for a body that needs the library's data of the calling thread. Parts of the body that access data
+/// shared by threads must run in `valgrind::without_races`.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
-    // The refusal is reported inside the guard, because the noted details belong to this call.
+    // `refused` is called inside the guard, because the reason that the call has noted is valid only until the guard
+    // ends.
     let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
     match process::guarded_on(tell) {
         Ok(()) => jitsym_status::JITSYM_OK,
@@ -24,7 +25,8 @@ pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status
     }
 }
 
-/// Like `boundary`, for functions that access files or wait. Such operations are cancellation points of POSIX threads.
+/// Like `boundary`, for functions that access files or wait. These operations are cancellation points of POSIX threads,
+/// so the calling thread cannot be cancelled while `body` runs.
 pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     thread::uncancelled(|| boundary(body))
 }

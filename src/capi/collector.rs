@@ -24,8 +24,8 @@ const UPDATE_V2: c_uint = 17;
 const LOAD_V2: c_uint = 21;
 const LOAD_V3: c_uint = 22;
 
-/// The first fields of all structs of methods. `iJIT_Method_Inline_Load` has the number of the parent between the first
-/// two fields. The other structs have padding there.
+/// The first fields of every struct that describes a method. `iJIT_Method_Inline_Load` has the number of the parent
+/// method between `id` and `name`. The other structs have padding there.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MethodStart {
@@ -62,17 +62,18 @@ struct MethodUpdate {
     size: c_uint,
 }
 
-/// Each runtime in the process calls this once, before all else.
+/// Starts the collector. Each runtime in the process calls this function once, before any other call.
 ///
-/// Neither function is in the header, because no program calls them by name. In the static library both are hidden.
+/// `Initialize` and `NotifyEvent` are not in the header, because no program calls them by name. In the static library
+/// both functions are hidden.
 #[cfg_attr(feature = "reserve", no_mangle)]
 pub extern "C" fn Initialize() -> c_uint {
     panic_guard::silence_panics();
     thread::uncancelled(|| answer(collector::start))
 }
 
-/// Called for each event. Each runtime numbers its methods from 1, and a process may have several runtimes. The return
-/// address of the call tells which runtime calls.
+/// Receives an event from a runtime. Calls `notify` with the return address too, because this address shows which
+/// runtime calls: each runtime numbers its methods from 1, and a process may have several runtimes.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -138,13 +139,15 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
     })
 }
 
-/// The result of both functions: 1 if sampling is on, or the event is accepted.
+/// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on, or if the event
+/// is accepted.
 fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
-    // The refusal is reported inside the guard, because the noted details belong to this call.
+    // `refused` is called inside the guard, because the reason that the call has noted is valid only until the guard
+    // ends.
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 
-/// Runs `body` with the number of the parent and the contents of the struct.
+/// Runs `body` with the number of the parent method and the method that the struct describes.
 ///
 /// # Safety
 /// `start` and `source` point into one struct, and all pointers in this struct are valid for the call.

@@ -28,7 +28,7 @@ pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
         | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
-/// An English sentence for a status, even for an unknown status. Static, never NULL.
+/// An English sentence for a status, even for an unknown status. The string is static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -36,7 +36,7 @@ pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
     status_texts(status).1.as_ptr()
 }
 
-/// The name of a status, for instance "JITSYM_OK"; "JITSYM_?" for an unknown status. Static, never NULL.
+/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if it is unknown. The string is static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -54,8 +54,8 @@ fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
     texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
 }
 
-/// The version of the running library: major * 1000000 + minor * 1000 + patch. Compare it with `JITSYM_VERSION_NUMBER`
-/// of the header that the program was compiled with.
+/// The version of the running library: major * 1000000 + minor * 1000 + patch. Compare the result with
+/// `JITSYM_VERSION_NUMBER` of the header that the program was compiled with.
 ///
 /// Any thread, and from a signal handler.
 #[no_mangle]

@@ -1,7 +1,7 @@
-//! The C API: pointers in, statuses out, nothing else.
+//! The functions of the C API. They take pointers and return statuses.
 //!
 //! Every function has the same three steps: it checks the input from C (`input`), calls the Rust API, and turns the
-//! result into a status. All three run inside the panic boundary.
+//! result into a status. All three steps run inside the panic boundary.
 
 #![allow(non_camel_case_types)]
 
@@ -35,13 +35,14 @@ use types::*;
 /// If `options` is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the other sinks.
 ///
-/// A later session uses the options of the first. `JITSYM_ERR_CONFLICT`: a later session asks for other directories,
-/// another dialect, or a sink that does not run (except for `JITSYM_SINK_REGION`). After the last session is closed, a
-/// new session may have other options; with the same directories it continues the same files. If this is the first call
-/// in a forked child, the child also continues all sessions of its parent, with these options.
+/// A later session uses the options of the first session. `JITSYM_ERR_CONFLICT`: a later session asks for other
+/// directories, another dialect, or a sink that does not run (except for `JITSYM_SINK_REGION`). After the last session
+/// is closed, a new session may have other options. A new session with the same directories continues the same files.
+/// If this is the first call in a forked child, the child also continues all sessions of its parent, with these
+/// options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: a disk hangs, so the files cannot be opened, or another call that opens or closes a session or
-/// enables sinks still waits for the disk.
+/// `JITSYM_ERR_TIMEOUT`: a disk hangs. Either the files cannot be opened, or another call that opens a session, closes
+/// a session or enables sinks still waits for the disk.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
     })
 }
 
-/// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call it when the bytes are final and
+/// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and
 /// before the code runs. `code` and the data that it points to are not needed afterwards. Live code in the same range
 /// ends. `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
 ///
@@ -77,9 +78,10 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// some code could not be reported to valgrind. In both cases the code is registered, `out_id` is written, and
 /// `jitsym_flush` waits until the sinks know the code.
 ///
-/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: each call tells the unwinder itself, and another
-/// thread's call has been in the unwinder for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)).
-/// `JITSYM_ERR_SINK_FAILED`: the sinks of this forked child could not start yet.
+/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: where each call itself reports code to the unwinder,
+/// another thread's call has been in the unwinder for 10 seconds
+/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)). `JITSYM_ERR_SINK_FAILED`: the sinks of this forked child
+/// could not start yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -104,7 +106,7 @@ pub unsafe extern "C" fn jitsym_register(
         }
         return jitsym_status::JITSYM_OK;
     }
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: `register` requires the same promise of its caller.
     unsafe { register(session, code, out_id) }
 }
 
@@ -144,7 +146,7 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
     })
 }
 
-/// A registration whose name is composed of name, file and line.
+/// Registers code whose name is composed of name, file and line.
 #[inline(never)]
 fn register_with_file(
     thread: &PerThread,
@@ -159,9 +161,9 @@ fn register_with_file(
     }
 }
 
-/// A registration that is not usual (`Given::is_usual`), or whose session is not the last session that the thread used.
-/// `flags`: the flags of the code's event, if the session has already been asked for them. `tell` gets the id as soon
-/// as the id exists: the id is valid even if a sink does not know the code yet.
+/// Registers code that is not usual (`Given::is_usual`), or code of a session other than the one that the thread used
+/// last. `flags`: the record flags for the code's place, if the regions have already returned them. Calls `tell` with
+/// the id as soon as the id exists: the id is valid even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -219,7 +221,7 @@ pub unsafe extern "C" fn jitsym_move(
     })
 }
 
-/// Reports that code has ended. Call it before the code's memory is freed or overwritten.
+/// Reports that code has ended. Call this before the code's memory is freed or overwritten.
 ///
 /// The perf map keeps the name until new code uses the addresses, because profiles are read after the recording.
 ///
@@ -234,7 +236,7 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
-/// Reports that all code with any byte in [addr, addr + size) has ended: one call for a whole code cache. A range
+/// Reports that all code with any byte in [addr, addr + size) has ended. So one call ends a whole code cache. A range
 /// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
 /// The call ends code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
@@ -251,12 +253,12 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
 }
 
-/// Waits until everything that was registered before the call is in the files, which survive even SIGKILL. `timeout_ms`
-/// is in milliseconds; 0 waits for one pass of the writer, 10 seconds at most.
+/// Waits until everything that was registered before the call is in the files. The files survive even SIGKILL.
+/// `timeout_ms`: the longest wait in milliseconds; 0: 10 seconds.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (the others are up to
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (other sinks are up to
 /// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
@@ -268,17 +270,17 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
-/// For a host's crash handler: writes everything that was registered before the call. `timeout_ms` is in milliseconds;
-/// 0: one second. Needs no session.
+/// Writes everything that was registered before the call, for a host's crash handler. `timeout_ms`: the longest wait in
+/// milliseconds; 0: one second. Needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. It asks the background thread to write, and waits. The time runs out if the
-/// background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. If the call
-/// does not return `JITSYM_OK`, some registered code may be only in the spool (`JITSYM_SPOOL_SHARED`).
+/// nothing and does not change `errno`. The call asks the background thread to write, and waits. The time runs out if
+/// the background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. If the
+/// call does not return `JITSYM_OK`, some registered code may be only in the spool (`JITSYM_SPOOL_SHARED`).
 ///
 /// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_FORKED`: this forked
-/// child has made no call yet that continues its parent's sessions, so nothing is to be written. `JITSYM_ERR_WRITER` is
-/// returned at once on the background thread itself, where no descriptor of the host is open.
+/// child has made no call yet that continues its parent's sessions, so nothing is to be written. A handler that runs on
+/// the background thread itself gets `JITSYM_ERR_WRITER` at once. No descriptor of the host is open on that thread.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -297,16 +299,16 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 }
 
 /// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-/// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that this session
-/// would have started when it was opened, or map, jitdump and region if it would have started none.
+/// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that options and
+/// environment selected for this session, or map, jitdump and region if they selected none.
 ///
 /// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose registration
 /// returned the id 0 is not known, so the host has to register this code again. Code that was registered while only the
-/// perf map ran, without `JITSYM_INIT_REMEMBER`, gets no lines and unwind tables. The files get the bytes that are at
-/// the code's address at the time of this call.
+/// perf map ran, without `JITSYM_INIT_REMEMBER`, gets neither lines nor unwind tables. The files get the bytes that are
+/// at the code's address at the time of this call.
 ///
 /// A sink that already runs does not change. Directories, bounds and other options are those of this session, unless a
-/// running sink uses others. A file that still exists is continued.
+/// running sink already uses other values. A file that still exists is continued.
 ///
 /// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`: one of the
 /// sinks cannot start or write now, and another sink runs. `JITSYM_ERR_TIMEOUT`: also if the process exits.
@@ -330,8 +332,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 ///
 /// With `JITSYM_INIT_REMOVE_FILES` the files are removed. When the last sink stops, the background thread ends, the
 /// memory for records and the spool are freed, and calls return at once. All ids end: after `jitsym_enable`, calls
-/// return `JITSYM_ERR_UNKNOWN_ID` for them. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files,
-/// and ids stay valid.
+/// return `JITSYM_ERR_UNKNOWN_ID` for these ids. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the
+/// files, and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (the sink is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
@@ -377,12 +379,12 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     })
 }
 
-/// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
-/// arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be NULL, for
-/// instance after a failed `jitsym_init`.
+/// Copies the text of the last failure to `buf`: the failure of a sink, of `jitsym_init`, or of this thread's last call
+/// with bad arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be
+/// NULL, for instance after a failed `jitsym_init`.
 ///
 /// For a sink, or for opening a session, the text names the operation, the file, and the system's error. For a refused
-/// call it names the status, and the field, index and value that are wrong.
+/// call, the text names the status, and the field, index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.
@@ -427,8 +429,8 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
 ///
 /// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. The
 /// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size`: the size that will be registered; 0: a result that
-/// is enough for any size. All entries of an `.eh_frame` section count, because the address of the code decides which
-/// entries describe the code.
+/// is enough for any size. All entries of an `.eh_frame` section count, because this call does not know the code's
+/// address, which decides which entries describe the code.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///

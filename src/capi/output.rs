@@ -8,8 +8,8 @@ use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::CodeRegion;
 
-/// Writes a region, or a piece of one, to `out`. Before `make` is called, the function checks that the caller can
-/// receive the result.
+/// Calls `make`, and writes the region (or piece of a region) that it returns to `out`. Refuses an invalid `out` before
+/// the call of `make`, so that no region is made for a caller that cannot receive it.
 ///
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
@@ -46,8 +46,8 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
     unsafe { write_struct(out, std::mem::offset_of!(jitsym_stats, jitdump_lost), with_counters!(in_c)) }
 }
 
-/// Writes the part of a struct that the caller's struct has room for, which must be `least` bytes or more. `make` gets
-/// the size of the caller's struct.
+/// Calls `make` with the size of the caller's struct, and writes as much of the new struct as the caller's struct has
+/// room for. Refuses a caller's struct that is smaller than `least` bytes.
 ///
 /// # Safety
 /// `T` begins with its size. `out` is NULL or points to as many writable bytes as its size says.
@@ -61,7 +61,8 @@ unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) ->
         return Err(Error::StructSize);
     }
     let made = make(size)?;
-    // SAFETY: both structs are at least that large. Fields of a newer header after them are not changed.
+    // SAFETY: both structs have at least as many bytes as are copied. If the caller's struct is larger, its other
+    // fields (of a newer header) are not changed.
     unsafe { ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), size.min(size_of::<T>())) };
     Ok(())
 }
@@ -79,7 +80,7 @@ pub unsafe fn write_text(text: &str, buf: *mut c_char, size: usize) -> Result<()
     unsafe { write_bytes(&text.as_bytes()[..len], buf, size) }
 }
 
-/// Copies bytes to a buffer, with a NUL after them; fails if they do not fit.
+/// Copies bytes and a NUL to a buffer. Fails if the buffer is too small for the bytes and the NUL.
 ///
 /// # Safety
 /// As `write_text`.

@@ -13,11 +13,12 @@ use crate::session;
 /// the session is closed. The caller sets `out->struct_size`.
 ///
 /// If the file is not available (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still
-/// returns memory. The code is written to the other sinks, and `jitsym_stats.region_refused` and
+/// returns memory. Code in this memory is then written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
-/// When `fork` returns, the child has a copy of a region with two views. If there is no memory for the copy, or after a
-/// system call that forks without running fork handlers, parent and child see each other's writes.
+/// A region with two views (without `JITSYM_REGION_ONE_VIEW`) is shared memory. When `fork` returns, the child has its
+/// own copy. The child has no copy if memory for the copy is missing, or after a system call that forks without running
+/// fork handlers. In these cases parent and child write to the same memory.
 /// [docs/regions.md](regions.md#fork-exit-crash) describes the child's file.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
@@ -46,9 +47,9 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// protections replaces the memory. `addr`, `size`: whole pages. During the call other threads may execute the memory,
 /// but nobody may write to it or change its protection. After a failure the memory is unchanged.
 ///
-/// Afterwards the runtime uses the memory as before: it may write, change protections, unmap parts, give pages up and
-/// fork. [docs/regions.md](regions.md#limits) has the limits of `madvise`, `mremap` and protection keys. The file takes
-/// [room on its file system](regions.md#fork-exit-crash).
+/// Afterwards the runtime uses the memory as before: the runtime may write, change protections, unmap parts, give pages
+/// up and fork. [docs/regions.md](regions.md#limits) has the limits of `madvise`, `mremap` and protection keys. The
+/// file takes [room on its file system](regions.md#fork-exit-crash).
 ///
 /// The file also names code that is already registered in the memory. When new code replaces dead code in memory that
 /// is writable and executable at once, the library changes the protection of the new code's pages for a moment
@@ -68,9 +69,9 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
     blocking_boundary(|| session::find(session as usize as u64)?.adopt_region(addr as u64, size))
 }
 
-/// Makes a region with two views larger, at its end, up to `jitsym_region_options.max_size`. Its existing memory does
-/// not move. `exec`: where the region begins. `size`: its new size in bytes, rounded up to whole pages; a size below
-/// the current size changes nothing.
+/// Enlarges a region with two views at its end, up to `jitsym_region_options.max_size`. The existing memory does not
+/// move. `exec`: where the region begins. `size`: the region's new size in bytes, rounded up to whole pages; a size
+/// below the current size changes nothing.
 ///
 /// `JITSYM_ERR_SINK_FAILED`: the host has closed the region's file, and the library cannot open the file again.
 ///
@@ -83,15 +84,15 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
-/// Gives pages of a region back to the system, when no code in these pages is registered or runs any longer. The pages
-/// read as zero afterwards. `addr`, `size`: whole pages of the executable view.
+/// Gives pages of a region back to the system. No code in these pages may still be registered or run. The pages read as
+/// zero afterwards. `addr`, `size`: whole pages of the executable view.
 ///
 /// The pages take memory again when they are written to. If the file system has no room for the pages at that time, the
 /// kernel raises `SIGBUS`.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
 /// `JITSYM_ERR_NO_MEMORY` if the file system cannot give pages back, or some pages are unmapped;
-/// `JITSYM_ERR_SINK_FAILED` as `jitsym_region_grow`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_SINK_FAILED` as for `jitsym_region_grow`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -99,12 +100,13 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
     blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
 }
 
-/// Ends a region. A created region is unmapped; an adopted region becomes plain memory again, with the same bytes and
-/// protections, under the same conditions as `jitsym_region_adopt`. `exec`: where the region begins. Unregister the
-/// code in the region as usual.
+/// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes and
+/// protections. During the call other threads may execute adopted memory, but nobody may write to it or change its
+/// protection. `exec`: where the region begins. The call unregisters no code: unregister code in the region as usual.
 ///
-/// Code that was registered in the region is written first. The region's file stays, for profiles that are read later.
-/// If code continues to run in adopted memory, register this code again: otherwise its later samples have no name.
+/// The call first writes code that was registered in the region. The region's file stays, for profiles that are read
+/// later. If code continues to run in adopted memory, register this code again: otherwise its later samples have no
+/// name.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///

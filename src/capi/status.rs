@@ -15,23 +15,23 @@ pub enum jitsym_status {
     JITSYM_OK = 0,
     /// A pointer that must not be NULL is NULL.
     JITSYM_ERR_NULL = 1,
-    /// A `struct_size`, or the size of an element, is below that of version 0.1.
+    /// A `struct_size`, or the size of an element, is smaller than in version 0.1.
     JITSYM_ERR_STRUCT_SIZE = 2,
     /// A struct is larger than the library knows, and its tail is not all zero.
     ///
-    /// A `struct_size` above 4096 always has this status.
+    /// A `struct_size` above 4096 always gets this status.
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
-    /// A number that is no enumerator of the field or argument.
+    /// A number is none of the enumerators of its field or argument.
     JITSYM_ERR_ENUM = 5,
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
     /// Address plus size is beyond the address space, or the code is at address 0.
     ///
-    /// The bytes of `jitsym_code.free_after` count too.
+    /// The bytes of `jitsym_code.free_after` count as a part of the size.
     JITSYM_ERR_ADDRESS_RANGE = 7,
-    /// A size above the limit of the function, or of a record.
+    /// A size is above the limit of the function, or of a record.
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
@@ -43,10 +43,10 @@ pub enum jitsym_status {
     ///
     /// The architecture does not have the register, or the CFA is computed from a register that holds no address.
     JITSYM_ERR_UNWIND_REGISTER = 12,
-    /// An unwind description that cannot be expressed.
+    /// An unwind description cannot be converted into unwind tables.
     ///
     /// Its `.eh_frame` bytes cannot be parsed or do not describe the code, a stack offset is not a multiple of 8, or
-    /// one register has two places.
+    /// one register is saved at two places.
     JITSYM_ERR_UNWIND_FORMAT = 13,
     /// Unwind descriptions are not supported on this architecture.
     JITSYM_ERR_ARCH = 14,
@@ -105,21 +105,21 @@ pub enum jitsym_status {
     ///
     /// `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 34,
-    /// Not adopted: not all of the memory is private and without a file.
+    /// Memory is not adopted: some of it is not private, or belongs to a file.
     ///
-    /// Some of the memory is shared, mapped from a file, a heap or a stack, or not mapped.
+    /// The memory is shared, mapped from a file, a heap or a stack, or a part of it is not mapped.
     JITSYM_ERR_NOT_PLAIN = 35,
-    /// Not adopted: the process has locked memory (`mlock`, `mlockall`).
+    /// Memory is not adopted: the process has locked memory (`mlock`, `mlockall`).
     ///
     /// The memory of a region would not be locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region or `jitsym_alloc` memory begins at the address, or a region is there.
+    /// No region or `jitsym_alloc` memory begins there, or a region is there already.
     ///
     /// Calls that a region of this kind does not support also return this status.
     JITSYM_ERR_REGION = 37,
-    /// Not a multiple of the page size, or an alignment that is not a power of two.
+    /// A value is no multiple of the page size, or an alignment is no power of two.
     JITSYM_ERR_ALIGNMENT = 38,
-    /// An entry of `jitsym_code.inlines` cannot be right.
+    /// An entry of `jitsym_code.inlines` is invalid.
     ///
     /// Its name, or the file or line of the call, is missing, or its range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
@@ -137,7 +137,7 @@ const _: () = {
 
 impl From<Error> for jitsym_status {
     fn from(error: Error) -> Self {
-        // SAFETY: the numbers of errors are 1 to the highest status, each of which is one.
+        // SAFETY: the numbers of errors are 1 to the highest status, and each of these numbers is a status.
         unsafe { std::mem::transmute::<u32, jitsym_status>(error as u32) }
     }
 }

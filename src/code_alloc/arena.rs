@@ -1,16 +1,17 @@
 //! The pieces of one region: which memory callers have, and which is free.
 //!
-//! A region begins an epoch when code is registered in the place of code that died in the present epoch. After that, the place
-//! of any code that died earlier can be reused at no cost. So freed memory is kept back at first (it rests), and later made
-//! available again in large amounts. While memory rests, new pieces take memory that was never used.
+//! A region begins an epoch when code is registered in the place of code that died in the present epoch. In the new epoch, the
+//! places of all code that died earlier can be reused at no cost. So the arena keeps freed memory back at first (the memory
+//! rests), and later makes a large amount of it available at once. While memory rests, new pieces take memory that was never
+//! used.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this. It is a cache line, and a multiple of the bytes for which a region has one mark.
-/// So code never shares a mark with a neighbour's dead code.
+/// Pieces begin and end at multiples of this: the size of a cache line. A region marks dead code in units that divide this
+/// size. So code never shares a mark with a neighbour's dead code.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
@@ -19,8 +20,8 @@ pub const CHUNK: u64 = 64 << 10;
 /// The number of bytes that may rest, or a quarter of the bytes in use if that is more.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// The number of free bytes that are kept for the next pieces, or the number of bytes in use if that is more. Using returned
-/// pages again costs as much as using new ones.
+/// Free memory is returned to the file system only if more bytes are free than this number, and more than are in use. The next
+/// use of a returned page costs as much as the use of a new page.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. A place is an offset in the region, in bytes.
@@ -80,7 +81,7 @@ impl Arena {
 
     /// Hands out a piece of memory that was used before, by best fit, and returns its place.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
-        // Long enough for an aligned piece, wherever the free part begins.
+        // A free part of this length holds an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
         self.take_free(start, free_len);
@@ -177,7 +178,8 @@ impl Arena {
     /// The ranges of whole `CHUNK`s to be returned to the file system. Empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        // A piece for which no memory could be provided rests, together with its returned parts.
+        // The difference can be negative: if no memory could be provided for a piece, its returned parts rest, and are not
+        // free.
         if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }

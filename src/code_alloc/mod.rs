@@ -1,7 +1,7 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
 //! A piece has the same offset in both views. The allocator's data lie outside of the code memory, so no write of the host can
-//! damage the data. Each call holds one lock, on a thread that blocks signals. `fork` waits for the end of the call.
+//! damage the data. During a call, the thread holds one lock and blocks signals. `fork` waits for the end of the call.
 
 mod arena;
 #[cfg(test)]
@@ -13,14 +13,14 @@ use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{fork_lock, reserve};
 use arena::{Arena, CHUNK, GRANULE};
 
-/// The largest alignment, in bytes. Regions begin at a page, and no page is smaller.
+/// The largest alignment, in bytes. Regions begin at page boundaries, and no page is smaller than this.
 const ALIGNMENT_MAX: u64 = 4096;
 
 /// The first size of a region in bytes, and the most by which a region grows if a piece needs less.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
-/// The sizes in bytes to which a region may grow. The first one for which there is address space is used.
+/// The sizes in bytes to which a region may grow. A new region gets the first of these sizes for which there is address space.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
 /// The regions of this allocator, divided into pieces.
@@ -73,7 +73,7 @@ impl Wanted {
 }
 
 impl Allocator {
-    /// Waits for a limited time, because another call may hold the lock while it waits for a disk.
+    /// Takes the lock. The wait is limited, because another call may hold the lock while that call waits for a disk.
     fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
         self.arenas.lock_in_time().ok_or(Error::Timeout)
     }
@@ -111,8 +111,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a piece back. Returns the address of its region if the allocator has given the region up. The caller must release
-    /// the region.
+    /// Takes a piece back. If the allocator gives up the region of the piece, returns the region's address, and the caller must
+    /// release the region.
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;

@@ -10,7 +10,7 @@ use crate::sys::sync::Mutex;
 struct Nowhere {
     regions: Mutex<BTreeMap<u64, Known>>,
     next: Mutex<u64>,
-    /// All requests are refused.
+    /// Whether all requests are refused.
     fails: AtomicBool,
 }
 

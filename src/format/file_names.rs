@@ -42,7 +42,7 @@ impl FileKind {
     }
 }
 
-/// The pid and kind in a file name. `None` unless `FileKind::name` prints exactly this name for them.
+/// The pid and kind in a file name. `None` if `FileKind::name` prints another name for this pid and kind.
 pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     let text = name.as_ref().to_str()?;
     let (pid, kind) = split(text)?;

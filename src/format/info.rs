@@ -1,7 +1,7 @@
 //! The information about code besides its place, name and bytes: inlined functions, lines and unwind tables.
 //!
-//! The information is stored as the records that precede the LOAD of the code in a jitdump, with a record of inlined functions
-//! (`jitdump::inlines`) before them. Only this file and the jitdump module know this.
+//! The information has the form of jitdump records: first a record of inlined functions (`jitdump::inlines`), then the records
+//! that precede the code's LOAD record in a jitdump. Only this file and the jitdump module know this.
 
 use super::get::u32_at;
 use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
@@ -39,7 +39,7 @@ impl<'a> Info<'a> {
         self.0.is_empty()
     }
 
-    /// The lines alone. Most code has no lines, but a single record of another kind. This function finds that out faster than
+    /// Returns only the lines. Most code has a single record, which holds no lines. For such code, this function is faster than
     /// `parts`.
     #[inline]
     pub fn lines(self) -> Option<RawDebug<'a>> {
@@ -50,7 +50,7 @@ impl<'a> Info<'a> {
         self.parts().lines?.debug_info()
     }
 
-    /// The records, except for the records of a frame load.
+    /// The records, except for the records of a frame load (see `jitdump::frame_load`).
     #[inline]
     pub fn records(self) -> RawRecords<'a> {
         RawRecords::from(self.0, frame_load::len(self.0))
@@ -78,8 +78,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Removes the frame load from the bytes of an `Info`, because the code moves to another address. Returns the new size of the
-/// unwind tables; `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
+/// Removes the frame load, which is only valid for one address of the code, from the bytes of an `Info`. Returns the new size
+/// of the unwind tables; `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
 pub fn remove_frame_load(info: &mut Vec<u8>) -> Option<u32> {
     if frame_load::len(info) == 0 {
         return None;

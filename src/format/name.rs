@@ -14,10 +14,10 @@ pub const MAX: usize = crate::api::limits::NAME_MAX;
 const TAIL: usize = 9;
 
 /// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
-/// removed. A name that is too long is cut, and ends with a hash of the whole. The result may be empty.
+/// removed. A name that is too long is cut, and ends with a hash of the whole name. The result may be empty.
 ///
-/// A name of any length needs no more memory than the longest one that is kept, because a failed allocation of a `String` ends
-/// the process.
+/// The function allocates no more memory for a longer name than for a name of length `MAX`. The failure of a large allocation
+/// would end the process, because a `String` cannot report the failure.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
     if let (true, Ok(text)) = (name.len() <= MAX, std::str::from_utf8(name)) {
@@ -100,8 +100,8 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
         return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
-    // The last block overlaps the block before, so that no single bytes are left. Written without loops: a compiler would turn
-    // a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
+    // The last block overlaps the block before, so that no single bytes are left. The code has no loop, because a compiler
+    // would turn a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
     // SAFETY: `name` and `to` have `len` bytes, at least 16. So each block lies in both, and `name` has a first and a last
     // byte.
     unsafe {
@@ -144,8 +144,8 @@ unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
 }
 
-/// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses instructions of every x86-64 processor,
-/// because compilers that optimize for size do not make them from a loop.
+/// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses vector instructions that every x86-64
+/// processor has, because compilers that optimize for size do not make vector instructions from a loop.
 #[cfg(target_arch = "x86_64")]
 struct Blocks(std::arch::x86_64::__m128i);
 
@@ -157,8 +157,8 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// A vector of 16 times `BYTE`, from a constant in the instruction. A compiler would load it from the library's data, and
-    /// the first call after a sleep would wait for that page.
+    /// A vector of 16 times `BYTE`, from a constant in the instruction. A compiler would load the vector from the library's
+    /// data, and the first call after a pause would wait for the page with these data.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;

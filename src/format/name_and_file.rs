@@ -96,8 +96,8 @@ impl Composed {
     }
 }
 
-/// The name without the file and the line at its end: `NAME FILE:LINE` or `NAME FILE`. The file is only removed if a line of
-/// the code's line table is in this file.
+/// Returns a name without the file and the line at its end: `NAME FILE:LINE` or `NAME FILE`. Removes the file only if the
+/// code's line table has a line in this file.
 pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
     let Some(lines) = info.lines() else { return name };
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();

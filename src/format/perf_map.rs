@@ -42,8 +42,8 @@ fn put_number(to: &mut [u8; 2 * NUMBER_MAX], mut at: usize, dialect: Dialect, va
     at + 1
 }
 
-/// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits. All
-/// digits are made at once: a loop over the digits would take half as long as the rest of a line.
+/// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits. Makes
+/// all digits at once, because a loop over the digits would take half as long as writing the rest of the line.
 #[inline(always)]
 fn put_hex(to: &mut [u8; 2 * NUMBER_MAX], at: usize, value: u64) -> usize {
     let count = (u64::BITS - (value | 1).leading_zeros()).div_ceil(4) as usize;

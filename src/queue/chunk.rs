@@ -1,8 +1,8 @@
 //! Chunks: the memory into which a thread writes its records, with bodies in the format of the jitdump.
 //!
-//! A chunk belongs to one registering thread until the chunk is full. Bodies (the bytes for the file) are added from the
-//! bottom. For each body, an event of fixed size is added from the top. So the bodies of consecutive records are adjacent, and
-//! are written to the file in one piece. The writer finds the records by the events alone:
+//! A chunk belongs to one registering thread until the chunk is full. A record has a body (the bytes for the file) and an event
+//! of fixed size. The thread adds bodies from the bottom and events from the top. So the bodies of consecutive records are
+//! adjacent, and the writer writes them to the file in one piece. The writer finds the records by the events alone:
 //!
 //! ```text
 //! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
@@ -20,11 +20,12 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a fully grown chunk of the pool. Larger chunks are multiples of this size. In a loom model, one record fills a
-/// chunk.
+/// Size of a fully grown chunk of the pool. The size of a larger chunk, for one large record, is a multiple of this size. In a
+/// loom model, one record fills a chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. The chunk begins a unit of `CHUNK_SIZE` bytes. The rest of the unit has no memory.
+/// Size of a thread's first chunk. The chunk lies at the start of a unit of `CHUNK_SIZE` bytes. The remaining bytes of the unit
+/// have no memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
@@ -101,7 +102,7 @@ pub fn is_size_in(size: usize, room: usize) -> bool {
     size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
 
-/// A chunk. Copies refer to the same memory; methods say who may use it.
+/// A chunk. Copies of this value refer to the same memory. The methods say who may use the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk(NonNull<u8>);
 
@@ -280,7 +281,7 @@ pub struct Cursor {
     chunk: Chunk,
     /// Where the next body will be written.
     body: *mut u8,
-    /// Where the next event will be written. Below `body` if the chunk has no room for another event.
+    /// Where the next event will be written. This address is below `body` if the chunk has no room for another event.
     event: *mut Event,
     events: u32,
 }
@@ -345,8 +346,8 @@ impl Cursor {
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
         // The writer has read the earlier records at this place, so the memory is in another processor's cache. Prefetching
-        // fetches it while the caller does something else. For a long record, the processor fetches the later lines by
-        // itself after the first ones.
+        // fetches it while the caller does something else. For a long record, the processor itself fetches the further cache
+        // lines.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);

@@ -1,4 +1,4 @@
-//! State of the library for its whole process: the page for forks, the last failure, and whether a panic was caught.
+//! The state that a process keeps over all its sessions: the page for forks, the last failure, and whether a panic was caught.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Shared by registering threads and the writer: memory for records, and messages in both directions.
+//! The code that registering threads and the writer share: memory for records, and messages in both directions.
 
 pub mod chunk;
 pub mod host;

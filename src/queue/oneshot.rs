@@ -1,6 +1,6 @@
 //! A oneshot channel: hands one value from one thread to another.
 //!
-//! A channel of `std` would allocate a handle for the waiting thread. A failure of this allocation ends the process.
+//! A channel of `std` would allocate a handle for the waiting thread, and a failure of this allocation would end the process.
 
 use std::fmt;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl<T> Drop for Give<T> {
 }
 
 impl<T> Take<T> {
-    /// Waits for the value without a limit. `None` if the value will never come.
+    /// Waits for the value, however long it takes. `None` if the value will never come.
     pub fn wait(&self) -> Option<T> {
         loop {
             match self.take(Duration::from_secs(60)) {

@@ -1,6 +1,6 @@
-//! Work on files during a call of the host, on a thread with a separate descriptor table.
+//! Runs the file work of a host's call on a thread that has its own descriptor table.
 //!
-//! The host's other threads cannot close a descriptor in this table, and cannot take one for their own.
+//! The host's threads cannot close a descriptor in this table, and cannot mistake one for their own.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::sys::descriptors::{self, DescriptorTable};
 use crate::sys::thread::{self, Thread};
 use crate::sys::{debug, panic_guard};
 
-/// Runs `body` on a thread with a separate descriptor table, and waits for the result.
+/// Runs `body` on a thread with a separate descriptor table, and waits for the result. If the calling thread already has such a
+/// table, runs `body` there.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     if !DescriptorTable::current().is_host() {
         return body();

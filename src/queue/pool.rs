@@ -1,13 +1,13 @@
 //! The pool of chunks: threads take chunks from it, and the writer gives them back.
 //!
 //! Free chunks lie on a stack. The chunk that was used last is taken first, because it still lies in the processor's caches.
-//! A channel would hand out all chunks in turn. A 512-byte record took 31 ns with 1 MiB used in turn, and 20 ns with 256
-//! KiB. With a channel, registering threads would also free blocks that the writer allocated, and wait for the allocator's
-//! lock.
+//! A channel would hand out all chunks in turn, which is slower: writing a 512-byte record took 31 ns with 1 MiB used in
+//! turn, and 20 ns with 256 KiB. With a channel, registering threads would also free blocks that the writer allocated, and
+//! wait for the allocator's lock.
 //!
 //! Each new page of memory costs a page fault, so the pool makes little memory before it is needed. A thread's first chunk
-//! is small, and a chunk can be enlarged while it is empty. While threads ask for more, the writer makes chunks ahead. When
-//! the process is idle, the writer gives up all free chunks but one.
+//! is small, and a chunk can be enlarged while it is empty. While threads ask for more chunks, the writer makes chunks in
+//! advance. When the process is idle, the writer gives up all free chunks but one.
 
 #[cfg(test)]
 mod tests;
@@ -30,8 +30,8 @@ const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 /// If fewer chunks than this are free, the writer should hurry.
 const LOW: usize = 4;
 
-/// Number of threads that can each have a small chunk, unless `max_memory` is below `USUAL` chunks. A unit takes address
-/// space, but memory only for the chunk in it.
+/// Number of threads that can each have a small chunk, unless `max_memory` is below `USUAL` chunks. The pool's address space
+/// consists of units of `CHUNK_SIZE` bytes. A unit takes memory only for the chunk in it.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
@@ -66,7 +66,7 @@ impl Pool {
         // helgrind needs a second to map the address space of some 300 units, and valgrind runs 500 threads at most.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // If address space is short, the pool gets only as many units as can be full at a time.
+        // If address space is short, the pool gets only as many units as `max_memory` allows full-size chunks.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -224,7 +224,7 @@ impl Pool {
         is_made
     }
 
-    /// Counts bytes as held before their chunk is made. False if they would exceed the limit.
+    /// Counts the bytes of a chunk as held before the chunk is made. False if the pool would exceed its limit with them.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
         self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -289,7 +289,7 @@ impl Pool {
         let made = cut(&mut unused).and_then(|units| {
             let made = self.memory.make_chunk(&units, size).ok();
             if made.is_none() {
-                // There may be no address space for private memory either.
+                // `make_chunk` fails if it cannot even map private memory.
                 put_back(&mut unused, units);
             }
             made
@@ -305,7 +305,7 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes free chunks ahead, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
+    /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
     /// threads ask for larger chunks, about one for each thread is kept free, of the size that the threads will ask for next.
     /// Once they ask for full-size chunks, the whole ample amount is made.
     ///
@@ -329,7 +329,7 @@ impl Pool {
         }
     }
 
-    /// Enlarges some of the free chunks, one by one, so that threads find the others.
+    /// Enlarges some of the free chunks, one by one, so that threads can take the other free chunks meanwhile.
     fn grow_free_ones(&self) {
         for _ in 0..LOW {
             let Some(unit) = self.small.pop() else { return };
@@ -460,7 +460,8 @@ impl Stack {
 
     /// About how many units are on the stack.
     fn len(&self) -> usize {
-        // The count is below zero for a moment if a thread pops a unit before another thread has counted its push.
+        // A thread may pop a unit before the thread that pushed the unit has counted it. Then the count is below zero for a
+        // moment.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0

@@ -1,8 +1,7 @@
-//! Records: data that a registering thread writes into a chunk, and that the writer reads. Only this file knows the layout
-//! of a body.
+//! Records: data that a registering thread writes into a chunk, and that the writer reads.
 //!
-//! The body of a registration is the code's group of jitdump records, with two differences. A record of inlined functions
-//! may come first. The code bytes may be replaced by their address, or left out.
+//! Only this file knows the layout of a body. The body of a registration is the code's group of jitdump records, with two
+//! differences. A record of inlined functions may come first. The code bytes may be replaced by their address, or left out.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
@@ -19,7 +18,7 @@ pub enum EventKind {
     /// Code was registered. The body is the code's group.
     #[default]
     Load,
-    /// Code was moved. The body is the bytes of the code at its new place.
+    /// Code was moved. The body is the bytes of the code at its new place, or the address of these bytes, or empty.
     Move,
     /// Code was unregistered. The record has no body.
     Unregister,
@@ -62,11 +61,11 @@ pub mod flag {
     pub const HAS_CODE: u8 = 8;
     /// The body ends with the address at which the writer finds the code bytes.
     pub const STABLE: u8 = 16;
-    /// No bytes are free after the code, and its unwind tables are to have a frame load.
+    /// No bytes are free after the code, so its unwind tables are to have a frame load (`format::jitdump::frame_load`).
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
-    /// The code replaces live code of a region. The calling thread has noticed this, and has told perf.
+    /// The code replaces live code of a region. The registering thread has noticed this, and has told perf.
     pub const REPLACES: u8 = 128;
 }
 

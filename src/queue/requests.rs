@@ -33,7 +33,7 @@ pub struct Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// Whether all sinks have been disabled while sessions are open. If so, the writer gives all memory back.
+    /// Whether the writer ends because all sinks were disabled while sessions are open. If so, it gives all memory back.
     pub off: bool,
     pub ack: Give<Result<()>>,
 }

@@ -32,7 +32,8 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Notes that a writer is about to run, unless one runs already. The caller has nothing left to do before the writer runs.
+    /// Notes that a writer is about to run, unless a writer runs already. The writer will run without a further step of the
+    /// caller.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -49,7 +50,7 @@ impl SignalFlush {
         self.tell();
     }
 
-    /// Notes that the process exits by the calling thread. False if it already exits by another thread.
+    /// Notes that the calling thread exits the process. False if another thread is already exiting the process.
     pub fn exit(&self) -> bool {
         let own = thread::id();
         let before = self.exiting.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
@@ -77,8 +78,8 @@ impl SignalFlush {
         exiting != 0 && exiting != tid
     }
 
-    /// For the writer: the number of the request to answer. While the process exits, only data for which the exiting thread
-    /// waits is written, so another thread's request is answered with `Timeout`.
+    /// For the writer: the number of the request to answer. While the process exits (`exiting`), the writer writes only what
+    /// the exiting thread waits for. So this function answers a request of any other thread with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {
@@ -127,7 +128,7 @@ impl SignalFlush {
         loop {
             let news = self.news.load(Ordering::SeqCst);
             let missing = mine.wrapping_sub(self.answered.load(Ordering::Acquire)) as i32;
-            // A writer that ends has written everything that was registered before its last session was closed.
+            // A writer that ends has written everything that was registered before the last session was closed.
             if missing <= 0 || self.writer.load(Ordering::SeqCst) == 0 {
                 return self.answer_given();
             }

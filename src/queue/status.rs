@@ -1,4 +1,4 @@
-//! The state that calls can ask for: which sinks run, the counters, the last failure.
+//! The state that callers can ask for: which sinks run, the counters, the last failure.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 use crate::sys::{debug, refusal};
 
-/// Values that the sinks are given, and values that the sinks report.
+/// Values that the library passes to the sinks, and values that the sinks report.
 #[derive(Debug)]
 pub struct Status {
     /// The process whose code is registered.
@@ -31,15 +31,16 @@ pub struct Status {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// The set for which threads write records: the running sinks, the bits for what these sinks want, and
-    /// `Sinks::REMEMBER`. If the set is empty, every call returns at once.
+    /// The sinks for which threads write records: the running sinks, with flags for what these sinks want, and
+    /// `Sinks::REMEMBER`. If no bit is set, every call returns at once.
     wanted: AtomicU32,
-    /// The same set for the writer. While all sinks end, `wanted` is 0, and the sinks still get the earlier records.
+    /// The same bits, as the writer uses them. While all sinks are being stopped, `wanted` is already 0, but the sinks still
+    /// get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run and cannot write at present.
     stalled: AtomicU32,
-    /// Sinks that run in addition to others, although nobody has asked for them.
+    /// Sinks that run in addition to other sinks, although nobody has asked for them.
     by_default: AtomicU32,
 }
 
@@ -67,8 +68,8 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// The set for which registering threads have to write records. A thread that sees an empty set also sees that the last
-    /// session was closed, or that the sinks were disabled.
+    /// The sinks for which registering threads have to write records, with flags in the other bits. A thread that reads an
+    /// empty set also sees that the last session was closed, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
@@ -79,7 +80,7 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
     }
 
-    /// The running sinks, with the notes in the other bits (see [`Sinks`]).
+    /// The running sinks, with the flags in the other bits (see [`Sinks`]).
     pub fn sinks_with_notes(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
@@ -142,8 +143,8 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a debugger knows of the code. `is_watched` counts only while the sink for debuggers
-    /// runs.
+    /// Sets whether calls wait until a sink knows of their code. They wait for the sink for debuggers while a debugger
+    /// watches (`is_watched`), for valgrind, and for the unwinder unless calls tell it themselves.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -165,7 +166,7 @@ impl Status {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
 
-    /// Runs `write`, which writes to a file and changes nothing else: a fork need not wait for it.
+    /// Runs `write`, which only writes to a file. A fork need not wait for it.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.quiesce.aside(write)
     }
@@ -183,7 +184,7 @@ impl Status {
 }
 
 impl SinkBits {
-    /// Changes `running` and `wanted` in the same way. Nothing is changed where `new` returns `None`.
+    /// Changes `running` and `wanted` in the same way. If `new` returns `None` for one of them, that word stays unchanged.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) {
         for word in [&self.running, &self.wanted] {
             let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, &new);
@@ -201,8 +202,8 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As `get`, without a copy of the text. Does nothing while another thread has the lock: that thread may be interrupted
-    /// by a signal handler that waits for the calling thread.
+    /// As `get`, without a copy of the text. Does nothing while another thread has the lock. A signal handler may have
+    /// interrupted that thread and wait for the calling thread, so the calling thread must not wait for the lock.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -238,7 +239,7 @@ macro_rules! counters {
             pub inherited: Counter,
             pub regions: Counter,
             pub regions_ended: Counter,
-            /// How many times the sinks were told that code lives or has ended.
+            /// How many times the writer has told sinks that code is live or has ended.
             pub told: Counter,
         }
 
@@ -271,7 +272,7 @@ macro_rules! counters {
             pub(crate) const NAMES: &[&str] = &[
                 "sinks_running", "sinks_failed", "memory", "memory_held", "inherited", "regions", $(stringify!($name)),*
             ];
-            /// The same names in one text, with a space after each.
+            /// The names of `NAMES` in one text, with a space after each name.
             pub(crate) const NAMES_IN_ONE: &str = concat!(
                 "sinks_running sinks_failed memory memory_held inherited regions ", $(stringify!($name), " "),*
             );

@@ -1,4 +1,4 @@
-//! A thread's queue to the writer: writes records into the thread's chunk, changes chunks, and hands full chunks over.
+//! A thread's queue to the writer: writes records into the thread's chunk, changes chunks, and sends full chunks to the writer.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ impl ThreadQueue {
         }
     }
 
-    /// Ends what `begin_at_once` has begun, whether or not a record was published. Later reads of the caller are not reordered
-    /// before this end.
+    /// Ends the record that `begin_at_once` has begun, whether or not the record was published. Later reads of the caller are
+    /// not reordered before this end.
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
@@ -160,9 +160,9 @@ impl ThreadQueue {
         self.cursor.as_ref().is_some_and(|cursor| cursor.room_len() >= Some(body))
     }
 
-    /// Hands the full chunk over and takes another one with room for a body of this length, if that needs no waiting and no
-    /// new memory. False if the chunk was not changed. Most changes of chunks succeed here, each in the middle of a
-    /// registration.
+    /// Hands the full chunk over to the writer and takes another chunk with room for a body of this length. Does this only if
+    /// it needs no waiting and no new memory. False if the chunk was not changed. Most changes of chunks are made here, in the
+    /// middle of a registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
         // `enter` comes before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
@@ -190,8 +190,8 @@ impl ThreadQueue {
         true
     }
 
-    /// Hands over the current chunk, if the thread has one, and takes another. The new chunk has at least `size` bytes, or
-    /// room for a body of `body` bytes.
+    /// Hands over the current chunk, if the thread has one, and takes another chunk. The new chunk has at least `size` bytes,
+    /// or room for a body of `body` bytes.
     #[cold]
     fn change_chunk(&mut self, size: usize, body: usize) -> Result<()> {
         if self.cursor.is_some() && self.change_at_once(body) {
@@ -223,17 +223,17 @@ impl ThreadQueue {
     /// Gives the current chunk to the writer. To be called between `enter` and `ThreadSlot::end`.
     fn hand_over(&mut self) -> Result<()> {
         let Some(cursor) = &self.cursor else { return Ok(()) };
-        // The chunk is sent first, and then taken out of the slot. The writer looks at the slot first and then empties the
-        // channel, so it finds the chunk in at least one of the two places. The writer recycles no chunk that it still sees in
-        // the slot.
+        // The chunk is sent first, and then taken out of the slot. The writer reads the slot first and then empties the
+        // channel, so it finds the chunk in at least one of the two places. The writer recycles no chunk that is still in the
+        // slot.
         self.shared.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
         self.cursor = None;
         Ok(())
     }
 
-    /// Called when the thread ends. Its chunk stays in the slot for the writer: an ending thread cannot wait for room in the
-    /// channel.
+    /// Gives up the slot when the thread ends. The thread's chunk stays in the slot for the writer, because an ending thread
+    /// cannot wait for room in the channel.
     pub fn finish(&mut self) {
         self.cursor = None;
         self.slot.detach();

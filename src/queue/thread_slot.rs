@@ -5,7 +5,7 @@
 //! writer that it wants the chunk. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in
 //! the writer) makes sure that at least one side sees the other's announcement.
 //!
-//! In the same way, threads are kept from writing records while the process forks (`quiesce`).
+//! In the same way, the writer keeps threads from writing records while the process forks (`quiesce`).
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -36,9 +36,9 @@ const KEPT: u8 = 0;
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
-/// A bit that can be set in addition to one of these values. If it is set, the thread writes no records until `resume`.
+/// A bit that can be set in addition to `KEPT`, `WANTED` or `TAKEN`. While it is set, the thread writes no records.
 const HALTED: u8 = 4;
-/// Another bit: the thread never writes a record again, because the process exits.
+/// Another such bit: the thread never writes a record again, because the process exits.
 const SHUT: u8 = 8;
 
 impl ThreadSlot {
@@ -91,8 +91,8 @@ impl ThreadSlot {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits until the writer has decided about the chunk and nobody halts the thread. To be called while the thread is not
-    /// busy. True if the writer has taken the chunk. `None` if the thread is still halted after `patience`.
+    /// Waits until the writer has decided about the chunk and nobody halts the thread. The thread must not be busy. Returns
+    /// true if the writer has taken the chunk, and `None` if the thread is still halted after `patience`.
     #[cold]
     pub fn settle(&self, patience: Duration) -> Option<bool> {
         let begin = Instant::now();
@@ -149,7 +149,7 @@ impl ThreadSlot {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The chunk that the writer wants, if the thread is not using it.
+    /// After `want`: the chunk, if the thread is not using it.
     pub fn wanted(&self) -> Option<Chunk> {
         let idle = !self.is_busy();
         self.current().filter(|_| idle)

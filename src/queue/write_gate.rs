@@ -20,8 +20,7 @@ struct State {
 }
 
 impl WriteGate {
-    /// Runs `change`, which changes a file. If the gate is shut, the call never returns, but waits for the end of the
-    /// process.
+    /// Runs `change`, which changes a file. If the gate is shut, the call waits for the end of the process and never returns.
     pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
         self.enter();
         let result = change();
@@ -41,7 +40,7 @@ impl WriteGate {
         state.inside = true;
     }
 
-    /// Shuts the gate permanently, and waits until no write is inside. False if a write stays inside longer than `timeout`.
+    /// Shuts the gate permanently, and waits until no write is under way. False if a write takes longer than `timeout`.
     pub fn shut(&self, timeout: Duration) -> bool {
         let mut state = self.state();
         state.shut = true;

@@ -31,14 +31,14 @@ pub struct Live {
     /// The end of the bytes after the code that the caller declared free. Unwind tables are mapped there.
     pub reach: u64,
     pub index: u64,
-    /// Where the code's group lies in the jitdump. A move of the code needs it.
+    /// Where the code's group lies in the jitdump. A move of the code reads the group there.
     pub stored: Option<Stored>,
     /// Size of the unwind tables in the group.
     pub tables_len: u32,
     pub home: Home,
 }
 
-/// The table's part of a live registration: `Live` without the data in its piece.
+/// The part of a live registration that lies in the table of entries. Its piece has the address, the size and the name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,

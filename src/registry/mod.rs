@@ -1,11 +1,12 @@
 //! The registry of code: the live registrations, and for every address the code that lived there last.
 //!
 //! A perf map can only say which code lived at an address last: the format has no time, and perf reads the map after the
-//! recording. So freed code keeps its name until its bytes are used again. No two pieces of a home overlap: readers answer
-//! overlaps with the entry that they find first.
+//! recording. So freed code keeps its name until its bytes are used again. The registry divides the address space into pieces, each
+//! with the code that lived there last. Pieces do not overlap. If an address were in two entries of a file, readers would use the
+//! entry that they find first.
 //!
-//! Code in regions is named by the region's file, and all other code by the map. An address may have live code in a region,
-//! and dead code of the map from before the region. So each [`Home`] divides the address space into pieces separately.
+//! Code in regions is named by the region's file, and all other code by the map. An address may have live code in a region, and
+//! dead code of the map from before the region. So code in regions and all other code have separate pieces ([`Home`]).
 //!
 //! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
 //! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
@@ -40,7 +41,7 @@ impl Registry {
     /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the live code
     /// ends, and its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
-        // Not the case for ids from `Ids`, because their slot is free.
+        // This cannot happen with an id from `Ids`, because its slot is free.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
@@ -48,8 +49,7 @@ impl Registry {
     }
 
     /// Reserves what the tables may need for a registration with this id, and with a name and info records of these lengths.
-    /// `may_be_in_region`: the code may be inserted with either home, and not only with [`Home::Plain`]. False if memory is
-    /// short.
+    /// `may_be_in_region`: also reserves room for code in a region, and not only for [`Home::Plain`]. False if memory is short.
     #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize, may_be_in_region: bool) -> bool {
         let [plain, region] = &mut self.places;

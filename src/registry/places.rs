@@ -1,4 +1,4 @@
-//! The code that lives, or lived last, at each address of one home.
+//! The code that lives, or lived last, at each address: either the code in regions, or all other code (`Home`).
 
 use super::address_pieces::Pieces;
 use super::entry::{Entries, Entry, Live};
@@ -49,8 +49,9 @@ impl Places {
         true
     }
 
-    /// A registration may split a piece in two, so it adds at most two pieces and two names. No name is longer than
-    /// `NAME_MAX`, unless it comes from the spool of another process.
+    /// Makes room for `ROOM` registrations, or for one if memory is short. A registration may split a piece in two, so it
+    /// adds at most two pieces and two names. No name is longer than `NAME_MAX`, unless it comes from the spool of another
+    /// process.
     #[cold]
     #[inline(never)]
     fn make_more_room(&mut self, name_len: usize) -> bool {

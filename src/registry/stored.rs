@@ -6,14 +6,14 @@ use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {
-    /// All live registrations whose group was handed to the jitdump: the id, the place of the group, and the size of the
+    /// All live registrations whose group was passed to the jitdump: the id, the place of the group, and the size of the
     /// code.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
         self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
 
-    /// The ids of all live registrations, or of those of one home, sorted by the place of the group in the jitdump, or of
-    /// the info records in memory. `None` if memory is short.
+    /// The ids of the live registrations of one home, or of all. They are sorted by the place of the group in the jitdump,
+    /// or of the info records in memory. `None` if memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;

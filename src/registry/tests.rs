@@ -144,7 +144,7 @@ fn spans_never_overlap_whatever_happens() {
     // For each byte: the id of the code that lived there last, and whether this code still lives.
     let mut bytes = vec![(0u64, false); 600];
     for n in 1..20_000u64 {
-        // Few slots, each with a new generation every time.
+        // The ids have few slots, and a new generation each time.
         let free = (0..40).map(|slot| n << 33 | 1 << 32 | slot).find(|&id| registry.id_in(id as u32) == 0);
         let action = next(100);
         let victim = registry.id_in(next(40) as u32);

@@ -27,7 +27,8 @@ impl Source for Ref {
     }
 
     fn unregister(&self, exec: u64, size: u64) {
-        // A dropped record is counted. The code still ends, because other code will be registered in its place.
+        // If the record is dropped, a counter shows it. The code ends all the same, because other code will be registered in
+        // its place.
         let _ = self.unregister_range(exec, size, false);
     }
 }
@@ -48,8 +49,8 @@ impl Ref {
 
     pub fn free(&self, exec: u64) -> Result<()> {
         if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
-            // Flushes first, so that the other sinks' files name the region's code. If the region cannot be released, it stays
-            // as it is.
+            // `release_region` flushes first, so that the other sinks' files name the region's code. If the region cannot be
+            // released, it stays as it is.
             let _ = self.release_region(region);
         }
         Ok(())

@@ -4,8 +4,8 @@
 //! the library.
 //!
 //! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all handlers that the
-//! host registers later. So code that the host registers while it shuts down is written too. A process that ends without a
-//! session pays nothing else.
+//! host registers later. So code that the host registers while it shuts down is written too. The exit handlers are the only
+//! cost for a process that ends without a session.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +24,9 @@ fn at_load() {
     loader::look_up();
     arm();
     if environment_asks_for_bridge() {
-        // Looked up by name, because linkers would keep everything that is called from here, which is most of the library. A
-        // program with the static library has no function of that name. In such a program, the first session starts the bridge.
+        // The function is looked up by name. If it were called directly, linkers would keep most of the library in every
+        // program. A program with the static library has no function of that name. In such a program, the first session starts
+        // the bridge.
         let start = loader::function(c"jitsym_start_bridge");
         // SAFETY: the name is this library's, and the function is that of capi/bridge.rs.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
@@ -35,17 +36,18 @@ fn at_load() {
 }
 
 /// Registers the exit handler, once. The first session calls this too, because the linker may leave constructors out of a
-/// static library. A handler registered by the session runs a little earlier at exit than it could.
+/// static library. A handler that the session registers runs a little earlier at exit than a handler that was registered at
+/// load.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // Registered first, because the handler registered last runs first.
+        // The waiting handler is registered first, because the handler that is registered last runs first.
         arm_waiting();
         // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
         // handler.
         unsafe {
             libc::atexit(at_exit);
             // A program that calls quick_exit wants no destructors to run, but still wants complete files. Handlers of
-            // quick_exit exist for this purpose. This handler touches nothing of the program's.
+            // quick_exit exist for this purpose. This handler uses nothing that belongs to the program.
             at_quick_exit(at_exit);
         }
     }

@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// The registration of code has failed after the regions had counted the code, so the regions must subtract the code again.
+/// Subtracts code from the counts of the regions again, because its registration failed after it was counted.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -87,8 +87,8 @@ impl Ref {
         })
     }
 
-    /// `flags`: the flags of the code's place, if `Regions::before_code` was called already. The caller calls `known` before it
-    /// returns to the host.
+    /// Registers code. `flags`: the result of `Regions::before_code`, if it was called already. The caller calls `known` before
+    /// it returns to the host.
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         let Some(wanted) = self.wanted()? else { return self.still_open(Id(0)) };
         let status = &self.shared.status;
@@ -107,8 +107,9 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Writes the record of an end, and removes the frame tables from the unwinder if calls do that themselves. No child is
-    /// forked between the two steps, because it would inherit one step without the other.
+    /// Writes the record that code ends. If calls tell the unwinder themselves (`Sinks::BY_CALLERS`), also removes the code's
+    /// frame tables from the unwinder. No child is forked between the two steps, because it would inherit one step without the
+    /// other.
     #[inline]
     fn end(
         &self,
@@ -122,7 +123,7 @@ impl Ref {
 
     #[cold]
     fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
-        // No fork between the two steps, as in `end`.
+        // No child is forked between the two steps, as in `end`.
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
@@ -132,9 +133,9 @@ impl Ref {
         })
     }
 
-    /// Waits until the unwinder, valgrind, or a debugger that listens knows of a change. The next instruction of the caller may
-    /// run the code, throw an exception through it, or have to meet a breakpoint in it. After an end, the caller may overwrite
-    /// the code and a breakpoint that is still set there.
+    /// Waits until the sinks that have to know of a change know of it: the unwinder, valgrind, and the sink for debuggers while
+    /// a debugger listens. The next instruction of the caller may run the code, throw an exception through it, or have to meet
+    /// a breakpoint in it. After an end, the caller may overwrite the code and a breakpoint that is still set there.
     ///
     /// An error says that a sink does not know of the change yet. If only a debugger does not know, the call succeeds: the
     /// debugger may have stopped only the writer.
@@ -155,7 +156,8 @@ impl Ref {
         // has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // While the sinks are being told of other changes, this call's change still waits for its turn.
+        // While these counts change, the writer tells the sinks of other changes, and this call's change may still get its
+        // turn.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {
@@ -183,7 +185,7 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
-        // No fork between the steps, as in `end`.
+        // No child is forked between the steps, as in `end`.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
         let regions = &self.process.regions;
@@ -220,11 +222,12 @@ impl Ref {
         self.outcome(ended).and(self.known())
     }
 
-    /// `unmap`: the caller unmaps the memory next.
+    /// Ends all code with a byte in a range. `unmap`: the caller unmaps the memory next.
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // Comes after the record of the end, because the writer ends a region once it has seen all earlier records.
+            // This comes after the record of the end, because the writer ends a region as soon as it has read all earlier
+            // records.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -291,7 +294,7 @@ impl Ref {
         Ok(Config { sinks: sinks.unwrap_or(default), ..config })
     }
 
-    /// `OFF` must not name a session that was closed in the meantime.
+    /// Removes this session from `OFF` (`handle`) if the session was closed in the meantime.
     fn forget_if_closed(&self) {
         if self.still_open(()).is_err() {
             forget_off(self.handle);
@@ -322,7 +325,7 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // Done under the lock, so that the writer answers before it ends.
+                // Flushes under the lock. Otherwise another call could end the writer before it answers.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())

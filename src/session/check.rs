@@ -19,13 +19,13 @@ use crate::sys::{debug, maps, process_memory, reserve, thread};
 const SAID_MOST: u32 = 20;
 /// A call is not checked if another thread holds the table for longer than this.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How many flushes examine where a piece of code lies.
+/// At most this many flushes examine the memory mappings of a piece of code.
 const LOOKS_MOST: u8 = 2;
 /// The bytes of larger code are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
-/// The known calls of a process. A forked child begins with an empty table, because another thread may have been
-/// changing the parent's table during the fork.
+/// The registered code of a process, as the checked calls have reported it. A forked child begins with an empty table,
+/// because another thread may have been changing the parent's table during the fork.
 #[derive(Default)]
 struct Table {
     /// In the order of their addresses; no two overlap.
@@ -45,7 +45,7 @@ struct Known {
     name: Vec<u8>,
     /// The bytes that the host gave, until they are compared.
     bytes: Option<Vec<u8>>,
-    /// How many flushes have examined where the code lies.
+    /// How many flushes have examined the memory mappings of the code.
     looks: u8,
 }
 
@@ -69,13 +69,13 @@ impl Checked {
         }
     }
 
-    /// Code was registered. Other code that it overlaps is a finding, if the id of that code is still in use.
+    /// Notes that code was registered. If the code overlaps other code whose id is still in use, this is a finding.
     #[inline]
     pub fn registered(&self, shared: &Shared, id: Id, code: &Code<'_>) {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
 
-    /// Code was moved. Its old place may have other bytes by now.
+    /// Notes that code was moved. Does not compare bytes at the old place, which may have other bytes by now.
     #[inline]
     pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {
         self.with(|table| {
@@ -86,7 +86,7 @@ impl Checked {
         });
     }
 
-    /// The host reports that the code with an id ends.
+    /// Checks the code with an id, because the host reports that it ends.
     #[inline]
     pub fn ends(&self, shared: &Shared, id: Id) {
         if debug::checks() {
@@ -94,7 +94,7 @@ impl Checked {
         }
     }
 
-    /// The host reports that all code in a range ends.
+    /// Checks all code in a range, because the host reports that the code ends.
     #[inline]
     pub fn ends_in(&self, addr: u64, size: u64) {
         self.with(|table| {
@@ -104,7 +104,7 @@ impl Checked {
         });
     }
 
-    /// The calling thread flushes, or the process exits.
+    /// Compares bytes when the calling thread flushes, or the process exits (`is_exit`).
     #[inline]
     pub fn look(&self, is_exit: bool) {
         self.with(|table| {

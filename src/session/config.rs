@@ -19,7 +19,7 @@ const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
-/// The directories where processes with this environment write: for maps and jitdumps, and for spools.
+/// The directories to which processes with this environment write: one for maps and jitdumps, and one for spools.
 pub fn clean_dirs() -> Vec<PathBuf> {
     let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
     let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
@@ -33,7 +33,7 @@ pub fn spool_dir() -> PathBuf {
     set.map_or_else(|| DEFAULT_SPOOL_DIR.into(), PathBuf::from)
 }
 
-/// A way to look up environment variables, so that tests need not change the real ones.
+/// A function that looks up an environment variable. Tests pass another function, so they need not change the real environment.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 impl Config {
@@ -56,8 +56,8 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Adopted memory needs the region sink. So asking for adoption also turns on this sink, unless `JITSYM` lists the
-        // sinks.
+        // Adopted memory needs the region sink. So if the environment asks for adoption, this also turns on the region sink,
+        // unless `JITSYM` lists the sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind takes code in mappings of files for code that never changes.
@@ -87,7 +87,8 @@ impl Config {
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| switch(name).unwrap_or(false);
-        // The user's settings override the options. If no sink can be enabled later, no code needs to be remembered.
+        // Here the environment, which the user sets, overrides the host's options. If no sink can be enabled later, no code
+        // needs to be remembered.
         let late = switch("JITSYM_LATE").unwrap_or(true);
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
@@ -114,11 +115,11 @@ impl Config {
             remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
             remember: remember && late,
             late,
-            // The user's setting overrides the option here, too.
+            // Here, too, the environment overrides the option.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // A debugger already knows the code that comes over the bridge, and cannot handle code that is reported twice.
-            // Nobody debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
+            // A debugger already knows the code that the bridge finds, and cannot handle code that is reported twice. Nobody
+            // debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -155,8 +156,8 @@ pub fn environment_asks_for_bridge() -> bool {
     !rights::is_started_with_more() && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
 }
 
-/// `JITSYM=map,jitdump` or `off`. Unknown words are skipped, because they may be sinks of a later version. The bridge as the
-/// only word also selects the sinks that run by default.
+/// The sinks that a value of `JITSYM` selects, for example `map,jitdump` or `off`. Unknown words are skipped, because they may
+/// be sinks of a later version. If `bridge` is the only known word, it selects the sinks that run by default.
 pub fn parse_sinks(value: &OsStr) -> Sinks {
     let named = named_sinks(value);
     if named == Sinks::NONE && asks_for_bridge(value) {
@@ -185,7 +186,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
     }
 }
 
-/// A number of bytes. A letter after the number is a unit: kilobytes and so on (powers of 1024).
+/// Parses a number of bytes. A letter after the number is a unit: `k`, `m` or `g` (powers of 1024).
 pub fn parse_size(value: &OsStr) -> Option<u64> {
     let text = value.to_str()?.trim();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -246,15 +247,15 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // Asking for adoption also turns on the region sink, unless the same user lists the sinks.
+        // If the environment asks for adoption, this also turns on the region sink, unless the environment lists the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);
         assert_eq!(sinks(map_only(), &[("JITSYM_ADOPT", "0")]), Sinks::MAP);
     }
 
-    /// The sink for valgrind replaces the region sink, and runs alongside all others. Outside valgrind it runs only if asked
-    /// for, and fails.
+    /// Under valgrind, the sink for valgrind replaces the region sink, and runs in addition to all other sinks. Outside
+    /// valgrind, the environment does not add this sink.
     #[test]
     fn the_sink_for_valgrind_is_added_under_valgrind() {
         let sinks = |options: Options, env: &[(&str, &str)]| config_in(options, env, Tool::Other).unwrap().sinks;

@@ -8,8 +8,8 @@ use crate::api::options::Config;
 /// How many sessions a process may have open at a time.
 pub const SESSIONS: usize = 256;
 
-/// Indexed by the session's place. A child may be forked at any moment, and finds at each place the options that were stored
-/// last.
+/// The options of each session, indexed by the session's place. A child may be forked at any moment, and finds at each place
+/// the options that were stored last.
 #[derive(Debug)]
 pub struct Configs([AtomicPtr<Config>; SESSIONS]);
 
@@ -20,8 +20,8 @@ impl Default for Configs {
 }
 
 impl Configs {
-    /// Like all functions here, called by the thread that holds the lifecycle. In a child, nobody changes the options of the
-    /// parent.
+    /// Stores the options of the session at a place. The caller of each function here holds the lock of the lifecycle. Only a
+    /// forked child reads its parent's options without this lock, because nobody changes them in the child.
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {

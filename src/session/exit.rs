@@ -7,7 +7,8 @@ use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::{explain, fork, process};
 use crate::sys::{panic_guard, thread};
 
-/// The longest time that an exit takes: it waits for the writer, and after that for files.
+/// The longest time that an exit takes. It waits first for the writer, and then for the files that remain to be written and
+/// removed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 
 /// The least time for the files, even if the process was stopped during the wait for the writer.
@@ -30,7 +31,7 @@ pub fn flush_at_exit() {
     let asked = if has_ended { Err(Error::NotRunning) } else { shared.flush(STOP_TIMEOUT) };
     match asked {
         Err(Error::Timeout) => _ = shared.status.write_gate.shut(STOP_TIMEOUT),
-        // A thread was stopped in the middle of a call, so the files and the spool stay as they are.
+        // A thread did not finish its record in time, so the files and the spool stay as they are.
         Ok(()) | Err(Error::SinkFailed) if !shared.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
             let end = end.max(Instant::now() + FILES_TIMEOUT);
@@ -63,11 +64,11 @@ extern "C" {
 }
 
 extern "C" fn after_exit() {
-    // Asked before the guard, because inside the guard the answer is always yes. If a signal handler has interrupted this
-    // library, its own thread may hold the library's locks.
+    // If a signal handler that exits has interrupted this library, the same thread may hold the library's locks. `is_inside` is
+    // called before the guard, because inside the guard its answer is always yes.
     let may_write = !panic_guard::is_inside();
     process::blocking_guarded(|| {
-        // The other thread may have been assigned the first handler without having run it yet.
+        // The C library may have given the first handler to another thread that has not run it yet.
         let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();
@@ -81,7 +82,7 @@ extern "C" fn after_exit() {
 fn wait_for_exit() {
     let Some(shared) = process::current_shared() else { return };
     if shared.signal_flush.is_exit_under_way(thread::id()) {
-        // For the next thread that calls `exit`.
+        // Registers a handler for the next thread that calls `exit`.
         arm_waiting();
     }
     let end = Instant::now() + EXIT_TIMEOUT;

@@ -86,7 +86,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
 
 /// Suggests the most similar known word, if one is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
-    // The prefix that all these variables share does not count as similarity.
+    // The common prefix of the variables does not count as similarity.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
     let nearest = known.map(|known| (distance(word, known.as_bytes()), known)).min();
     match nearest {
@@ -201,7 +201,7 @@ fn words(sinks: Sinks) -> Option<String> {
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
-    // A call from a signal handler has interrupted the library, and perhaps the allocator, so nothing is reported.
+    // This error means that a signal handler has interrupted the library, and perhaps the allocator. So nothing is reported.
     if error == Error::Busy {
         return;
     }
@@ -219,7 +219,7 @@ pub fn refused(error: Error) {
     }
 }
 
-/// An error with the noted reason, if a reason was noted.
+/// Displays an error, with the reason of the refusal if a reason was noted.
 struct InWords(Error);
 
 impl fmt::Display for InWords {

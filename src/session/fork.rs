@@ -5,8 +5,8 @@
 //! continue in this state: all code that was live at the fork is registered, and its ids are valid. A child without such a
 //! call, for instance a child that executes another program, leaves no trace.
 //!
-//! If the state was not quiescent, the child is told that its parent's sessions do not belong to it. This happens, for example,
-//! after a raw clone system call, which runs no fork handlers.
+//! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. This happens, for
+//! example, after a raw clone system call, which runs no fork handlers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,8 @@ use crate::session::register::{is_attached, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// How long a fork waits for the library in all. It may wait longer only while a thread parts memory from a file (`fork_lock`).
+/// How long a fork waits for the library in all. While a thread parts memory from a file (`fork_lock::Parting`), a fork may
+/// wait longer.
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How long a thread waits while another thread takes over the parent's state.
@@ -38,13 +39,15 @@ const TAKING: u32 = 1;
 /// A fork that a thread is about to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Underway {
-    /// Above 1 if a signal handler forks while the interrupted thread forks.
+    /// How many forks of the thread are under way. Above 1 if a signal handler forks after it has interrupted a fork of the
+    /// thread.
     depth: u32,
-    /// The writer is quiescent for this fork.
+    /// Whether the fork has quiesced the library, as far as its time allowed. If so, the parent lets the library continue after
+    /// the fork.
     held: bool,
-    /// No thread is changing anything else that the child takes over.
+    /// Whether the fork has waited for threads that change other state which the child takes over.
     is_alone: bool,
-    /// `fork_lock` counts this fork.
+    /// Whether `fork_lock` counts this fork.
     is_counted: bool,
     found: Found,
 }
@@ -59,7 +62,7 @@ thread_local! {
     static UNDERWAY: Cell<Underway> = const { Cell::new(Underway::NONE) };
 }
 
-/// The fork handlers are registered with the C library.
+/// Whether the fork handlers are registered with the C library.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// The function that starts the thread of the bridge again in a child, if there is a bridge.
@@ -71,7 +74,7 @@ pub fn call_in_children(start_bridge: fn()) {
     watch();
 }
 
-/// Has the C library call the fork handlers from now on.
+/// Makes the C library call the fork handlers from now on.
 ///
 /// Called by the first session that writes, so a program that only loads the library pays nothing. When a plugin that contains
 /// the library is unloaded, the C library forgets the handlers.
@@ -82,7 +85,7 @@ pub fn watch() {
     }
 }
 
-/// Runs uncancelled, because waiting and closing files are cancellation points.
+/// The fork handlers run uncancelled, because waiting and closing files are cancellation points.
 extern "C" fn before() {
     thread::uncancelled(prepare);
 }
@@ -119,12 +122,12 @@ fn prepare() {
     });
 }
 
-/// Brings the writer to rest, within `patience`.
+/// Quiesces the library, within `patience`. Returns the state that the fork has found, and the value of `Underway::held`.
 fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words;
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // A child that has taken over nothing forks. Its own child inherits the unused state.
+        // This is a child that has taken over nothing, and now forks. Its own child inherits the unused state.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -176,7 +179,8 @@ fn take_note_in_child(underway: Underway) {
     }
     let (words, shared) = (parent.host.page.words, parent.shared());
     if let Some(shared) = shared {
-        // Shared code memory must not change while the child uses it. A limit on file sizes must not end the child.
+        // Without this step, the parent's writes would change shared code memory while the child uses it. `quietly` discards
+        // the signal by which a limit on file sizes would end the child.
         thread::quietly(|| parent.regions.part_in_child(&shared.status));
         clock::find_host();
         words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);
@@ -191,7 +195,7 @@ fn take_note_in_child(underway: Underway) {
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
-        // If this fails, the next call will report the failure.
+        // If this fails, the next call tries again and reports the failure.
         process::shielded(|| _ = take_over(parent, None));
     }
 }
@@ -235,7 +239,7 @@ pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
 }
 
 /// Closes a session that a child has inherited and not used, without taking over any state. `None` if the child has begun to
-/// use its sessions, or if this process is no such child.
+/// use its sessions, or if this process has inherited no sessions.
 pub fn close_unused(handle: u64) -> Option<Result<()>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
     if parent.host.page.words.taking.load(Ordering::Acquire) == TAKING {
@@ -274,7 +278,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
-/// The state of this process. In a child whose state another thread is just making, waits for that thread until `end`.
+/// The state of this process. If another thread of a child is just making the child's state, waits for that thread until `end`.
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =

@@ -17,15 +17,16 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// The handle of the last session that was opened while no sink runs. Each call compares its handle with this one first. So a
-/// runtime that always calls the library pays a load and a branch while nobody wants symbols. In a forked child, this handle
-/// still names the parent's session, which has nothing to do either.
+/// If no sink runs: the handle of the session that was opened last, or whose call last changed the sinks. Otherwise
+/// `NO_HANDLE`. Each call first compares its handle with this value. So a runtime that always calls the library pays a load and
+/// a branch while nobody wants symbols. In a forked child, this handle still names the parent's session, which has nothing to
+/// do either.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
 /// A value without the tag, which no caller passes by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
-/// Whether there is nothing to do for this session, and nothing to check.
+/// Whether a call with this handle has nothing to do and nothing to check.
 #[inline(always)]
 pub fn is_off(handle: u64) -> bool {
     handle == OFF.load(Ordering::Relaxed)
@@ -41,15 +42,16 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed in the meantime:
-    /// `still_open` tells which case applies.
+    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed in the meantime.
+    /// `still_open` says which.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
-    /// Reports whether the session is still open. The record of a call that raced with a close may be lost. The closing side
-    /// executes a barrier after it ends the session and before it reads the records for the last time.
+    /// Returns `value`, or `Closed` if the session is no longer open. The record of a call that raced with a close may be lost,
+    /// so each call asks this after its record. The closing side executes a barrier after it ends the session and before it
+    /// reads the records for the last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
         self.shared.order();
@@ -60,8 +62,8 @@ impl Ref {
         }
     }
 
-    /// The result of a call. A close ends all ids, and ends the writer that makes room and answers. If a call fails because the
-    /// session was closed meanwhile, it reports the close, not the consequence of the close.
+    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer, so another call
+    /// may fail in other ways, for instance because its id is unknown. Such a call reports the close.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)
@@ -98,7 +100,8 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Notes in `OFF` whether the session is off, and stays off until a call changes that. The caller holds the process's lock.
+/// Stores the session's handle in `OFF` if no sink runs, and none will start until a call changes that. The caller holds the
+/// process's lock.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;

@@ -1,4 +1,4 @@
-//! The state under the process's lock: the open sessions, and the starting and stopping of the writer and its sinks.
+//! The state that the process's lock protects: the open sessions, and the starting and stopping of the writer and its sinks.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,17 +46,17 @@ pub struct Lifecycle {
     pub running: Option<Running>,
     /// A writer that is still opening its files, although the call that started the writer has stopped waiting.
     starting: Option<Starting>,
-    /// The writer, while no thread runs it.
+    /// The writer, if a writer exists and no thread runs it.
     writer: Option<Box<Writer>>,
-    /// Receives the writer from the thread that runs it. Kept if the writer did not stop in time, because the writer may still
-    /// stop later.
+    /// Receives the writer from the thread that runs it. This stays set if the writer did not stop in time, because the writer
+    /// may still stop later.
     home: Option<Take<Box<Writer>>>,
     /// The library's threads.
     threads: Vec<Thread>,
     unstarted: Option<Unstarted>,
 }
 
-/// The inheritance of a forked child whose sinks cannot start yet.
+/// What a forked child has inherited, while its sinks cannot start.
 struct Unstarted {
     config: Config,
     inheritance: Inheritance,
@@ -85,7 +85,7 @@ struct Starting {
 }
 
 impl Lifecycle {
-    /// A call begins. It stops waiting at `end`.
+    /// Notes that a call begins, which stops waiting at `end`.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
     }
@@ -122,7 +122,7 @@ impl Lifecycle {
         started
     }
 
-    /// In a forked child whose sinks could not start: tries again, if a new attempt is due or `at_once`.
+    /// In a forked child whose sinks could not start: tries again to start them, if `at_once` is true or a new attempt is due.
     pub fn start_again(&mut self, parts: Parts, at_once: bool) -> Result<()> {
         let Some(unstarted) = &self.unstarted else { return Ok(()) };
         if !at_once && !unstarted.again.as_ref().is_some_and(Retry::is_due) {
@@ -144,7 +144,7 @@ impl Lifecycle {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// The state that this process passes on to its own child while its sinks could not start.
+    /// The state that this process, whose sinks could not start, passes on to its own child.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
@@ -164,10 +164,12 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // With several threads, registering takes the kernel milliseconds. In that case the writer registers later.
+            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. In
+            // that case the writer registers the process later.
             barrier::register();
         }
-        // This thread must exist before the writer opens files, because only this thread can find out who else writes to them.
+        // The thread of `host_fds` must exist before the writer opens files. Only that thread, in the host's descriptor table,
+        // can find out who else writes to these files.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
         let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())));
@@ -181,7 +183,8 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // The writer gets its work last, because the kernel lets it run when this thread waits.
+        // The writer's thread gets its work (`hand.give`) just before this thread waits, because the kernel then lets the
+        // writer run.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -199,12 +202,12 @@ impl Lifecycle {
         self.starting = Some(Starting { config, is_open });
         let started = self.finish_start(shared);
         if inheritance.is_some() && started.is_err() {
-            // The child continues without sinks. The writer ends when it finds that nobody waits for it.
+            // The child continues without sinks. After `give_up`, the writer ends when it finds that nobody waits for it.
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
             if let Some(inherited) = &inheritance.regions {
-                // On this thread, because its descriptor table holds the inherited descriptors. The writer has a separate
-                // table.
+                // This thread inherits the regions, because its descriptor table holds the inherited descriptors. The writer
+                // has a separate table.
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
@@ -220,7 +223,7 @@ impl Lifecycle {
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(starting) = &self.starting else { return Ok(()) };
         let is_open = starting.is_open.take(self.left());
-        // As in `fetch_writer`.
+        // `starting` is kept only after a timeout, as `home` is in `fetch_writer`.
         let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
         if !is_open? {
             return self.fetch_writer().and(Err(Error::NoSink));
@@ -236,7 +239,7 @@ impl Lifecycle {
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
-    /// Waits for what the writer still does for an earlier call that stopped waiting.
+    /// An earlier call may have stopped waiting for the writer. Waits until the writer has done the work of that call.
     pub fn finish_earlier(&mut self, shared: &Shared) -> Result<()> {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
@@ -258,7 +261,8 @@ impl Lifecycle {
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = home.take(self.left());
-        // Kept only if the writer may still come, so that later calls do not fail because of a thread that is gone.
+        // `home` is kept only after a timeout, because the writer may still come. After another error the thread is gone, and
+        // `home` would make later calls fail.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();
@@ -271,8 +275,8 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// A session joins the open ones. Starts its sinks only if the writer has only remembered code so far. Makes the writer
-    /// remember code if this session is the first to ask for that.
+    /// Makes a session join the open sessions. Starts its sinks only if no session has asked for sinks so far, so that the
+    /// writer only remembers code. Makes the writer remember code if this session is the first to ask for that.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let only_remembers = running.config.asked_for() == Sinks::NONE;
@@ -362,13 +366,13 @@ impl Lifecycle {
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(changing) = &running.changing else { return Ok(()) };
         let answer = changing.answer.take(left);
-        // As in `fetch_writer`.
+        // `changing` is kept only after a timeout, as `home` is in `fetch_writer`.
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
         if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {
             running.config = before;
         }
-        // A gdb sink that was started automatically is not part of the options.
+        // A gdb sink that was started automatically does not become part of the options.
         let by_itself = Sinks::GDB.without(running.config.sinks);
         running.config.sinks = shared.status.sinks().without(by_itself);
         result
@@ -391,7 +395,7 @@ impl Lifecycle {
         self.fetch_writer()
     }
 
-    /// Ends the writer thread once the thread has written everything. `off`: sessions stay open.
+    /// Ends the writer thread once the thread has written everything. `off`: whether sessions stay open.
     pub fn stop(&mut self, shared: &Shared, off: bool) -> Result<()> {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
@@ -428,7 +432,7 @@ struct Begin {
     config: Config,
     /// Whether to recover the files of dead processes first.
     recover: bool,
-    /// Where the thread returns the writer.
+    /// Receives the writer when the thread ends its run.
     home: Give<Box<Writer>>,
     /// Receives whether a sink could be opened.
     opened: Give<bool>,

@@ -27,8 +27,8 @@ pub fn open(options: &Options) -> Result<u64> {
         None => process::current_or_new()?,
     };
     if !process.host.page.kept_by_kernel {
-        // Before Linux 4.14, a child learns only from this handler that it is a child. A raw clone system call goes unnoticed
-        // there.
+        // Before Linux 4.14, a child learns only from the fork handler that it is a child. On such a kernel, a child of a raw
+        // clone system call does not learn it.
         fork::watch();
     }
     if process.host.is_broken() {
@@ -38,7 +38,7 @@ pub fn open(options: &Options) -> Result<u64> {
     let opened = open_in(process, options);
     explain::opened(&opened.as_ref().map(|_| process.shared().map(|shared| &*shared.status)).map_err(|error| *error));
     if let Err(error) = &opened {
-        // The sinks and the thread have set a more exact text already.
+        // For these two errors, a more exact text is already set.
         if !matches!(error, Error::NoSink | Error::Thread) {
             process.host.last_error.set(error.to_string());
         }
@@ -63,12 +63,12 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
     let shared = process.shared_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
     lifecycle.finish_earlier(shared)?;
     if lifecycle.open == 0 && lifecycle.running.is_some() {
-        // The call that started this writer did not wait for it.
+        // The call that started this writer stopped waiting for it, and opened no session.
         if lifecycle.stop(shared, false) == Err(Error::Timeout) {
             return Err(Error::Timeout);
         }
     }
-    // Looks for a free place first: if no place were free, later steps would have to be undone.
+    // Looks for a free place before anything else. If no place were free, later steps would have to be undone.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &lifecycle.running {

@@ -32,8 +32,8 @@ pub struct Process {
     /// Counts the forks between the first process and this one.
     pub generation: u16,
     pub host: Host,
-    /// The parent's state. The child uses only the parts that it takes over. The pointer lets a leak checker in a child see
-    /// that the memory is not lost.
+    /// In a forked child: the parent's state. The child uses only the parts that it takes over. Because of this pointer, a leak
+    /// checker in the child sees that the memory is not lost.
     inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
@@ -112,7 +112,7 @@ pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 
-/// As `guarded`, for a body whose failure nobody can be told of.
+/// As `guarded`, for a body whose failure cannot be reported to anybody.
 pub fn shielded(body: impl FnOnce()) {
     let _ = guarded(|| {
         body();
@@ -158,7 +158,7 @@ impl Process {
         }))
     }
 
-    /// Makes this the state of this process. If another thread was faster, returns that thread's state.
+    /// Makes `self` the state of this process. If another thread was faster, returns the state that it has made.
     pub fn publish(&'static self) -> Option<&'static Process> {
         let (old, new) = (self.inherited.map_or(ptr::null(), ptr::from_ref), ptr::from_ref(self));
         match CURRENT.compare_exchange(old.cast_mut(), new.cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
@@ -187,14 +187,14 @@ impl Process {
         result
     }
 
-    /// The sinks that this forked child could not start so far, and `Sinks::REMEMBER`. Until they start, the child has not
-    /// taken over its parent's code.
+    /// The sinks that this forked child could not start so far, with `Sinks::REMEMBER` if they were to remember code. Until
+    /// these sinks start, the child has not taken over its parent's code.
     pub fn unstarted(&self) -> Sinks {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// The options with which this process tries to start those sinks. Called in a child of this process, where no other thread
-    /// exists.
+    /// The options with which this process tries to start the sinks of `unstarted`. Called in a child of this process, where no
+    /// other thread exists.
     pub fn unstarted_config(&self) -> Option<Config> {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
@@ -204,13 +204,13 @@ impl Process {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
-    /// Called when a session was closed by a call that could not get the lock in time.
+    /// Counts a session that was closed by a call which could not get the lock in time.
     pub fn is_closed_meanwhile(&self) {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes files at exit. Returns false if they are not removed by `end`, for instance while another thread opens or closes
-    /// a session.
+    /// Removes files at exit. Returns false if this is not done by `end`, for instance because another thread opens or closes a
+    /// session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
         self.with_lifecycle(end, Lifecycle::remove_files).is_ok()
     }

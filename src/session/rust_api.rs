@@ -16,7 +16,7 @@ use crate::session::{bridge, opening};
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::{panic_guard, valgrind};
 
-/// An open session. Closed when dropped.
+/// An open session. It is closed when this value is dropped.
 #[derive(Debug)]
 pub struct Session(u64);
 
@@ -43,9 +43,9 @@ impl Session {
 
     /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
     ///
-    /// After [`Error::Timeout`](crate::Error::Timeout) the code may be registered as well, but the sink for the unwinder or for
-    /// valgrind does not know of the code before a [`flush`](Session::flush). [`unregister_range`](Session::unregister_range)
-    /// ends the registration.
+    /// After [`Error::Timeout`](crate::Error::Timeout) the code may be registered all the same. But the sink for the unwinder
+    /// or for valgrind does not know of the code before a [`flush`](Session::flush).
+    /// [`unregister_range`](Session::unregister_range) ends the registration.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {
             let session = find(self.0)?;
@@ -76,14 +76,14 @@ impl Session {
     /// C.
     ///
     /// # Safety
-    /// Whole pages of the range are not read, written or run until they are unmapped. They are unmapped before anything else is
-    /// mapped there.
+    /// Nobody reads, writes or runs whole pages of the range until the caller unmaps them. The caller unmaps them before
+    /// anything else is mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// What the sinks want at present; `jitsym_wanted` in C. Lets a host avoid making names and tables that nobody reads. Takes
-    /// no lock, makes no system call and changes nothing, even in a forked child.
+    /// Returns what the sinks want at present; `jitsym_wanted` in C. A host that asks need not make names and tables that
+    /// nobody reads. Takes no lock, makes no system call and changes nothing, even in a forked child.
     ///
     /// ```
     /// use jitsym::{Options, Session, Sinks, Wanted};
@@ -198,8 +198,8 @@ impl Session {
     /// protections takes their place; `jitsym_region_adopt` in C. The description there lists what changes for the runtime.
     ///
     /// # Safety
-    /// During the call no thread writes to the memory or changes its protection: such writes may be lost. Threads may execute
-    /// the memory.
+    /// During the call no thread writes to the memory or changes its protection. Otherwise writes may be lost. Threads may
+    /// execute the memory.
     pub unsafe fn adopt_region(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.adopt_region(addr, size))
     }
@@ -210,7 +210,7 @@ impl Session {
         told(|| find(self.0)?.grow_region(exec, size))
     }
 
-    /// Gives whole pages of a region back. They read as zero afterwards; `jitsym_region_discard` in C.
+    /// Gives whole pages of a region back to the system; `jitsym_region_discard` in C. Afterwards the pages read as zero.
     ///
     /// # Safety
     /// Nobody runs code in these pages, or has a reference to anything in them.
@@ -258,7 +258,8 @@ impl Session {
         told(|| find(self.0)?.alloc(size, alignment, near))
     }
 
-    /// Takes back the end of a piece. No code is registered in that part; `jitsym_shrink` in C.
+    /// Takes back the end of a piece, in which no code may be registered; `jitsym_shrink` in C. The first `size` bytes stay,
+    /// rounded up to 64.
     ///
     /// # Safety
     /// Nobody has a reference to anything in that part, or runs code in it.
@@ -282,7 +283,7 @@ impl Session {
     /// Closes the session, and reports a failure to write; `jitsym_close` in C.
     pub fn close(self) -> Result<()> {
         told(|| close(self.0))
-        // Dropping the session closes it again, which is refused without effect.
+        // When the session is dropped here, `drop` closes it again. This second close fails without effect.
     }
 }
 

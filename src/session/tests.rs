@@ -1,4 +1,4 @@
-//! Tests sessions with a sink that counts: what the applier tells the sink, late start, forked children, opening and closing.
+//! Tests sessions with a counting sink: what the applier tells the sink, late start, forked children, opening and closing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     names
 }
 
-/// A record that ends all code from an address on. Its time stamp is that of a clock that is ahead.
+/// A record that ends all code in the 4096 bytes from an address on. The second number says how far its time stamp is ahead.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -69,7 +69,8 @@ fn a_flush_finds_what_is_stamped_ahead() {
     session.close().unwrap();
 }
 
-/// Tests a plain registration, one whose name has to be changed and whose bytes cannot be read, and one without a file.
+/// Tests a plain registration, a registration whose name has to be changed and whose bytes cannot be read, and a registration
+/// without a file.
 #[test]
 fn a_name_ends_with_file_and_line() {
     let _alone = alone();

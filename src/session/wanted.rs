@@ -1,12 +1,12 @@
-//! Which parts of code descriptions the sinks want, for hosts that ask before they describe code.
+//! Tells hosts which parts of a description of code the sinks want, so that hosts do not make the other parts.
 
 use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
 use crate::sink;
 
-/// Answers for the session that a handle names. Has no effects, waits for nothing and takes over no state, so a signal handler
-/// may call it too. A handle that names no open session wants nothing.
+/// Returns what the sinks want, for the session that a handle names. If the handle names no open session, that is nothing. The
+/// call has no effects, waits for nothing, and does not take over the state of a parent. So a signal handler may call it too.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {
         return Wanted::default();
@@ -19,7 +19,7 @@ pub fn wanted(handle: u64) -> Wanted {
         return Wanted::default();
     };
     let sinks = match shared.wanted() {
-        // The next registration tries to start these sinks again.
+        // The next registration tries again to start these sinks.
         Sinks::NONE => sink::with_wants(process.unstarted()),
         sinks => sinks,
     };

@@ -1,4 +1,4 @@
-//! A sink that counts, as an example of a new sink: this file, its line in `KINDS`, and a number for its bit.
+//! A sink that counts, as an example: a new sink needs such a file, a line in `KINDS`, and a number for its bit.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -20,10 +20,10 @@ pub trait Sink: Send {
     /// is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for `jitsym_last_error`.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
-    /// Code begins to live, or has moved to another place. The registry already contains this change.
+    /// Reports code that begins to live, or has moved to another place. The registry already contains this change.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
-    /// Code begins to live in a region. The region's file names this code, so most sinks have nothing to do.
+    /// Reports code that begins to live in a region. The region's file names this code, so most sinks have nothing to do.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
     /// Reports all code that lives when the sink is enabled late, or in a forked child. A sink that reads the registry itself
@@ -32,14 +32,14 @@ pub trait Sink: Send {
         true
     }
 
-    /// Code with this id has ended, or other code has taken its place. If code moves, only `enter` or `load` is called, with the
-    /// same id.
+    /// Reports that code with this id has ended, or that other code has taken its place. Not called when code moves: a move is
+    /// reported only by `enter` or `load`, with the same id.
     fn gone(&mut self, _id: u64) {}
 
-    /// The registry has changed, and no other method has reported these changes.
+    /// Reports that the registry has changed in ways that no other method has reported.
     fn changed(&mut self) {}
 
-    /// Writes what was collected since the last call. Each change of a file has to pass `Status::write_gate`.
+    /// Writes the changes that were collected since the last call. Each change of a file has to pass `Status::write_gate`.
     fn write(&mut self, _round: &mut Round<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -49,7 +49,7 @@ pub trait Sink: Send {
         true
     }
 
-    /// Whether the sink holds something that it will write a little later.
+    /// Whether the sink has changes that it will write a little later.
     fn has_work(&self) -> bool {
         false
     }
@@ -59,8 +59,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// The sink is about to be disabled while code lives, and everything is written. `keep`: a sink may be started later that
-    /// needs the records of live code, so these have to stay in the registry.
+    /// Called before the sink is disabled while code lives. Everything is written by then. `keep`: whether the registry has to
+    /// keep the records of live code, because a sink that starts later may need them.
     fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
     /// Closes the sink's output, in the way that `how` says.
@@ -84,7 +84,7 @@ pub struct Loaded<'a> {
     pub id: u64,
     pub live: &'a Live,
     pub name: &'a [u8],
-    /// How this code changes a list of all live code in the order of addresses.
+    /// How this code changes the lines of the perf map.
     pub change: MapChange,
     pub origin: Origin<'a>,
 }
@@ -99,11 +99,11 @@ pub struct NewCode<'a> {
     pub info: Info<'a>,
     /// The code bytes. Empty if the sink has to read them at the code's address.
     pub bytes: &'a [u8],
-    /// Whether the caller has already reported to perf that this code replaces other code.
+    /// Whether the registering thread has already reported to perf that this code replaces live code.
     pub is_told: bool,
 }
 
-/// Why code begins to live at a place. The chunks that this refers to are recycled only after the sinks have written.
+/// Why code begins to live at a place. The chunks to which a value refers are recycled only after the sinks have written.
 pub enum Origin<'a> {
     Registered(Chunk, &'a Event, &'a Load<'a>),
     /// The code was moved, by an event with this body. `before`: where the jitdump has the group for the old place.
@@ -193,11 +193,11 @@ pub struct Kind {
     /// What registering threads have to record for this sink, in addition to name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
     /// With `Sinks::MUST_WAIT`, calls wait until the sink has reported their code.
     pub wants: Sinks,
-    /// Whether profilers read the sink's file. These sinks run if the program and its user select no sinks. Only the other sinks
-    /// are told of code in regions, because profilers read the files of regions too.
+    /// Whether profilers read the sink's file. If the program and its user select no sinks, these sinks run. Code in regions is
+    /// reported only to the other sinks, because profilers read the files of regions too.
     pub is_default: bool,
-    /// `None` for the sinks that are fields of `SinkSet`: forks and recovery read from the jitdump, and the applier sends code to
-    /// regions.
+    /// Makes the sink. `None` for the two sinks that are fields of `SinkSet`: forks and recovery read from the jitdump, and the
+    /// applier sends code to regions.
     pub make: Option<Make>,
 }
 

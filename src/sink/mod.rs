@@ -1,6 +1,6 @@
-//! The sinks: the outputs for symbols. Each sink is a folder with its output and its policy.
+//! The sinks: the outputs for symbols. Each sink has a folder, whose code fills the output and decides when to write.
 //!
-//! Byte layouts are in `format`.
+//! The byte layouts of the outputs are in `format`.
 
 #[cfg(test)]
 pub mod counting;
@@ -45,7 +45,7 @@ pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// The sinks in a set, with what they want from registering threads.
+/// Returns a set of sinks, with the bits for what these sinks want from registering threads.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }
@@ -57,7 +57,7 @@ fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
     }
 }
 
-/// Whether calls wait until one of these sinks has reported their code.
+/// Whether one of these sinks makes calls wait until the sink has reported the calls' code.
 pub fn any_must_wait(sinks: Sinks) -> bool {
     KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::MUST_WAIT))
 }

@@ -63,8 +63,8 @@ impl OwnedFile {
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Opens the last opened file again, if it still has its name. The sink or the host has closed the file. Returns the length
-    /// of the file.
+    /// Opens again the file that was opened last, after the sink or the host has closed it. Fails if the file no longer has its
+    /// name. Returns the length of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;
@@ -111,8 +111,8 @@ impl OwnedFile {
 
     /// Makes a file in the same directory that is to replace the present file. Returns the new file and its name.
     ///
-    /// The first name tried is always the same, so that a later process with the same pid replaces what a killed process has
-    /// left. Somebody may have taken that name to prevent the replacement, so the other names tried are random.
+    /// The first name tried is always the same, so that a later process with the same pid replaces the file that a killed process
+    /// has left. Somebody may have taken that name to prevent the replacement, so the other names tried are random.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;
@@ -141,7 +141,8 @@ impl OwnedFile {
         std::mem::replace(&mut self.marker, marker).into_iter().for_each(Marker::end);
     }
 
-    /// Takes the open file out without removing it, and returns it. The descriptor is closed when the caller drops it.
+    /// Gives up the open file without removing it, and returns it. The descriptor is closed when the caller drops the returned
+    /// file.
     pub fn close(&mut self) -> Option<Held> {
         let file = self.file.take()?;
         let _ = file.checked().map(|file| other_writers::note(file, false));
@@ -158,8 +159,8 @@ impl OwnedFile {
         self.file = None;
     }
 
-    /// Removes the closed file. Opens the directory again: this may be a thread of the host, in whose descriptor table `dir` is
-    /// not open.
+    /// Removes the closed file. Opens the directory again, because the caller may be a thread of the host, and `dir` is not open
+    /// in the host's descriptor table.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
     }

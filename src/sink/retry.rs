@@ -14,13 +14,13 @@ impl Retry {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(10);
 
-    /// The time of the next attempt after a failure. `before`: the attempt that has just failed, unless this was the first one.
+    /// The time of the next attempt after a failure. `before`: the attempt that has just failed; `None` after the first failure.
     pub fn after(before: Option<&Retry>) -> Retry {
         let wait = before.map_or(Retry::FIRST, |before| (before.wait * 2).min(Retry::LONGEST));
         Retry { wait, at: Instant::now() + wait }
     }
 
-    /// The first attempt is due at once.
+    /// A first attempt that is due at once.
     pub fn at_once() -> Retry {
         Retry { wait: Retry::FIRST / 2, at: Instant::now() }
     }

@@ -34,7 +34,7 @@ pub struct SinkSet {
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
-    /// Sinks that did not run when code was loaded.
+    /// Sinks that did not run when code began to live, so that their files may lack this code.
     missed: Sinks,
     /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
     /// sinks.
@@ -88,8 +88,8 @@ impl SinkSet {
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // The sink of regions has nothing to open, so it cannot fail. If all other sinks have failed, it is not started,
-            // because nobody asked for this sink alone.
+            // The sink of regions has nothing to open, so it cannot fail. If all other sinks have failed, the sink of regions is
+            // not started either, because nobody asked for it alone.
             if kind.bit == Sinks::REGION && started == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -101,7 +101,7 @@ impl SinkSet {
         started
     }
 
-    /// Lets the sinks `started`, a part of the sinks that were asked for, run from now on.
+    /// Makes the sinks `started` run from now on. `sinks`: all sinks that were asked for.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
@@ -148,14 +148,14 @@ impl SinkSet {
         self.status.wanted().has(Sinks::REMEMBER)
     }
 
-    /// Whether the map runs.
+    /// Whether the sink of the perf map runs.
     pub fn map_runs(&self) -> bool {
         self.status.sinks().has(Sinks::MAP)
     }
 
-    /// Whether the records of live code that precede its LOAD are kept in memory. They are kept if no jitdump has them and they
-    /// may be of use: live code is remembered for sinks that are started later, or a sink for regions, debuggers, the unwinder or
-    /// valgrind runs.
+    /// Whether the registry keeps the records of live code that precede its LOAD record. It keeps them only while no jitdump
+    /// runs, for the sinks for regions, debuggers, the unwinder and valgrind. If live code is remembered, it also keeps them for
+    /// sinks that are started later.
     pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
         let are_of_use = self.remember()
@@ -228,7 +228,9 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// In a forked child: takes over what `let_go` left of the parent's sinks. `registry`: the parent's registry.
+    /// In a forked child, once its sinks are open: makes the unwinder and the list for debuggers forget the parent's code that
+    /// the child does not take over. `dump`: the result of `let_go`, from which groups are still read. `registry`: the parent's
+    /// registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -244,7 +246,7 @@ impl SinkSet {
         self.status.sinks().has(Sinks::JITDUMP).then_some(&mut self.dump)
     }
 
-    /// Whether a sink holds something that it will write a little later.
+    /// Whether a sink has changes that it will write a little later.
     pub fn have_work(&mut self) -> bool {
         let running = self.status.sinks().with(Sinks::REGION);
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
@@ -257,7 +259,7 @@ impl SinkSet {
         KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
 
-    /// Whether everything asked for has been written so far.
+    /// Fails if a sink that was asked for could not start, or cannot write at present.
     pub fn result(&self) -> Result<()> {
         match self.status.sinks_failed() {
             Sinks::NONE => Ok(()),
@@ -271,7 +273,7 @@ impl SinkSet {
         self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
     }
 
-    /// Code begins to live.
+    /// Reports code that begins to live.
     pub fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         self.status.counters.told.add(1);
         let running = self.status.sinks();
@@ -286,7 +288,7 @@ impl SinkSet {
         self.missed = self.missed.with(Sinks::ANY.without(running));
     }
 
-    /// Code begins to live in a region.
+    /// Reports code that begins to live in a region.
     #[inline]
     pub fn enter(&mut self, code: &NewCode<'_>) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -295,7 +297,7 @@ impl SinkSet {
         }
     }
 
-    /// Code has ended, and may have been in a region.
+    /// Reports the end of code that may have been in a region.
     #[inline]
     pub fn gone_in_region(&mut self, id: u64) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -309,7 +311,8 @@ impl SinkSet {
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // The jitdump is last: in a forked child it writes the groups of its parent again.
+        // The jitdump is last. In a forked child, the other sinks read groups from the parent's jitdump, which `write_live`
+        // drops.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.group_before(stored);
@@ -321,34 +324,35 @@ impl SinkSet {
         has_all
     }
 
-    /// Code has ended.
+    /// Reports that code has ended.
     pub fn gone(&mut self, id: u64) {
         self.status.counters.told.add(1);
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
-    /// The registry has changed, and no other method has reported these changes.
+    /// Reports that the registry has changed in ways that no other method has reported.
     pub fn changed(&mut self) {
         self.each().for_each(|(_, sink)| sink.changed());
     }
 
-    /// All code has ended, and no code that the sinks know begins to live again.
+    /// Notes that all code has ended, and that none of it will live again.
     pub fn forget(&mut self) {
         self.dump.forget();
         self.changed();
     }
 
-    /// Gives back the disk space that was reserved after the end of files. Called at the end of the process.
+    /// Gives back the disk space that was reserved after the end of the jitdump. Called when the process exits, and by recovery.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
         }
     }
 
-    /// Makes all sinks write what they have collected. Slow work is done when it is due, or at once if the round says `now`.
+    /// Makes all sinks write the changes that they have collected. Slow work is done when it is due, or at once if the round says
+    /// `now`.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
-        // The jitdump is first: on a full disk the map needs less room.
+        // The jitdump is written first. If the disk gets full, the map still has a chance, because it needs less room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         // The files of regions are written by `RegionSink::write_files`.
@@ -357,7 +361,7 @@ impl SinkSet {
         }
     }
 
-    /// Runs only the sinks that calls wait for: they report their new code to the unwinder, to debuggers and to valgrind.
+    /// Runs only the sinks that calls wait for. These sinks report new code to the unwinder, to debuggers and to valgrind.
     pub fn tell(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         for (kind, sink) in self.running(self.told_of_regions) {
@@ -365,15 +369,15 @@ impl SinkSet {
         }
     }
 
-    /// The error of calls that wait, if a sink that they wait for could not report all code.
+    /// Returns the error for calls that wait for sinks, if one of these sinks could not report all code.
     pub fn not_told(&self) -> Option<Error> {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
 
     /// Repairs the jitdump, if it runs, and if a repair is due or this round asks for it. Returns whether a repair was due.
     ///
-    /// Call this before the spool notes what was written: until this call, groups that could not be written may exist in memory
-    /// only.
+    /// To be called before the spool notes the round as written: until this call, groups that could not be written may exist in
+    /// memory only.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };
         match result {
@@ -431,8 +435,8 @@ pub struct Adopted {
 
 impl Adopted {
     fn refused(&mut self, path: &Path, error: &io::Error) {
-        // The file was removed or replaced, and another attempt is useless. If its directory is missing or no descriptor is left,
-        // the file may still be available later.
+        // If the file was removed or replaced, another attempt is useless. If only its directory is missing, or no descriptor is
+        // left, the file may be available later.
         let is_gone = match error.kind() {
             io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
             kind => matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
@@ -442,8 +446,8 @@ impl Adopted {
     }
 }
 
-/// Checks that a path is absolute and that its name is one that a process gives to its file. The directory and the links that
-/// lead to it are not checked, because the host chooses them.
+/// Checks that a path is absolute, and that its last part is a name that the process gives to this kind of file (`is_own`). The
+/// directory and the links that lead to it are not checked, because the host chooses them.
 fn check_name(path: &Path, is_own: impl Fn((u32, FileKind)) -> bool) -> io::Result<()> {
     let bytes = path.as_os_str().as_bytes();
     let name = bytes.rsplit(|&byte| byte == b'/').next().unwrap_or_default();

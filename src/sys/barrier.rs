@@ -1,13 +1,14 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
-//! With this barrier, registering threads need no fence between publishing a record and checking whether the writer sleeps or the
-//! session closes. The writer needs the barrier rarely, and pays for both sides.
+//! A registering thread publishes a record, and then checks whether the writer sleeps or the session closes. With this barrier,
+//! the thread needs no fence between the two steps. The writer makes the barrier for itself and for all registering threads,
+//! and does so rarely.
 //!
-//! The system call may fail later, because a sandbox forbids it or memory runs out. After a failure, threads make fences, and
-//! the writer waits until earlier stores without a fence have reached memory. No other system call reliably makes all threads
-//! pass a barrier. Changing a mapping does not interrupt other processors on aarch64, or on newer x86-64 (INVLPGB). Visiting
-//! each processor (sched_setaffinity) waits for real-time threads without limit, and leaves out processors that are not
-//! allowed.
+//! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
+//! threads make fences, and the writer waits once until earlier stores without a fence have reached memory. No other system
+//! call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other processors on aarch64, or
+//! on newer x86-64 (INVLPGB). A thread that moves to each processor in turn (sched_setaffinity) may wait for real-time threads
+//! without limit, and cannot move to processors that it may not use.
 
 use std::sync::atomic::AtomicBool;
 
@@ -16,8 +17,8 @@ use rustix::thread::{membarrier, MembarrierCommand as Command};
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
-/// How long to wait until stores have reached memory, in microseconds: the time of thousands of cache misses. Threads that do not
-/// run need no wait, because they passed a barrier in the kernel when they were stopped.
+/// How long to wait until stores have reached memory, in microseconds: the time of thousands of cache misses. The stores of
+/// threads that are not running need no wait, because these threads passed a barrier in the kernel when they stopped running.
 const STORE_TIMEOUT: u64 = 10_000;
 
 /// The flag has a separate cache line, because every registration reads it.
@@ -30,21 +31,21 @@ static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).
 ///
-/// loom does not know this barrier, so under loom both sides make fences. Fences give the same guarantee: at least one of two
-/// threads sees the other's announcement.
+/// loom does not know this barrier. So under loom the writer and the registering threads make fences. Fences give the same
+/// guarantee: if each of two threads announces something and then looks for the other's announcement, at least one finds it.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether a thread may omit the fence on its side, because `all_threads` makes it. Must be called each time, at the place of
-/// the fence.
+/// Whether a thread may omit its fence, because the barrier of `all_threads` replaces it. Must be called each time, at the
+/// place of the fence.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
-/// Makes every running thread of the process pass a full memory barrier. If threads make their own fences, makes only a fence
-/// on the calling thread.
+/// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, the threads make their own
+/// fences, and this function makes only a fence on the calling thread.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {
@@ -90,8 +91,8 @@ mod tests {
         }
     }
 
-    /// Each of two threads announces something, and then looks for the other's announcement. At least one of them sees the
-    /// other's, both before and after the kernel's barrier is forbidden.
+    /// Each of two threads announces something, and then looks for the other's announcement. At least one thread finds the
+    /// announcement of the other. This holds before and after the kernel's barrier is forbidden.
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {
@@ -105,7 +106,7 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     wait_until(|| begun.0.load(Ordering::Acquire) >= round);
-                    // These slow stores are ahead of the announcement in the store queue.
+                    // These slow stores enter the processor's store queue before the announcement, and so delay it.
                     for far in 0..8 {
                         FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
                     }

@@ -39,12 +39,13 @@ pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
 }
 
-/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of that of the initial time namespace, as a wrapping
-/// number.
+/// By how many nanoseconds the process's `CLOCK_MONOTONIC` is ahead of the same clock in the initial time namespace. A negative
+/// number is stored as its two's complement.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Determines how far the process's clock is ahead. Must be called before the first time stamp, in a forked child, and before
-/// time stamps are taken again after a pause. In the pause, a process with a single thread may have changed its time namespace.
+/// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). Must be called before the first
+/// time stamp, in each forked child, and after each pause without time stamps. During a pause, a process with a single thread
+/// may have changed its time namespace.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -60,7 +61,7 @@ pub struct TimeNamespace {
 }
 
 impl TimeNamespace {
-    /// Returns `None` if the offsets cannot be determined.
+    /// The offsets of the time namespace of the calling thread. `None` if they cannot be determined.
     pub fn of_this_thread() -> Option<TimeNamespace> {
         /// The inode number of the initial time namespace (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
         const HOST: u64 = 0xefff_fffa;
@@ -69,7 +70,8 @@ impl TimeNamespace {
         if own == HOST {
             return Some(TimeNamespace::default());
         }
-        // `timens_offsets` has the offsets of the time namespace for children, which may differ from the thread's own.
+        // `timens_offsets` has the offsets of the time namespace that the thread's children get. It may be another namespace
+        // than the thread's own.
         if number("time_for_children")? != own {
             return None;
         }
@@ -109,12 +111,13 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time stamp counter, read after all earlier instructions have completed.
+/// Reads the time stamp counter after all earlier instructions have completed.
 ///
 /// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four misses in a row, Zen 5). A thread that has seen another thread's record could then stamp its own
-/// with an earlier time. The fence makes `rdtsc` wait for the loads. Measured minimum and median of batches: `rdtsc` 10.2 and
-/// 10.3 ns, `lfence; rdtsc` 17.1 and 17.3 ns, `rdtscp`, which waits too, 19.6 and 19.8 ns, `clock_gettime` 24.3 and 24.6 ns.
+/// loads had completed (four cache misses in a row, Zen 5). So a thread that has read another thread's record could give its
+/// own, later record an earlier stamp. The fence makes `rdtsc` wait for the loads. Measured minimum and median of batches:
+/// `rdtsc` 10.2 and 10.3 ns, `lfence; rdtsc` 17.1 and 17.3 ns, `rdtscp`, which waits too, 19.6 and 19.8 ns, `clock_gettime`
+/// 24.3 and 24.6 ns.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {
@@ -125,7 +128,7 @@ pub fn arch_ticks() -> u64 {
     }
 }
 
-/// The time stamp counter, read without waiting for earlier instructions.
+/// Reads the time stamp counter without waiting for earlier instructions.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn unordered_ticks() -> u64 {

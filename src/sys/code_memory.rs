@@ -1,4 +1,4 @@
-//! Memory that code runs in: mappings of a file at chosen addresses.
+//! Memory for machine code: maps files and plain memory at chosen addresses, and moves, protects and unmaps such memory.
 //!
 //! Each mapping of this module replaces another one at its address, or lies in address space that was set aside. No `Drop`
 //! unmaps anything, because code may run in this memory until the process ends.
@@ -38,15 +38,15 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // Without `MAP_NORESERVE`, the kernel accounts for private pages once they are writable. The kernel never merges mappings
-    // that differ in this accounting.
+    // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they are writable. The kernel never merges a
+    // mapping whose pages are counted with one whose pages are not.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
     unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }
 }
 
-/// Sets address space aside, anywhere. Returns its address.
+/// Sets `len` bytes of address space aside, anywhere. Returns the address.
 pub fn reserve(len: u64) -> io::Result<u64> {
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mapping = OwnedMapping::unlocked(len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, None)?;
@@ -102,7 +102,7 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// A file in memory without a path, so that the memory can be mapped twice.
+/// Makes a file in memory that has no path. A file is needed because its pages can be mapped twice.
 pub fn nameless_file() -> io::Result<File> {
     // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
     // SAFETY: the name ends with a NUL.
@@ -128,7 +128,7 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
     Ok(retry_on_intr(|| fallocate(file, how, offset, len))?)
 }
 
-/// The first part of a range of a file that is not a hole.
+/// Finds the first part of `range` in which the file has data, and no hole. `None` if the whole range is a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
     // The call moves the file position, but nobody writes at this position.
     match seek(file, SeekFrom::Data(range.start)) {
@@ -159,8 +159,8 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Writes parts of memory, which must be in order, to a file, each at the offset `address + beyond` (the sum wraps). One
-/// write call takes many parts. If some memory cannot be read, the write call leaves out the rest of its parts.
+/// Writes parts of memory to a file, each part at the offset `address + beyond` (the sum wraps). The parts must be in the order
+/// of their addresses. One write call takes many parts. If it meets unreadable memory, it leaves out its remaining parts.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
     /// The longest gap between two parts that is filled with zeros. A longer gap is a hole in the file.
@@ -213,8 +213,8 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory works without the advice too.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: memmap2 lets safe code give any advice of this type. None of it changes the content of memory, except for the one
-    // with which root tests a kernel's handling of broken memory.
+    // SAFETY: memmap2 lets safe code give any advice of this type. No advice of this type changes the content of memory, except
+    // `HwPoison`, with which root tests how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 

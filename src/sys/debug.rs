@@ -20,7 +20,7 @@ use super::{host_fds, rights, thread};
 /// The most bytes in a line. Longer lines are cut.
 const LINE_MAX: usize = 1024;
 
-/// The most bytes that waiting lines take: as much as a pipe takes in one piece.
+/// The most bytes that all waiting lines together may have. A pipe takes this many bytes in one piece.
 const WAITING_MAX: usize = 4 * LINE_MAX;
 
 const UNKNOWN: u8 = 0;
@@ -106,8 +106,8 @@ fn append(path: &Path, bytes: &[u8]) {
     let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
 }
 
-/// Writes a line in the host's descriptor table, which has the standard error output. If no thread can write there, the line
-/// waits until a thread of the host calls `write_waiting`.
+/// Writes a line to the standard error output. Only the host's descriptor table has that output. If no thread can write in that
+/// table, the line waits until a thread of the host calls `write_waiting`.
 fn write_where_the_host_does(bytes: &[u8]) {
     let write = || {
         write_waiting();
@@ -138,8 +138,8 @@ fn write_out(bytes: &[u8]) {
     }
 }
 
-/// Whether a line can be written without a long wait: a pipe that is ready has room for a line. If it has none, the line is
-/// dropped, because the host may wait for the calling thread.
+/// Whether a line can be written without a long wait: a pipe that poll(2) reports as ready has room for a line. If the pipe
+/// does not become ready soon, the caller drops the line, because the host may wait for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };

@@ -3,9 +3,10 @@
 //! Sources: gdb/jit.h, "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
 //! Debuggers find the list and the function by their names. Other libraries in the process may define the same names (LLVM, a
-//! second copy of this library). The libraries share one list if the linker or the loader binds their names to one definition.
-//! The protocol has no lock. So this library first puts two entries into the list, and later puts all its other entries between
-//! the first two. Once the first two entries are in the list, this library never writes to an entry of another library.
+//! second copy of this library). The libraries share one list if the linker or the loader binds the names in all of them to one
+//! definition. The protocol has no lock for the list. So this library first puts two entries into the list, the ends, and later
+//! puts all its other entries between them. Once the ends are in the list, this library never writes to an entry of another
+//! library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -31,7 +32,8 @@ struct Entry {
     owner: u64,
 }
 
-/// The value that follows the fields of `struct jit_code_entry` in this library's entries only.
+/// The value in the extra field of this library's entries. It is an address in this copy of the library, so no other library
+/// has it there.
 pub fn owner() -> u64 {
     &raw const ENDS as u64
 }
@@ -46,7 +48,7 @@ pub struct Descriptor {
     first: AtomicPtr<Entry>,
 }
 
-/// The exported names of the C libraries. `scripts/seal.sh` makes them weak in the static library.
+/// The two names as the C libraries export them. `scripts/seal.sh` makes the names weak in the static library.
 #[cfg(feature = "reserve")]
 mod names {
     use super::*;
@@ -78,10 +80,10 @@ mod names {
         };
     }
 
-    /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint. The
-    /// next debugger takes the old breakpoint for a part of the program, and continues after it.
+    /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint in
+    /// place of this instruction. The next debugger takes that breakpoint for a part of the program, and continues after it.
     ///
-    /// Other libraries call this function too, where the linker or the loader binds the name to one definition for all.
+    /// Other libraries call this function too if the linker or the loader binds their name to this definition.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -104,7 +106,7 @@ mod names {
     }
 }
 
-/// Other crates of the same program may define the names too (wasmtime does), so these definitions are weak.
+/// The two names in a Rust program. They are weak, because other crates of the program may define them too (wasmtime does).
 #[cfg(not(feature = "reserve"))]
 mod names {
     use super::{Descriptor, Pair};
@@ -155,19 +157,20 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The pair that this library uses. A debugger reads the descriptor of the loaded object that contains its breakpoint. With
-/// `-Bsymbolic-functions`, the linker may bind one name to this object, and the loader the other name to another object. In
-/// that case this object's own pair is used.
+/// The function and the descriptor that this library uses. A debugger reads the descriptor of the loaded object that contains
+/// its breakpoint, so both must be in the same object. With `-Bsymbolic-functions`, the linker may bind the function's name to
+/// this object, and the loader the descriptor's name to another object. In that case this object's own definitions are used.
 fn pair() -> Pair {
     unsafe extern "C" {
-        /// Second names of the definitions in `names`, which are always bound to this object.
+        /// Second names of the definitions in the module `names`. The linker always binds these second names to this object.
         static jitsym_own_descriptor: Descriptor;
         safe fn jitsym_own_register_code();
     }
     // SAFETY: the descriptor is defined in `names`.
     let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
-    // The function is called by its address. A call by name may be bound later, and to another object. `black_box` hides the
-    // two addresses from the compiler, which assumes that two names have two addresses.
+    // The function is called by its address, because the loader may bind a call by name later, and to another object.
+    // `black_box` hides the addresses from the compiler. Otherwise the compiler would assume that two names never have the same
+    // address.
     let found = black_box(names::found());
     let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
     if is_own[0] == is_own[1] {
@@ -177,7 +180,8 @@ fn pair() -> Pair {
     }
 }
 
-/// Called when another library reports a change of the list by calling `__jit_debug_register_code`. May be NULL.
+/// The function that is called when another library calls `__jit_debug_register_code`, and so reports a change of the list. May
+/// be NULL.
 static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Sets the function that is called, on any thread, when another library reports a change of the list.
@@ -207,28 +211,28 @@ pub fn own_entries() -> Option<(u64, u64)> {
     Some((ends.first.as_ptr() as u64, after as u64))
 }
 
-/// Whether a debugger has set its breakpoint and traces the process.
+/// Whether a debugger traces the process and has set its breakpoint in the function.
 pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Whether the list is empty, or contains this library's entries. If two libraries insert their first entries at the same
-/// moment, an entry of one library can be lost.
+/// Whether the list is empty, or contains this library's entries. Otherwise another library uses the list. If that library and
+/// this one insert at the head of the list at the same moment, an entry can be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
-/// The debugger that will handle the breakpoint in the function, if there is such a debugger.
+/// Returns the debugger that will handle the breakpoint in the function, if there is such a debugger.
 ///
-/// A killed debugger leaves its breakpoint in the process. A thread that reaches the breakpoint ends the process unless a
-/// debugger handles the breakpoint. Other tracers, such as strace, do not. So this function looks at the present tracer of the
-/// process. If the tracer is unknown or is not a debugger, `__jit_debug_register_code` is not called.
+/// A killed debugger leaves its breakpoint in the process. If a thread reaches the breakpoint and no debugger handles it, the
+/// kernel ends the process. Tracers such as strace do not handle breakpoints. So this function finds out which program traces
+/// the process now. If the tracer is unknown or is not a debugger, `__jit_debug_register_code` is not called.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether two objects may describe the same address for a moment. gdb accepts two objects. lldb does not: when lldb removes
-/// the old object, it also forgets the new object's section if both sections begin at the same address
+/// Whether the list may have an old and a new object for the same address for a moment. gdb accepts this. lldb does not: when
+/// lldb removes the old object, it also forgets the new object's section if the two sections begin at the same address
 /// (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
@@ -266,19 +270,19 @@ unsafe impl Send for Ends {}
 // SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Sync for Ends {}
 
-/// Set just before the two entries are put into the list. Reading them takes no lock.
+/// The ends. This is set just before they are put into the list, and is read without a lock.
 static ENDS: OnceLock<Ends> = OnceLock::new();
-/// Held while the entries between the ends are changed.
+/// The lock for changes of the entries between the ends.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// How many changes were reported, whether or not a debugger listened.
+/// How many changes this library has reported, even if no debugger listened.
 static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
 
 pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// Whether a thread is in the function for the breakpoint, even if no debugger listens.
+/// Whether this library is calling the function, even if the function has no breakpoint.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a debugger has stopped a thread to look at a change, and has not continued the thread yet.
@@ -289,7 +293,7 @@ pub fn is_called() -> bool {
 /// An object for the list.
 #[derive(Debug)]
 pub struct Listed {
-    /// The entry of the object. Its `next` and `prev` are set while it is in the list.
+    /// The entry for the object. While the entry is in the list, its `next` and `prev` are not NULL.
     entry: NonNull<Entry>,
     image: Table<u8>,
 }
@@ -312,9 +316,10 @@ impl Listed {
     }
 }
 
-/// Replaces objects in the list by others that describe the same code, and reports this to a debugger. A debugger that stops
-/// the process during the exchange finds the old objects or the new ones. A debugger that accepts both may find both. `empty`
-/// makes an object that describes no code. Returns false if the last change that was reported is the removal of an object.
+/// Replaces objects in the list by others that describe the same code, and reports this to a debugger. `empty` makes an object
+/// that describes no code, for the ends. If gdb stops the process during the exchange, it finds all old objects or all new
+/// ones. For lldb the old objects are removed first. So lldb may find only some of the old objects, none, or only some of the
+/// new ones. Returns false if the last change that was reported is the removal of an object.
 ///
 /// Does nothing and returns false in a child that was forked while its parent changed the list.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
@@ -364,8 +369,8 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// In a forked child: takes all objects of the parent out of the list. Their memory is not freed. Returns false if the parent
-/// was changing the list when the child was forked.
+/// In a forked child: takes all objects of the parent out of the list, but does not free their memory. Returns false if the
+/// parent was changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };

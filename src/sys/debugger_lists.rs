@@ -1,7 +1,8 @@
 //! Reads the lists of objects that libraries in this process have made for debuggers.
 //!
-//! Other libraries change their lists and free entries at any time. So the lists are read by system calls, which return an error
-//! instead of faulting. Afterwards the head of a list is read again, to see whether the list has changed.
+//! Other libraries change their lists and free entries at any time. So this module reads the lists by system calls, which
+//! return an error where a plain access would fault. After each list, the head of the list is read again. If the head has
+//! changed, the result is discarded.
 
 use std::collections::{HashMap, HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
@@ -16,7 +17,7 @@ use super::{debugger, process_memory};
 /// The name of the symbol for the descriptor of a list.
 const NAME: &[u8] = b"__jit_debug_descriptor";
 
-/// The most entries that are read. The rest are ignored.
+/// The most entries that are read. Further entries are ignored.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// The most bytes that are read from one part of a file.
@@ -34,28 +35,28 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub listed: Listed,
-    /// Whether the entry was added. False means that the entry is being removed.
+    /// Whether the entry was added. If not, the entry is being removed.
     pub is_there: bool,
 }
 
 /// The lists of the libraries that are loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
-    /// The loader's counts of objects that it has loaded and unloaded, when the libraries were last listed.
+    /// How many objects the loader had loaded and unloaded when the libraries were last listed.
     changes: Option<(u64, u64)>,
-    /// The load address of each library, and the address of its descriptor.
+    /// The load address of each library, and the address of its descriptor if it has one.
     modules: Vec<(u64, Option<u64>)>,
 }
 
 impl Lists {
-    /// The loader's counts of loaded and unloaded objects when the libraries were last listed.
+    /// Returns how many objects the loader had loaded and unloaded when the libraries were last listed.
     pub fn changes(&self) -> Option<(u64, u64)> {
         self.changes
     }
 
-    /// The lists of the libraries that are loaded now. Only the files of libraries that were not known are searched. `value_of`
-    /// returns the value of a symbol. Its arguments are the name and a function that reads a number of bytes of the file at an
-    /// offset.
+    /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that `self` does not know.
+    /// `value_of` returns the value of a symbol in a file. Its arguments are the symbol's name, and a function that reads a
+    /// number of bytes of the file at an offset.
     pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {
         let known: HashMap<u64, Option<u64>> = self.modules.iter().copied().collect();
         let find = |(addr, path): (u64, PathBuf)| {
@@ -101,9 +102,9 @@ impl Lists {
         Ok(Some(found))
     }
 
-    /// The changes that the descriptors show now, removals first. While a library reports a change, an added entry is already
-    /// in the list, and a removed entry is not freed yet. A descriptor may also still show a change that was reported
-    /// earlier.
+    /// Returns the changes that the descriptors show now, removals first. While a library reports a change, an added entry is
+    /// already in the list, and a removed entry is not freed yet. If a library has left an earlier change in its descriptor,
+    /// the result contains that change too.
     pub fn told_of(&self, pid: u32) -> Vec<Change> {
         let change = |descriptor: u64| {
             let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
@@ -122,7 +123,7 @@ impl Lists {
         gone
     }
 
-    /// Whether an entry still has the same object.
+    /// Whether an entry still has the object that it had when it was read.
     pub fn is_still(pid: u32, listed: &Listed) -> bool {
         words(pid, listed.entry)
             .is_some_and(|[_, _, object, size]: [u64; 4]| (object, size) == (listed.object, listed.size))
@@ -132,7 +133,7 @@ impl Lists {
 /// The libraries that are loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The loader's counts when the libraries were last listed.
+    /// The counts that the caller of `since` passes.
     known: Option<(u64, u64)>,
     changes: Option<(u64, u64)>,
     /// The load address, to which the values of a library's symbols are added, and the library's file.
@@ -140,9 +141,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Lists all loaded libraries, if the loader's counts are no longer `known`. The caller must keep the process from
-    /// forking, because this takes a lock of the loader that `fork` does not reset in a child. The caller must hold no lock,
-    /// because a host's function that holds the loader's lock may call this library.
+    /// Lists all loaded libraries. Returns `None` if the loader has loaded and unloaded nothing since its counts were `known`.
+    /// The caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset
+    /// in a child. The caller must hold no lock: a host's function that holds the loader's lock may call this library, and wait
+    /// for that lock.
     pub fn since(known: Option<(u64, u64)>) -> Option<Loaded> {
         let mut loaded = Loaded { known, changes: None, modules: Vec::new() };
         // SAFETY: the loader calls `visit` with `loaded`, and only before this call returns.

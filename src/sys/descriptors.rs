@@ -1,9 +1,9 @@
 //! Descriptor tables: the host's, and separate ones for threads of this library.
 //!
-//! The background thread has its own table. Neither this thread nor the host can use, close or even see descriptors of the
-//! other. So a host that closes all descriptors, as daemons do, closes no descriptor of this library. And this library's bytes
-//! can never reach a file that the host opens. If the kernel or a sandbox refuses a second table, all threads share the host's
-//! table.
+//! The background thread has its own table. This thread cannot use, close or even see the host's descriptors, and the host
+//! cannot use, close or see the thread's. So a host that closes all descriptors, as daemons do, closes no descriptor of this
+//! library. And this thread can never write by mistake to a file that the host has opened. If the kernel or a sandbox refuses a
+//! second table, all threads share the host's table.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -41,11 +41,12 @@ thread_local! {
 /// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
 /// still shares the host's table.
 ///
-/// POSIX record locks belong to a table (fcntl(2)), so the host's locks stay with the host's table.
+/// POSIX record locks belong to a descriptor table (fcntl(2)). So the host keeps its locks when the new table is emptied or
+/// ends.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    // If getrandom is refused, the standard library keeps one descriptor of /dev/urandom, from which each thread reads once.
-    // This thread reads now, while the descriptor is in its table.
+    // If a sandbox refuses getrandom, the standard library keeps one descriptor of /dev/urandom for all threads, and each
+    // thread reads from it once. This thread reads now, while that descriptor is still in its table.
     let _ = RandomState::new();
     // Builds for race detectors keep the host's table, because a race detector prints its report on the thread with the race.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
@@ -86,7 +87,7 @@ fn copy_and_close() -> bool {
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // Other numbers mean that a sandbox has reported success without making a new table.
+    // If the numbers are others, the table was not empty: a sandbox has reported success without making a new table.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);

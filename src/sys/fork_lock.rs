@@ -1,16 +1,17 @@
-//! The lock that keeps forks apart from threads that change state which a child takes over.
+//! The fork lock: while a thread changes state that a forked child takes over, no other thread forks.
 //!
-//! A child takes over regions, pieces of memory, and the knowledge of the collector, the bridge and the unwinder. Any number of
-//! threads may be inside the lock at a time, but no thread while the process forks.
+//! This state is regions, pieces of memory, and the records of the collector, the bridge and the unwinder. Any number of
+//! threads may be inside the lock at a time. While the process forks, no thread may be inside.
 //!
 //! Every wait has a limit. A fork's wait is limited because a thread inside may wait for a disk. A thread's wait is limited
 //! because the thread may hold a lock of the host. The host's own fork handlers, which run between this library's handler and
-//! the fork, may wait for the host's lock. A thread waits only once for the same fork, because it may make many calls before it
-//! releases the host's lock.
+//! the fork, may wait for the host's lock. A thread waits only once for the same fork. Otherwise the waits of many calls would
+//! add up before the thread releases the host's lock.
 //!
-//! `Parting` marks the time in which memory shows a file that is about to change. A child that is forked in this time would
-//! execute the later contents of the file. The time is short, because the thread waits for no disk. So forks wait longer for
-//! the end of this time. If a fork does not wait, the thread notices, and leaves the file as the child needs it.
+//! `Parting` marks the time in which code memory is a mapping of a file that is about to change. A child that is forked in this
+//! time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So a fork may
+//! wait longer for a parting thread than for other threads. If a fork has not waited to the end, the thread notices this, and
+//! does not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -30,7 +31,7 @@ struct Counts {
     inside: AtomicU32,
     /// How many threads are forking.
     forks: AtomicU32,
-    /// How many threads are parting memory from a file (`Parting`).
+    /// How many threads are parting memory from a file (see `Parting`).
     partings: AtomicU32,
 }
 
@@ -43,8 +44,8 @@ static HASTY: AtomicU64 = AtomicU64::new(0);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread has entered the lock. A thread inside need not wait for a fork, because the fork waits for
-    /// the thread.
+    /// How many times the thread has entered the lock and not left it. A thread that is already inside enters again without
+    /// waiting, because the fork waits for this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The value of `BEGUN` when the thread last waited for a fork in vain.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
@@ -98,7 +99,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child the count began with 0, even if the thread was counted in the parent.
+    // In a child the count began with 0, although the thread may have been counted in the parent. So the count stays at 0 or
+    // above.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -143,8 +145,9 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// The thread that made this value parts memory from a file until the value is dropped. To part memory means to give the
-/// process its own copies of the pages of a file mapping. So children do not share these pages with the file.
+/// The thread that made this value parts memory from a file until the value is dropped. To part memory from a file means to
+/// give the process its own copies of the pages of a file mapping. Later changes of the file then show neither in this process
+/// nor in its children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
@@ -172,7 +175,8 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited. If so, children have the memory as it is now, and not an earlier state.
+    /// Whether every fork since `begin` has waited until all parting threads were done. If not, a child may have the memory in
+    /// its earlier state.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -205,7 +209,7 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// Called before a fork, like `wait`, but does not wait, because the forking thread itself may be inside.
+/// Called before a fork in place of `wait`, if the forking thread itself may be inside the lock. Does not wait.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);

@@ -1,23 +1,23 @@
-//! Delays freeing memory that an unwinder has read, because a thread may still be reading the memory.
+//! Delays the freeing of memory that an unwinder no longer needs, because a thread may still be reading this memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the memory is kept. Unwinders need some nanoseconds, but on a busy machine a thread may lose its processor before
-/// it has read the memory.
+/// How long the memory is kept. An unwinder reads the memory in some nanoseconds. But on a busy machine its thread may lose the
+/// processor before it has done so.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// At most this much time counts between two calls of `keep`. If more time passes, a debugger or SIGSTOP may have stopped the
-/// process, including the thread that still reads.
+/// At most this much time counts between two calls of `keep`. A longer time may mean that a debugger or SIGSTOP has stopped the
+/// process, together with the thread that still reads.
 const STEP: Duration = Duration::from_secs(1);
 
-/// The memory that is kept.
+/// Memory that is kept for a while before it is freed.
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
     /// The pieces of memory, the oldest first, each with the value of `age` when it was added.
     all: VecDeque<(Duration, T)>,
-    /// How much time has counted so far, and when `keep` was last called.
+    /// How much time has counted so far. `looked` is the time of the last call of `keep`.
     age: Duration,
     looked: Option<Instant>,
 }

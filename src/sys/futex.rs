@@ -1,4 +1,5 @@
-//! Waits for a word to change. Suits signal handlers: uses no lock, no memory, and no thread-local storage except errno.
+//! Waits for a word in memory to change. These functions may run in signal handlers: they take no lock, allocate no memory, and
+//! use no thread-local storage except errno.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use rustix::thread::futex::{self, Flags};
 /// The count for `wake` that wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
-/// Waits while the word has this value, at most for `time` if given. May return early without a reason.
+/// Waits until another thread calls `wake`, at most for `time` if given. Returns at once if the word does not have this value.
+/// May return early without a reason.
 #[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());

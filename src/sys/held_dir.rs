@@ -1,7 +1,7 @@
-//! A directory that is kept open, and stays the same even if its path later leads elsewhere.
+//! A directory that is kept open, so that it stays the same directory even if its path later leads to another one.
 //!
-//! Files in the directory are found by name even after the process has changed its root. Files of another directory that now
-//! has the same path are never found.
+//! The library finds the files in the directory by name even after the process has changed its root directory. If another
+//! directory gets the same path, the library never takes a file in that directory for one of its own.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -41,7 +41,7 @@ impl Dir {
         self.0.identity()
     }
 
-    /// Whether `other` is the same directory, and this one is still open.
+    /// Whether `other` is the same directory as `self`, and `self` is still open.
     pub fn is(&self, other: &Dir) -> bool {
         self.0.checked().is_ok() && self.0.identity().is(&other.0.identity())
     }
@@ -51,7 +51,7 @@ impl Dir {
         self.0.checked().is_ok()
     }
 
-    /// Opens a file in the directory, but not through a symbolic link.
+    /// Opens a file in the directory. Fails if the name is a symbolic link.
     pub fn open_file(&self, name: &OsStr, flags: OFlags, mode: u32) -> io::Result<File> {
         open_at(self.0.checked()?.as_fd(), name, flags | OFlags::NOFOLLOW, mode)
     }
@@ -61,7 +61,7 @@ impl Dir {
         self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
     }
 
-    /// Opens a directory in this one, but not through a symbolic link.
+    /// Opens a directory in this directory. Fails if the name is a symbolic link.
     pub fn below(&self, name: &OsStr) -> io::Result<Dir> {
         Ok(Dir(Held::new(self.open_file(name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?)?))
     }

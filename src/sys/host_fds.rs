@@ -1,6 +1,6 @@
 //! The delegate: a thread of this library that acts in the host's descriptor table on behalf of the background thread.
 //!
-//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens nothing
+//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens no file
 //! there by itself, and sleeps nearly all the time.
 //!
 //! The state is in atomic words, without a lock. A forked child inherits the state as it was at the fork, but has no
@@ -21,7 +21,8 @@ const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// The futex word. It changes whenever the delegate, or a thread that waits for the delegate, should look at the state.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// The number of the wanted delegate, which is the last number that was given out. 0 if no delegate is wanted.
+/// The number of the delegate that is wanted now, or 0 if no delegate is wanted. Each delegate has its own number, and `LAST`
+/// is the last one.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// The process that wants the delegate.
@@ -30,7 +31,7 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static TID: AtomicU32 = AtomicU32::new(0);
 /// Whether the delegate is to end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// The task to do, on the stack of the thread that waits for the task.
+/// The task that the delegate is to do next, or NULL. It is on the stack of the thread that waits for it.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {
@@ -49,8 +50,8 @@ pub fn want() {
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
 }
 
-/// Starts the delegate after `want`. Must be called on a thread of the host, because the delegate shares its descriptor
-/// table. Does not wait until the delegate runs.
+/// Starts the delegate after `want`. Must be called on a thread of the host, because the delegate shares the descriptor table
+/// of the calling thread. Does not wait until the delegate runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
     let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);
@@ -64,7 +65,8 @@ pub fn stop() {
     ring();
 }
 
-/// The delegate's thread id, if one is wanted in this process. Waits until the delegate runs.
+/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. If the delegate was just started,
+/// waits until it runs.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
@@ -83,9 +85,9 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Ends the process (`thread::end_process`) from the delegate, so that exit handlers find the descriptors that the host has
-/// left open. Does not wait for the end, because an exit handler asks the writer to write. A delegate that exits does no more
-/// tasks.
+/// Makes the delegate end the process (`thread::end_process`), so that exit handlers find the descriptors that the host has
+/// left open. The caller is the writer. It must not wait for the end, because an exit handler asks the writer to write. If the
+/// delegate has to call `exit` itself, it does no more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -161,8 +163,8 @@ fn serve_until_unwanted(number: usize) {
     }
 }
 
-/// Does one task. Not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`, this storage is
-/// the thread's first allocation, and a delegate without a task needs no allocation.
+/// Does one task. This function is not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`,
+/// the first use of this storage allocates memory. A delegate that gets no task should allocate none.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();

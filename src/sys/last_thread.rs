@@ -1,5 +1,5 @@
-//! Tells whether the host has a thread left, according to `/proc`. This is unknown if there is no `/proc`, or if it is
-//! another process's.
+//! Tells whether the host has a thread left, according to `/proc`. The answer is unknown without `/proc`, or if `/proc` does
+//! not show this process.
 
 use std::fs;
 use std::path::Path;

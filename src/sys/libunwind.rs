@@ -1,14 +1,14 @@
 //! Registers unwind tables in memory with nongnu libunwind.
 //!
-//! A process may have libunwind in addition to the unwinder of its exceptions. libunwind searches a list of `unw_dyn_info_t`
-//! (libunwind-dynamic.h) before anything else. An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of code
-//! addresses and FDEs, sorted by address.
+//! A process may have libunwind in addition to the unwinder of its exceptions. Before anything else, libunwind searches a list
+//! whose entries are `unw_dyn_info_t` (libunwind-dynamic.h). An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of
+//! code addresses, each with the place of its FDE, sorted by address.
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
 //! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
-//! two empty entries. It links and unlinks its tables between the empty entries itself, and frees unlinked tables later. A new
-//! table is linked after all others. An old table that the new table replaces is unlinked only afterwards. So a reader of the
-//! list finds the old table or the new one.
+//! two empty entries, the ends. It links and unlinks its tables between the ends itself, and frees unlinked tables later. A new
+//! table is linked after all other tables. If it replaces an old table, the old table is unlinked afterwards. So a reader of
+//! the list always finds one of the two tables.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ use super::sort::sort;
 const FORMAT_DYNAMIC: i32 = 0;
 const FORMAT_IP_OFFSET: i32 = 4;
 
-/// Addresses in libunwind, each 0 if the process does not have the symbol.
+/// The addresses of libunwind's symbols. The address of a symbol that the process does not have is 0.
 #[repr(C)]
 struct Functions {
     register: Option<unsafe extern "C" fn(*mut Info)>,
@@ -88,7 +88,7 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On other processors this library does not use libunwind. On those processors libunwind also reads `.debug_frame`. When its
+/// On other processors this library does not use libunwind, because there libunwind also reads `.debug_frame`. When libunwind's
 /// cache is flushed, libunwind frees this section, although another thread may still use the section.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
@@ -97,16 +97,16 @@ fn functions() -> &'static Functions {
     &NONE
 }
 
-/// Whether the process has libunwind, in a version whose layout of entries is known.
+/// Whether the process has libunwind, and this module knows the layout of its entries.
 pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
-/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, which no function
-/// returns. So this function registers an entry without a table for a moment, and checks which of its fields libunwind takes
-/// for the handler.
+/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has no
+/// function that returns its version. So this function registers an entry without a table for a moment, and finds out which of
+/// the entry's fields libunwind returns as `handler`.
 fn rest_at() -> Option<usize> {
-    /// Values that no other field has.
+    /// The values of three fields of the entry. No other field has one of these values.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
     static NOWHERE: [u8; 16] = [0; 16];
     static FOUND: OnceLock<Option<usize>> = OnceLock::new();
@@ -121,14 +121,16 @@ fn rest_at() -> Option<usize> {
         probe.rest[..3].copy_from_slice(&MARKS);
         let memory = Box::new(Memory { info: UnsafeCell::new(probe), places: Vec::new(), entries: Vec::new() });
         let mut said: ProcInfo = [0; 32];
-        // SAFETY: the entry is for bytes that are no code, and has no pointers. It lives for some time after it is cancelled.
+        // SAFETY: the entry is for bytes that are no code, and has no pointers. Its memory is freed only some time after
+        // `cancel`.
         unsafe {
             register(memory.info.get());
             by_ip(*functions.local, NOWHERE.as_ptr() as u64, &raw mut said, ptr::null_mut());
             cancel(memory.info.get());
         }
         RETIRED.keep(memory);
-        // The value that libunwind returns is `handler`, the second field of `unw_dyn_proc_info_t`.
+        // The value that libunwind returns is that of `handler`, the second field of `unw_dyn_proc_info_t`. The fields begin
+        // one word before it.
         MARKS.iter().position(|mark| said.contains(mark))?.checked_sub(1)
     })
 }
@@ -159,7 +161,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Registers the two entries. Returns `None` if somebody else has registered an entry at the same moment.
+    /// Registers the two ends. Returns `None` if another library has registered an entry between them at the same moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
@@ -193,7 +195,8 @@ impl Ends {
     /// `put` has put `info` into the list, and `info` is still in the list.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: both neighbours are the ends or between them. `info` keeps its links, with which a reader at `info` continues.
+        // SAFETY: each neighbour is one of the ends or a table between them. `info` keeps its own links, so that a reader at
+        // `info` can continue.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);
@@ -203,7 +206,7 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs `body` with the ends, which are made if necessary. Returns `None` if they cannot be made.
+/// Runs `body` with the ends. Makes the ends if there are none yet, and returns `None` if that fails.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {
@@ -215,8 +218,8 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
 /// Memory of tables that were taken out of the list. Another thread may still be reading it.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// Unwind data for code from `start` to `end`. `bytes` are a CIE, an FDE (at the offset `fde`) with the address of its code,
-/// and four zero bytes. The bytes are copied.
+/// Unwind data for code from `start` to `end`. `bytes` has a CIE, an FDE at the offset `fde`, and four zero bytes. The FDE has
+/// the address of its code. `Table::new` copies the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -285,7 +288,7 @@ impl Drop for Table {
     }
 }
 
-/// Makes libunwind forget what it remembers for addresses.
+/// Clears libunwind's cache of unwind data for addresses.
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {

@@ -4,10 +4,10 @@
 //! Other threads would also run it when they end, when they fork, and when the process exits.
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. Constructors and
-//! destructors may call this library, and wait for one of its locks. So no code here calls the loader while it holds a lock, or
-//! while a thread that holds a lock waits for the answer. `look_up` and `keep_this_loaded` are called before any lock is taken.
-//! For the same reason this library has no thread-local storage with a destructor, because the C library registers the
-//! destructor under the loader's lock.
+//! destructors may call this library, and wait for one of its locks. So no code of this library calls the loader while the
+//! calling thread holds a lock, or while a thread with a lock waits for the calling thread. `look_up` and `keep_this_loaded`
+//! are called before any lock is taken. This library also has no thread-local storage with a destructor, because the C library
+//! takes the loader's lock when it registers the destructor.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -29,9 +29,9 @@ const NAMES: [&CStr; 3] = [c"__pthread_get_minstack", c"__libc_single_threaded",
 static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks the symbols up, once: when this library is loaded, or else when the first session is opened, before any lock is
-/// taken. (Linkers may leave constructors out of a static library.) Threads that call this at the same time all look up the
-/// symbols, because none may wait for another.
+/// Looks the symbols up, once and before any lock is taken. A constructor calls this function when the library is loaded.
+/// Linkers may leave constructors out of a static library, so opening the first session calls this function too. If several
+/// threads call this function at the same time, each looks up the symbols, because none may wait for another.
 pub fn look_up() {
     // In a program without shared libraries the loader finds nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
@@ -53,16 +53,16 @@ impl Optional {
 /// Makes the loader keep the object that contains this code loaded until the process ends. The program itself always stays
 /// loaded, and so does a shared library that is linked with `-z nodelete`, as this project's library is.
 ///
-/// In the child, `fork` resets all locks that this call takes. `fork` does not reset the lock of `dl_iterate_phdr` (seen with
-/// glibc 2.36). If a thread is in that function during a fork, the child's next call of that function waits for ever. Even a
-/// call by the host waits for ever.
+/// In the child, `fork` resets all locks that this function takes. `dl_iterate_phdr` is not called here, because `fork` does
+/// not reset its lock (seen with glibc 2.36). If a thread is in `dl_iterate_phdr` during a fork, the next call of it in the
+/// child waits for ever, even if the host makes the call.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // `dlopen` is looked up by name. A program without shared libraries is linked without a loader, but for such a program this
-    // function has already returned.
+    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In such a program
+    // this function has already returned above.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };

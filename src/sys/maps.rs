@@ -1,4 +1,4 @@
-//! Lists the mappings of this process, as the kernel does, and finds free address space between them.
+//! Lists the mappings of this process, as the kernel reports them, and finds free address space between the mappings.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::mapping::done;
 
-/// The least memory for the text of the list. It is larger than any piece of the reserve (`reserve`), which is meant for other
-/// purposes.
+/// The least memory for the text of the list. A piece of this size never comes from the reserve (`reserve`), which is meant for
+/// other purposes.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -18,7 +18,7 @@ pub struct Mapping {
     /// `PROT_*` bits.
     pub protection: i32,
     pub shared: bool,
-    /// The offset in its file, in bytes.
+    /// Where the mapping begins in its file, in bytes.
     pub offset: u64,
     /// The number of its file's inode; 0 for memory without a file.
     pub inode: u64,
@@ -129,12 +129,12 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Whether the kernel itself gives this name. A host may give its memory the name "[anon:...]" (Linux 5.17).
+/// Whether the kernel itself has given this name. A name "[anon:...]" is from the host (Linux 5.17).
 fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings into a list. There may be tens of thousands, so a lack of memory is an error.
+/// Collects mappings into a list. Fails if there is no memory for the list: a process may have tens of thousands of mappings.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -172,7 +172,8 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The address of `len` free bytes in `[low, high)`, a multiple of `align` as near to `near` as possible.
+/// Finds `len` free bytes in `[low, high)`, as near to `near` as possible. Returns their address, which is a multiple of
+/// `align`.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
     // The distance that is kept below a stack, which may grow down.
     const GUARD: u64 = 1 << 20;

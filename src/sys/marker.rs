@@ -2,8 +2,8 @@
 //!
 //! perf records only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for a mapping whose file is
 //! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
-//! /proc/PID/maps. So the mapping must stay until the process ends, or until another file replaces its file. That is why dropping
-//! a `Marker` does nothing.
+//! /proc/PID/maps. So the mapping must stay until the process ends, or until another file replaces the mapped file. For this
+//! reason, dropping a `Marker` does not unmap it.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ impl Marker {
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))
     }
 
-    /// Maps the first page of a perf map. Once the file is closed, the mapping shows other copies of this library in the process
-    /// that the file is in use.
+    /// Maps the first page of a perf map. After the file is closed, other copies of this library in the process find the
+    /// mapping, and so know that the file is in use.
     pub fn of_map(map: &File) -> io::Result<Marker> {
         // SAFETY: the mapping is never read, so changes of the file do not matter.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map(map)? }))
@@ -37,7 +37,7 @@ impl Marker {
         Marker(ManuallyDrop::new(mapping))
     }
 
-    /// Unmaps the marker. Must be called only once there is a marker of another file.
+    /// Unmaps the marker. Must not be called before another file has its own marker.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }

@@ -1,4 +1,4 @@
-//! All calls of the operating system, and nearly all `unsafe` code except code for pointers from C.
+//! Interfaces to the system: system calls, threads, locks, clocks, the loader, debuggers, unwinders and valgrind.
 
 pub mod barrier;
 pub mod clock;

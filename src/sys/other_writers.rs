@@ -1,4 +1,4 @@
-//! Finds others in this process that use or write a file: other runtimes, and other copies of this library.
+//! Finds out whether other libraries in this process use or write a file: other runtimes, and other copies of this library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -19,8 +19,9 @@ use super::{clock, host_fds, listing, owner_process, range_lock, thread};
 
 /// The descriptors that the host's threads have open for a file.
 ///
-/// The background thread has its own descriptor table. It lists the host's descriptors in `/proc`, and has the thread of
-/// `host_fds` look at each. That thread opens nothing, because the host may close any descriptor in its table at any time.
+/// The background thread has its own descriptor table. The background thread lists the host's descriptors in `/proc`. The
+/// thread of `host_fds`, which shares the host's table, looks at each of them. That thread opens no file, because the host may
+/// close any descriptor in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
     let dir = match (DescriptorTable::current().is_host(), host_fds::tid()) {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
@@ -46,7 +47,8 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// Device and inode of the file that a descriptor is open for. A server on a network is not asked, because it may not answer.
+/// Device and inode of the file that a descriptor is open for. The call does not ask a network file system's server, which may
+/// not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
@@ -101,9 +103,8 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
 /// Whether somebody else in this process can write to the file, or is about to open it. If `is_cut`, the call may take a
 /// quarter of a second.
 ///
-/// A process that opens a file with O_TRUNC cuts the file some time before the descriptor exists (linux fs/open.c,
-/// `do_sys_openat2`). Between the cut and the descriptor, the process may wait for a processor. So a file that was cut is
-/// checked again for a while.
+/// When a thread opens a file with O_TRUNC, the kernel cuts the file some time before the descriptor exists (linux fs/open.c,
+/// `do_sys_openat2`). In the meantime the thread may wait for a processor. So a file that was cut is checked several times.
 pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
     const LOOKS: u32 = 9;
     writes(file, ours)
@@ -125,16 +126,17 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Each copy of this library locks a byte of the files that it writes to, because no copy sees the open files of another copy.
-/// These bytes begin at this offset, far after the end of any file. Each process has a range of these bytes, and each copy in
-/// the process has one byte of the range.
+/// Each copy of this library locks a byte of the files that it writes to, because the copies cannot see each other's
+/// descriptors. All these bytes lie from this offset on, far after the end of any file. Each process has a range of these
+/// bytes, and each copy in the process has one byte of the range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// A number that is the same everywhere in this process and differs from that of any other process. It is computed from the
-/// random bytes that the kernel has given to the process (getauxval(3), `AT_RANDOM`). Everybody can see which bytes are locked,
-/// so the number must reveal neither an address nor the random bytes, from which the C library makes secrets.
+/// A number for `of`. All copies of this library in this process compute the same number for the same `of`, and other processes
+/// compute other numbers. The number is computed from the random bytes that the kernel has given to the process (getauxval(3),
+/// `AT_RANDOM`). Everybody can see which bytes are locked. So the number must not reveal an address, nor the random bytes, from
+/// which the C library makes secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -158,8 +160,8 @@ fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 
-/// Tells other copies of this library whether this copy writes to a file. Must be called with `false` before the file is
-/// closed, because a mapping of the file keeps the lock.
+/// Tells other copies of this library whether this copy writes to a file, by locking or unlocking this copy's byte. Must be
+/// called with `false` before the file is closed: a mapping of the file would otherwise keep the lock.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
     // On a file system without locks, other copies do not see this copy, and this copy does not see them.
@@ -171,18 +173,21 @@ fn has_other_copy(ours: &File) -> bool {
     around.into_iter().any(|(start, end)| range_lock::is_locked(ours, bytes(start, end)))
 }
 
-/// Whether a file was written to since this process started. `None` if this is unknown. Any earlier process with the same pid
-/// had ended before this process started. So the writer is somebody in this process, and may have closed the file since.
+/// Whether a file was written to since this process started. `None` if this is unknown. The file has this process's pid in its
+/// name, and any earlier process with this pid had ended by then. So the writer is a library in this process, which may have
+/// closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// When this process started, by the clock of file times, or up to two clock ticks earlier. `None` without `/proc`.
+/// When this process started, as a file's time of modification would show it, or up to two clock ticks earlier. `None` without
+/// `/proc`.
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // The age is read after `now`. If this thread is interrupted between the two, the start is too early, which does no harm.
+    // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early, which does
+    // no harm.
     let age = clock::boottime_ns().checked_sub(owner_process::start_time("self")? * tick)?;
-    // The clock for files stands still between two interrupts of the timer.
+    // The clock for file times changes only at each interrupt of the timer, so it may be one tick behind.
     now.checked_sub(Duration::from_nanos(age + tick))
 }
 
@@ -208,7 +213,7 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // This stands for another copy of the library, whose descriptors this copy does not see.
+        // The locks below are those of another copy of the library, whose descriptors this copy would not see.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {

@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use super::clock::{tick_ns, TimeNamespace};
 use super::process::is_alive;
 
-/// The process that a file belongs to. The pid alone does not identify it: pids are reused, and each pid namespace has its own.
+/// The process that a file belongs to. The pid alone does not identify the process: pids are reused, and each pid namespace has
+/// its own pids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
@@ -48,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Whether this process can see the owner if the owner still runs.
+    /// Whether this process could recognise the owner, by its pid and start time, if the owner still runs.
     pub fn is_visible(&self) -> bool {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
@@ -78,7 +79,7 @@ fn shows_our_numbers() -> bool {
 }
 
 /// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If only the first
-/// thread has ended, the state is that of an ended process, but the number of threads is above 1.
+/// thread has ended, the text shows the state of an ended process, but more than one thread.
 fn start_in(stat: &str) -> Option<u64> {
     // The name in parentheses may itself contain parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct PerThread {
     /// Two flags. `INSIDE`: the thread runs code of this library. `NOTED`: the current call has noted why it is refused.
     state: Cell<u8>,
-    /// Whether the host's threads may change or unmap the code that the running call registers (`beside_host`).
+    /// Whether the thread runs inside `beside_host`: other threads may change or unmap the code that it registers.
     is_beside_host: Cell<bool>,
-    /// The state of a registering thread. `None` while a call uses the state.
+    /// The state that a registering thread keeps between its calls. `None` if there is none yet, or while a call has taken the
+    /// state out of the cell.
     pub local: Cell<Option<NonNull<c_void>>>,
     /// Whether a running call uses the state.
     pub in_use: Cell<bool>,
-    /// Whether the thread is ending. Later calls of the thread leave no state.
+    /// Whether the thread is ending. Calls that the thread still makes free their state before they return.
     pub is_ending: Cell<bool>,
 }
 
@@ -55,7 +56,8 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call. Notes of refusals from earlier calls do not count for `body`. Does not catch panics.
+/// Runs `body` as one call: what earlier calls have noted about their refusals (`refusal::note`) does not count for `body`.
+/// Does not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -122,11 +124,12 @@ pub fn is_beside_host() -> bool {
     PER_THREAD.with(|thread| thread.is_beside_host.get())
 }
 
-/// Replaces the function that Rust's backtrace printer calls for the stack. This replacement reports no frame, so the compiler
-/// leaves out the rest of the printer. The rest would be a fifth of the library, for messages that nobody sees.
+/// Replaces the function from which Rust's backtrace printer gets the frames of the stack. This replacement reports no frame,
+/// so the compiler leaves out the code that prints frames. That code would be a fifth of the library, for messages that nobody
+/// sees.
 ///
-/// Neither of this project's C libraries exports the name to a program. An archive that is used as rustc writes it would export
-/// the name. So a build with the feature `capi` does not have the function.
+/// Neither of this project's C libraries exports this name. But with the feature `capi` (cargo-c), programs are linked with the
+/// archive as rustc has written it. That archive would export the name, so it does not have the function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

@@ -1,5 +1,5 @@
-//! Puts a thread to sleep until another thread wakes it, in place of `std::thread::park`. std allocates a handle for the
-//! thread, and if there is no memory, that allocation ends the process.
+//! Puts a thread to sleep until another thread wakes it. `std::thread::park` is not used, because it allocates a handle for the
+//! thread, and ends the process if there is no memory for the handle.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::futex::{wait, wake};
 use super::sync::model::{wait, wake};
 use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
-/// The state of a thread that is awake, and that nobody has woken.
+/// The state of a thread that is awake, and that nobody has woken since it last slept.
 const EMPTY: u32 = 0;
 /// The state of a thread that was woken, and will not sleep the next time.
 const WOKEN: u32 = 1;
@@ -21,8 +21,8 @@ const ASLEEP: u32 = u32::MAX;
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Sleeps until another thread wakes this one, at most for `time` if given. Returns at once if this thread was woken since
-    /// the last call. May return without a reason.
+    /// Sleeps until another thread wakes this one, at most for `time` if given. Returns at once if `unpark` was called since
+    /// the last call. May return early without a reason.
     pub fn park(&self, time: Option<Duration>) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;

@@ -1,5 +1,5 @@
-//! Prefetches cache lines that the caller uses soon, and that are in another processor's cache. An unmapped address is
-//! ignored.
+//! Prefetches cache lines that the caller is about to use, and that may be in another processor's cache. An unmapped address
+//! does no harm.
 
 /// Prefetches the line at an address for reading.
 #[inline(always)]
@@ -22,10 +22,10 @@ pub fn to_read(at: *const u8) {
 /// Prefetches the line `BYTES` after an address for writing.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's function is not used, because it prefetches for reading unless the compiler is told that the processor has
+    // The compiler's own function is not used. It prefetches for reading, unless the compiler is told that the processor has
     // the instruction for writing.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is a hint, and takes any address. 64-bit processors without it ignore it.
+    // SAFETY: the instruction is a hint, and takes any address. 64-bit processors that do not have the instruction ignore it.
     unsafe {
         std::arch::asm!("prefetchw [{} + {}]", in(reg) at, const BYTES, options(nostack, preserves_flags));
     }

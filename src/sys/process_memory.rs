@@ -1,4 +1,4 @@
-//! Reads this process's own memory without a fault on unreadable pages.
+//! Reads this process's own memory by system calls. An unreadable page causes an error and no fault.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use super::mapping::page_size;
 use super::thread::{id, uncancelled};
 
 /// Reads this process's memory at `addr` into `out` without ever faulting. Returns how many bytes could be read. Unreadable
-/// bytes become zero. `pid` is the pid of this process, which the caller knows without a system call.
+/// bytes become zero. `pid` is the pid of this process. The caller passes it to save a system call.
 pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
@@ -36,8 +36,8 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Copies `size` bytes. Returns `None` if any of them cannot be read. Even on failure it uses at most `STEP` more bytes of
-/// memory than could be read.
+/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps. So it uses at most
+/// `STEP` bytes of memory more than could be read, even if `size` is wrong.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };

@@ -1,7 +1,8 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
 //!
-//! A lock of an open file lasts until the open file is closed, and every mapping keeps the file open. The locks of a process
-//! (`F_SETLK`) would end when the process closes any descriptor of the file, or when its descriptor table ends.
+//! A lock of this kind belongs to the open file. It lasts until the last descriptor and the last mapping of the open file are
+//! gone. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor of the file,
+//! or when its descriptor table ends.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +24,7 @@ fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes
     }
 }
 
-/// Locks a range for this open file exclusively. Fails at once if another open file has a lock in the range.
+/// Locks a range for writing. Fails at once if another open file has a lock in the range.
 pub fn lock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_WRLCK, bytes).map(drop)
 }
@@ -33,7 +34,7 @@ pub fn unlock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes).map(drop)
 }
 
-/// Whether `lock` has failed because another open file has a lock in the range.
+/// Whether this error of `lock` means that another open file has a lock in the range.
 pub fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }

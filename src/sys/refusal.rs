@@ -1,5 +1,5 @@
-//! Records why the last call of a thread was refused. The reason is noted where it is found, and becomes text when somebody
-//! asks.
+//! Records why the last call of a thread was refused. The code that finds the reason notes it here. The text is made only when
+//! somebody asks for it.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -11,9 +11,10 @@ use super::panic_guard;
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
-    /// The position of this failure in the order of all failures of the process.
+    /// The number of this failure. All failures of the process are numbered in their order.
     pub number: u64,
-    /// The process in which the call was refused. After a fork, the child's thread still has the parent's refusals.
+    /// The process in which the call was refused. It is needed because after a fork the child's thread still has its refusal
+    /// from the parent.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
@@ -33,7 +34,7 @@ const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: 
 thread_local! {
     /// The reason that was noted last, in the current call or in an earlier one.
     static NOTED: Cell<Refusal> = const { Cell::new(NONE) };
-    /// The last refusal of this thread.
+    /// The last refusal of this thread, which `tell` has kept.
     static TOLD: Cell<Refusal> = const { Cell::new(NONE) };
 }
 
@@ -44,7 +45,7 @@ pub fn next_number() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Notes what is wrong, before an error is returned for it.
+/// Notes why a call fails with this error. Must be called before the error is returned.
 #[cold]
 #[inline(never)]
 pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
@@ -52,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// The note for this error, if the current call has made it. A note for another error, or from an earlier call, is about a
-/// problem that the library has overcome.
+/// The note that the current call has made for this error, or else a refusal without text. Notes for other errors and of
+/// earlier calls do not count: they are about problems that the library has overcome.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {

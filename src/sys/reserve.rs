@@ -1,14 +1,14 @@
-//! The reserve of memory for the time when memory runs out. The allocator of the C libraries has a reserve because a failed
-//! allocation of Rust's standard library ends the process, which belongs to the host.
+//! The reserve: memory that the allocator of the C libraries keeps for the time when the system has no more memory. Without it,
+//! a failed allocation of Rust's standard library would end the host's process.
 //!
 //! The reserve provides the small pieces that a call or a round of the writer needs to finish in good order. Code that begins
-//! something new asks [`is_short`] first, and does not begin while memory is short. Large pieces are allocated in a way that can
-//! fail.
+//! something new calls [`is_short`] first, and does not begin while memory is short. Large pieces do not come from the reserve:
+//! their allocation can fail, and the code handles the failure.
 //!
-//! Large pieces are mappings, which return to the kernel when they are freed. glibc also has a threshold above which pieces are
-//! mappings. But as soon as a large piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the
-//! higher threshold, the host's heap would keep memory that this library has freed. LeakSanitizer looks for pointers only in
-//! the heap, so if it is linked, large pieces are in the heap too.
+//! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above a
+//! threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the higher
+//! threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large pieces are in
+//! the heap too, because LeakSanitizer looks for pointers only there.
 //!
 //! Only the C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it chooses itself.
 
@@ -38,8 +38,8 @@ pub fn is_there(bytes: usize) -> bool {
     probe.try_reserve_exact(bytes).is_ok()
 }
 
-/// Like `is_there`, for use before allocations of another library that cannot report a failure. True for sizes that the reserve
-/// can provide.
+/// Like `is_there`, for use before another library allocates memory and cannot report a failure. Always true for sizes that the
+/// reserve can provide.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -58,8 +58,8 @@ mod reserve {
     /// The largest piece that the reserve provides.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings. Smaller pieces are allocated and freed often. As mappings they would lie
-    /// below code memory, where the header page of a region should be.
+    /// Pieces of this size or more are mappings. Smaller pieces are not, because they are allocated and freed often, and the
+    /// kernel might map them right below code memory. The header page of a region needs that place.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -74,8 +74,8 @@ mod reserve {
     unsafe impl Sync for Reserve {}
 
     static RESERVE: Reserve = Reserve(UnsafeCell::new([0; SIZE]));
-    /// How many pieces are in use, and where the next one begins: `count:32 | next:32`. When no piece is in
-    /// use any more, the next piece is taken from the beginning again.
+    /// How many pieces of the reserve are in use, and at which offset the next piece begins: `count:32 | next:32`. When no
+    /// piece is in use any more, the next piece is taken from the beginning again.
     static STATE: AtomicU64 = AtomicU64::new(0);
     static SHORT: AtomicBool = AtomicBool::new(false);
 
@@ -130,7 +130,7 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
-    // This symbol is weak, and NULL if no LeakSanitizer is linked. So an allocation need not look up anything.
+    // The linker sets this weak symbol to NULL if no LeakSanitizer is linked. So no allocation has to look up a name.
     std::arch::global_asm!(
         ".weak __lsan_register_root_region",
         ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",

@@ -1,13 +1,13 @@
-//! Tells whether this process may do more than other processes of its user.
+//! Tells whether this process has more rights than other processes of its user.
 //!
-//! If this process may do more, the kernel denies the others access to its memory (ptrace(2), "Ptrace access mode checking").
-//! A file that belongs to the user and is mapped by this process would undermine this protection.
+//! If this process has more rights, the kernel denies the other processes access to its memory (ptrace(2), "Ptrace access mode
+//! checking"). The other processes could still change its memory through a file of the user that this process has mapped.
 
 use rustix::thread::capabilities;
 
 use super::process::user;
 
-/// Why the library makes no file that this process maps and others can open.
+/// The error text for a file that this process would map and other processes could open.
 pub const WHY_NO_FILE: &str = "this process has more rights than others of its user, which could write to the file";
 
 /// Whether the program was started with more rights than its caller has: setuid, setgid, or with file capabilities.
@@ -16,8 +16,8 @@ pub fn is_started_with_more() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether this process may do more than other processes of its user, or the kernel hides its memory from them for another
-/// reason.
+/// Whether this process has more rights than other processes of its user. Also true if the kernel hides this process's memory
+/// from them for another reason.
 pub fn are_more() -> bool {
     is_started_with_more() || is_hidden() || ids_differ() || has_capabilities()
 }

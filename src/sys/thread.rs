@@ -1,4 +1,4 @@
-//! Threads: ids, signals, and how the library's threads are started and ended.
+//! Threads: ids, stacks, blocked signals, cancellation, and the start and the end of the library's threads.
 
 use std::ffi::CStr;
 use std::io;
@@ -18,8 +18,9 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a stack of the calling thread lies in a range, in whole or in part, as far as this can be known. A thread may have
-/// three stacks: the current stack, its original stack, on which the C library keeps the thread's data, and its signal stack.
+/// Whether the calling thread has a stack that lies in a range, in whole or in part, as far as this can be known. A thread may
+/// have three stacks: the stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the
+/// thread's data on the stack that the thread began on.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -34,21 +35,21 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds or slightly longer, or for less after a spurious wakeup. This function is no
-/// cancellation point, and uses no thread-local storage. The standard library's sleep panics if a sandbox refuses the system
-/// call.
+/// Sleeps for this number of microseconds or slightly longer. After a spurious wakeup, the sleep is shorter. A thread cannot be
+/// cancelled in this function. The function uses no thread-local storage. The standard library's sleep panics if a sandbox
+/// refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
 }
 
-/// Lets other threads run. In a model no time passes.
+/// Lets other threads run, without a sleep: no time passes in a model (`sync::model`).
 #[cfg(jitsym_loom)]
 pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
-/// Whether this process has no other thread, as far as the C library knows. Also true if the C library does not tell.
+/// Whether this process has no other thread, according to the C library. Also true if the C library has no such information.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
     // SAFETY: the symbol is a byte of glibc, from version 2.32 on.
@@ -60,15 +61,16 @@ pub fn cpu_time() -> u64 {
     super::clock::read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Signals that a thread raises by its own actions. If such a signal is raised while it is blocked, the kernel ends the
-/// process, even if the host has a handler. The handler may be that of a sandbox, which answers system calls in place of the
-/// kernel (SIGSYS), or that of a crash reporter.
+/// Signals that a thread raises by its own actions. The library never blocks them: if a thread raises such a signal while it is
+/// blocked, the kernel ends the process, even if the host has a handler. Sandboxes (SIGSYS, to answer system calls in place of
+/// the kernel) and crash reporters have such handlers.
 ///
 /// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// If `all` is set, all signals except `but`. Otherwise only the signals of `but`.
+/// Returns a set of signals. If `all` is true, the set has all signals except those in `but`. Otherwise it has only those in
+/// `but`.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
@@ -102,7 +104,8 @@ pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
 
-/// Runs `body` with other signals blocked. `own` has the signals that `body` may raise and that are discarded afterwards.
+/// Runs `body` with all signals blocked except those of `OWN_FAULTS`. `own` has the signals that `body` may raise. If it raises
+/// one, the signal is discarded afterwards.
 fn with_others_blocked<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others(own);
@@ -118,12 +121,12 @@ fn is_pending(signal: libc::c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
-/// The signals that a thread had blocked before, and the signals that are discarded when this set of blocked signals is
-/// restored.
+/// The signals that a thread had blocked before, and the signals that `restore_blocked` discards.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
-/// Blocks all signals except those of `OWN_FAULTS`. A signal of `own` that is already pending was sent to the host, and stays
-/// pending for the host. A signal can be pending only if the host has blocked it. So the kernel is asked only in this case.
+/// Blocks all signals except those of `OWN_FAULTS`. If a signal of `own` is already pending, somebody has sent it to the host,
+/// so `restore_blocked` will not discard it. Only a signal that the host has blocked can be pending, so for other signals the
+/// kernel is not asked.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
@@ -161,8 +164,9 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code, on a thread of the host, that takes a lock. While the code runs, the thread is not cancelled, and no signal stops
-/// it (for garbage collection, for example). If the thread were stopped or cancelled, other threads would wait for the lock.
+/// Runs code that takes a lock, on a thread of the host. While the code runs, the thread is not cancelled, and no signal stops
+/// it. (Some hosts stop threads by a signal, to collect garbage.) Otherwise other threads would wait for the lock of a thread
+/// that is stopped or cancelled.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -182,20 +186,21 @@ pub const WRITER: &CStr = c"jitsym-writer";
 pub const DELEGATE: &CStr = c"jitsym-host";
 /// Name of the threads that work on files during a call.
 pub const APART: &CStr = c"jitsym-files";
-/// Name of the thread that reads the lists of debuggers.
+/// Name of the thread that reads the lists of code that other libraries make for debuggers.
 pub const BRIDGE: &CStr = c"jitsym-bridge";
 pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
 /// The size of a thread's stack in bytes, without the part that the C library needs.
 pub const STACK: usize = 512 << 10;
 
-/// Ends the process by `exit(0)`, as the C library does after a program's last thread. A new thread calls `exit`, because
-/// exit handlers need a stack and signals like those of the host's threads.
+/// Ends the process by `exit(0)`, as the C library does when a program's last thread ends. A new thread calls `exit`, because
+/// exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
-/// A sandbox or a limit may forbid the new thread. If so, the calling thread, which belongs to the library, becomes an ordinary
-/// thread and calls `exit` itself. Before the exit, `leave` is called, so that nobody waits for the thread any longer.
+/// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
+/// ordinary thread and calls `exit` itself. Before that, it calls `leave`, so that nobody waits for this thread any longer.
 pub fn end_process(leave: fn()) {
-    /// The pid of the process in which a thread is about to exit; 0 once that thread has its own name. Until then its name is
-    /// one of `OURS`. So another thread of the library may find no thread of the host, and call this function too.
+    /// The pid of the process in which this function has begun; 0 once the exiting thread has its name `jitsym-exit`. Until
+    /// then its name is one of `OURS`. So another thread of the library may find no thread of the host, and call this function
+    /// too. That second call must do nothing.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // The old name is one of `OURS`, by which all copies of the library distinguish their threads from the host's.
@@ -213,14 +218,14 @@ pub fn end_process(leave: fn()) {
     // SAFETY: the pointers are valid.
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
-        // Exit handlers would take the thread for one that was interrupted in the middle of a call.
+        // Otherwise exit handlers would take the thread for a thread that a signal has interrupted in a call of the library.
         panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
 }
 
-/// Starts a thread that takes no signals except those of `OWN_FAULTS`, because a host's SIGPROF or SIGINT handler must not
-/// run on it.
+/// Starts a thread that takes no signals except those of `OWN_FAULTS`. So the host's handlers, for SIGPROF or SIGINT for
+/// example, do not run on the thread.
 ///
 /// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread. So nothing that
 /// runs in the new thread may call `std::thread::current`.
@@ -235,15 +240,15 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// The body of a thread, as the C library starts it.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, for a thread that allocates no memory. With a thread's first allocation, glibc would set 64 MiB of
-/// address space aside. The body has to begin with `become_quiet`.
+/// Like `spawn_quiet`, for a thread that allocates no memory: at a thread's first allocation, glibc sets 64 MiB of address
+/// space aside. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     // A new thread inherits its creator's signal mask. So it also takes no signals before `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. Whoever ends the thread should join it. The C library ends the process on the last thread,
-/// whichever that is. But exit handlers of the host expect to run on a thread of the host.
+/// A thread of the library. Whoever makes the thread end should also join it. The C library runs the exit handlers on the last
+/// thread of the process, and the host's exit handlers expect a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
@@ -251,8 +256,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends, which must be about to happen. Does not wait if the thread itself calls this while it exits
-    /// the process (`end_process`).
+    /// Waits until the thread ends. The thread must already be about to end. If the calling thread is this thread, which
+    /// happens when it exits the process (`end_process`), there is no wait.
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -316,10 +321,10 @@ pub fn become_quiet(name: &'static CStr) {
     }
 }
 
-/// Gives the calling thread the scheduling policy and niceness of an ordinary thread. Also lets it run on the processors of the
-/// process's first thread, as far as the kernel allows. The calling thread has inherited all three from the thread that opened
-/// the session. Work in the background must not have a real-time priority. But a writer that gets hardly any time drops
-/// records.
+/// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and also lets it run on the
+/// processors of the process's first thread. The kernel may refuse each change. The calling thread has inherited all three from
+/// the thread that opened the session. A thread in the background must not have a real-time priority. Nor may it have a very
+/// low priority: a writer that gets hardly any time drops records.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // These are system calls, because musl does not have the functions.
@@ -347,7 +352,7 @@ fn be_ordinary() {
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
 /// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's
-/// other handlers, but not `end`, and does not wait while `end` runs.
+/// other handlers, but it would still call `end`. It also would not wait for a thread that runs `end`.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register one.

@@ -10,7 +10,7 @@ use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The longest that a call waits for another call that holds a lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A value with its lock. No wait for the lock is without a limit.
+/// A value and its lock. Each wait for the lock has a limit.
 pub struct TimedLock<T> {
     state: Mutex<State>,
     came_back: Condvar,
@@ -58,7 +58,7 @@ impl<T> TimedLock<T> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }
 
-    /// In a forked child, which has one thread: whether no other thread held the lock at the fork.
+    /// Called in a forked child, which has one thread. Returns whether the lock was free at the fork.
     pub fn is_free(&self) -> bool {
         self.try_lock().is_some()
     }

@@ -17,13 +17,13 @@ pub enum Timekeeper {
     Tsc {
         clock: Calibrated,
         /// A time stamp that was taken after the last end or move of code was published. `now_after_ends` needs this stamp,
-        /// because it reads the counter without order.
+        /// because it does not wait for earlier loads before it reads the counter.
         last_end: AtomicU64,
     },
 }
 
 impl Timekeeper {
-    /// Makes the clock. The first `rebase` determines whether this machine's counter is fit.
+    /// Makes the clock. The first `rebase` determines whether the time stamp counter of this machine can tell the time.
     pub fn new(clock: Clock) -> Timekeeper {
         #[cfg(target_arch = "x86_64")]
         if clock == Clock::Monotonic {
@@ -32,8 +32,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now. Never 0. If this thread has seen data that another thread has published, the time is no earlier than the
-    /// times that the other thread got before the publication.
+    /// The time now. Never 0. If another thread got a time from this function and then published data, and this thread has read
+    /// the data, this thread gets no earlier time.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -43,12 +43,13 @@ impl Timekeeper {
         }
     }
 
-    /// The time now, for code that is registered. It is no less than the time of any end or move of other code that this
-    /// thread has learned of.
+    /// The time now, for code that is registered. If this thread has learned that other code has ended or moved, the time is no
+    /// earlier than that end or move.
     ///
     /// The new code may lie where the other code was, so the new code's time has to be later. The counter alone might be read
-    /// slightly too early. But memory is read in order, so `last_end` is as new as all that this thread has learned. The other
-    /// direction needs no care: data that is published after the counter was read is published after that time.
+    /// slightly too early, so `last_end` is the lower limit. A thread that has learned of an end also reads the `last_end` of
+    /// that end. The opposite order needs no care: other threads learn of the new code only after the counter was read, so they
+    /// give its end no earlier time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -58,7 +59,8 @@ impl Timekeeper {
         }
     }
 
-    /// Must be called after the end or the move of code was published, and before the caller learns of the publication.
+    /// Records the time after an end or a move of code for `now_after_ends`. Must be called after the end or move was
+    /// published, and before the library's caller learns of it.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -75,7 +77,7 @@ impl Timekeeper {
         }
     }
 
-    /// Must be called before the writer sleeps for an unknown time.
+    /// Makes threads ask the system's clock from now on. The writer calls this before it sleeps for an unknown time.
     pub fn rest(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {

@@ -1,25 +1,28 @@
 //! Finds out which debugger traces this process.
 
-/// The debuggers that know the interface for code which is made at run time (`debugger`).
+/// The debuggers that read the list of code which is made at run time (`sys::debugger`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Debugger {
     Gdb,
     Lldb,
 }
 
-/// Returns `None` if no debugger traces the process, another program does, or `/proc` does not tell.
+/// Returns the debugger that traces this process. `None` if no program traces it, if the tracer is not one of these debuggers,
+/// or if `/proc` does not show the tracer.
 pub fn debugger() -> Option<Debugger> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t"))?;
     // Without a tracer the pid is 0, and reading the name fails.
     let read = |what| std::fs::read(format!("/proc/{tracer}/{what}")).ok();
     let name = read("comm")?;
-    // If the loader runs the debugger (ld-linux-x86-64.so.2 gdb), the debugger has the loader's name.
+    // If somebody has started the debugger through the loader (`ld-linux-x86-64.so.2 gdb`), its process has the loader's name.
+    // In that case the command line has the debugger's name.
     called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
 }
 
-/// The debugger, by the name of the tracing process: gdb, gdbserver, gdb-multiarch or `.gdb-wrapped`, lldb-server or
-/// lldb-server-14. Programs that run a debugger for somebody (lldb, editors) do not trace themselves.
+/// The debugger that has this name or command line. Names of debuggers are gdb, gdbserver, gdb-multiarch, `.gdb-wrapped`,
+/// lldb-server and lldb-server-14. The command lldb and editors do not trace a process themselves, but run one of these
+/// programs.
 fn called(name: &[u8]) -> Option<Debugger> {
     let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
     match () {

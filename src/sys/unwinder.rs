@@ -1,8 +1,8 @@
 //! Registers unwind tables in memory with the unwinder of the process.
 //!
-//! C++ exceptions, `backtrace` and the end of a thread use one unwinder library. Three kinds of unwinder libraries exist. Each
-//! kind has functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind,
-//! UnwindLevel1-gcc-ext.c, `__register_frame`).
+//! The unwinder is the library that C++ exceptions, `backtrace` and the end of a thread use. It is an older libgcc, a newer
+//! libgcc, or LLVM libunwind. All three have functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c,
+//! `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,10 +12,11 @@ use std::sync::OnceLock;
 use super::free_later::FreeLater;
 use super::libunwind;
 
-/// How an unwinder stores many tables.
+/// The kinds of unwinders, which differ in how they store many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13: a list, which each search walks. Tables may overlap if each table has all code in its range.
+    /// libgcc before version 13: a list, which each search reads from its beginning. The ranges of two tables may overlap if
+    /// each table describes all code in its own range.
     List,
     /// libgcc from version 13 on: a tree. No two tables may overlap.
     Tree,
@@ -25,7 +26,7 @@ pub enum Dialect {
     Offsets,
 }
 
-/// The addresses of the unwinder's functions. An address is 0 if no library of the process has that function.
+/// The addresses of the unwinder's functions. The address of a function that no library of the process has is 0.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -37,11 +38,12 @@ struct Functions {
     llvm_add: Option<unsafe extern "C" fn(u64)>,
 }
 
-/// The data that `_Unwind_Find_FDE` returns in addition to the FDE: two bases, and where the code begins (gcc/unwind-dw2-fde.h,
-/// `struct dwarf_eh_bases`).
+/// What `_Unwind_Find_FDE` returns in addition to the FDE: two base addresses, and the address at which the code begins
+/// (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
 type Bases = [u64; 3];
 
-// This is assembly, because Rust has no weak symbols. In a static program `dlsym` would find none of these functions.
+// These symbols are defined in assembly, because Rust has no weak symbols. `dlsym` would find none of these functions in a
+// static program.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
@@ -76,7 +78,7 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// Room for libgcc's `struct object`, and some more. libgcc keeps its data about a table in this room.
+/// Memory in which libgcc keeps its data about a table. It is larger than libgcc's `struct object`.
 type Object = [u64; 8];
 
 /// A value that no unwinder writes into an object.
@@ -133,9 +135,9 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries. Each array of tables begins with a pointer to its second word. libgcc takes an array that begins
-/// with four zero bytes for an empty table, and does not forget the array when it should. A pointer to a table at a multiple
-/// of 4 GiB begins with four zero bytes.
+/// A table without entries. If an array of tables begins with four zero bytes, libgcc takes it for an empty table, and does not
+/// forget the array when it should. The address of a table at a multiple of 4 GiB begins with four zero bytes. So each array
+/// begins with the address of the second word of this table, which is no multiple of 8.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
@@ -144,13 +146,14 @@ static EMPTY: Empty = Empty([0; 2]);
 /// A table that is registered with the unwinder until this value is dropped. The table's bytes are elsewhere.
 #[derive(Debug)]
 pub struct Registered {
-    /// The address under which the table is registered: with libgcc if there is an object, else with LLVM libunwind.
+    /// The address under which the table is registered. It is registered with libgcc if `object` is not `None`, and otherwise
+    /// with LLVM libunwind.
     begin: *const u8,
     object: Option<Box<Object>>,
-    /// The array by which libgcc finds tables. It ends with NULL, and is empty for a single table.
+    /// The array of tables that is registered with libgcc. It ends with NULL. It is empty if a single table is registered.
     array: Vec<*const u8>,
-    /// For `Registered::part`: where the FDE has its code's address and size, and the address and size by which libgcc knows
-    /// the table.
+    /// Only for `Registered::part`. First, the place in the FDE of the code's address and size. Second, the address and size
+    /// that the FDE had when the table was registered.
     part: Option<(*mut Code, Code)>,
 }
 
@@ -173,11 +176,11 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Registers a table that has one FDE, with `Dialect::Tree`, for a part of the code. Returns `None` if `addr_at` is not in
-    /// the table.
+    /// Registers a table that has one FDE with `Dialect::Tree`, but only for a part of the FDE's code. Returns `None` if
+    /// `addr_at` is not in the table.
     ///
-    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So the FDE
-    /// names the part at both times, and all of the code at other times.
+    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So at these
+    /// two times the FDE has the address and size of the part, and at other times those of the whole code.
     ///
     /// # Safety
     /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until this
@@ -218,8 +221,9 @@ impl Registered {
     }
 }
 
-/// Objects of tables that were deregistered from libgcc. Up to version 12, libgcc reads a table's object once more after it
-/// has found code by that table and released its lock. That code may be live, because another table may contain it now.
+/// Objects of tables that were deregistered from libgcc. After a search has found code by a table, libgcc up to version 12
+/// releases its lock, and then reads the table's object once more. This may happen after the table was deregistered: its code
+/// may still be live, and have another table now.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -242,8 +246,8 @@ impl Drop for Registered {
     }
 }
 
-/// Takes and releases the lock for changes of `Dialect::Each`. In a forked child this may never return, because the lock's holder
-/// may be a thread of the parent.
+/// Waits until no other thread changes the tables of `Dialect::Each`, by taking and releasing its lock. In a forked child this
+/// may never return, because the lock may belong to a thread that only the parent has.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
     // SAFETY: the function searches for this address among those that are registered, and finds none.
@@ -260,7 +264,7 @@ pub fn clear(table: &mut [u8], at: usize) {
     }
 }
 
-/// The start of the code that libgcc finds for an address.
+/// Asks libgcc for the code that contains an address. Returns where that code begins.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
     // SAFETY: libgcc compares the address with those that it knows.

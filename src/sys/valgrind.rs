@@ -1,8 +1,8 @@
 //! Requests to valgrind: instructions that together change nothing on a processor, and that valgrind recognises.
 //!
-//! A request is six words: its number and its arguments. Their address is in one register, and the answer comes in another.
-//! Without valgrind, the second register keeps its value (valgrind's manual, "The Client Request mechanism"; valgrind's
-//! include/valgrind.h has the instructions for each architecture).
+//! A request is six words in memory: its number and its arguments. One register has the address of the words, and valgrind puts
+//! the answer into another register. Without valgrind, the other register keeps its value (valgrind's manual, "The Client
+//! Request mechanism"; valgrind's include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU8;
@@ -92,8 +92,8 @@ pub enum Tool {
 /// The result of `tool`, once it was called.
 static KNOWN: OnceRef<'static, Tool> = OnceRef::new();
 
-/// The tool of valgrind that runs the process. valgrind is asked once: by the call that opens the first session, or an earlier
-/// call.
+/// Returns the tool of valgrind that runs the process. Only the first call asks valgrind, at the latest when the first session
+/// is opened.
 #[inline]
 pub fn tool() -> Tool {
     *KNOWN.get_or_init(ask_for_tool)
@@ -102,11 +102,12 @@ pub fn tool() -> Tool {
 #[cold]
 #[inline(never)]
 fn ask_for_tool() -> &'static Tool {
-    // Each tool answers only its own requests. The request to memcheck is about no bytes, and the request to helgrind is about
-    // a byte that helgrind knows.
+    // Each tool answers only its own requests. The request to memcheck is for zero bytes, and so changes nothing. The request
+    // to helgrind is for a byte that helgrind has in its records.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains about requests to other tools, so DHAT must be recognised first: by its library in `LD_PRELOAD`.
+    // DHAT complains about requests to other tools. So the code must recognise DHAT before it makes these requests:
+    // `LD_PRELOAD` has DHAT's library.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -164,16 +165,17 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs code of the library, on any thread. helgrind and DRD report no error for `body`: they would take the library's atomic
-/// operations for accesses without a lock. They still report errors of the host's code before and after `body`.
+/// Runs code of the library, on any thread. While `body` runs, helgrind and DRD report no error of this thread, because they
+/// would take the library's atomic operations for accesses without a lock. They still report errors of the host's code before
+/// and after `body`.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
     body()
 }
 
-/// Like `without_races`, for a signal handler, which must not ask for the tool. Before the first session nothing needs to be
-/// hidden.
+/// Like `without_races`, for a signal handler. A signal handler must not ask valgrind for the tool, so this function uses only
+/// an earlier answer. Without an earlier answer there is no session yet, and nothing needs to be hidden.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);
@@ -189,18 +191,20 @@ pub fn share<T>(value: &T) {
     }
 }
 
-/// Makes memcheck take bytes for initialised, because code has padding that was never written.
+/// Makes memcheck take bytes of code for initialised. Code has padding that was never written, and memcheck would report errors
+/// for it.
 pub fn make_defined(bytes: &[u8]) {
     if tool() == Tool::Memcheck {
         request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
     }
 }
 
-/// Gives the calling thread nearly a whole turn. If the thread's next work does not wait, no other thread runs before the work
-/// is finished. Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of instructions.
+/// Makes the calling thread begin a new turn. Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of
+/// instructions. So if the thread's next work is short and does not wait, no other thread runs before the work is finished.
 ///
 /// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`). This function runs more blocks than that. So when it returns, the thread's next turn has begun.
+/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks. So when it returns, the
+/// thread's next turn has begun.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]
@@ -209,7 +213,7 @@ pub fn begin_turn() {
     }
     #[cfg(target_arch = "x86_64")]
     std::hint::spin_loop();
-    // On this architecture `spin_loop` is another instruction.
+    // On this architecture `spin_loop` is not the pause instruction that valgrind recognises.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: the instruction changes nothing.
     unsafe {

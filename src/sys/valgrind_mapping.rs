@@ -1,8 +1,9 @@
-//! Makes valgrind read a file for pages that are already mapped, by mapping the file in their place for a moment.
+//! Makes valgrind read a file for pages that are already mapped. For a moment, the file is mapped in place of the pages.
 //!
-//! valgrind reads debugging information when a program maps a file, and drops it when the program unmaps the file. Moving pages
-//! (`mremap`) does neither. So the pages are moved away, the file is mapped, and the pages are moved back over the file. The
-//! pages have the same contents, protection and sharing as before, and valgrind keeps what it has read.
+//! valgrind reads a file's debugging information when a program maps the file, and drops the information when the program
+//! unmaps the file. When a program moves pages (`mremap`), valgrind neither reads nor drops anything. So the pages are moved
+//! away, the file is mapped, and the pages are moved back over the file. The pages have the same contents, protection and
+//! sharing as before, and valgrind keeps what it has read.
 //!
 //! During the exchange the pages are not at their place. So the exchange works only under valgrind, where one thread runs at a
 //! time.
@@ -19,8 +20,8 @@ use super::valgrind;
 /// Address space is set aside in pieces of this size.
 const ROOM: u64 = 16 << 20;
 
-/// Returns a page of address space for the data of a file. No page is given out twice: valgrind remembers the place of a
-/// file's data, and forgets that file when something else is mapped there.
+/// Returns a page of address space for the data of a file. Never returns the same page twice. valgrind remembers at which
+/// address it found a file's data, and forgets the file when something else is mapped there.
 pub fn data_page() -> io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static END: AtomicU64 = AtomicU64::new(0);
@@ -42,13 +43,13 @@ pub fn data_page() -> io::Result<u64> {
 pub struct Origin<'a> {
     pub file: &'a File,
     pub text_at: u64,
-    /// The address at which the file's first page is mapped as well.
+    /// The address at which the file's first page is mapped too, as the file's data.
     pub data: u64,
 }
 
 /// Makes valgrind forget what it has read for these pages. If an origin is given, valgrind reads the origin's file instead.
-/// Each piece is a mapping or a part of a mapping. Together the pieces cover the pages without gaps. After an error the pages
-/// are as before.
+/// `pieces` are the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. After an error the
+/// pages are as before.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -61,7 +62,7 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
     let aside = code_memory::reserve(len)?;
     let place = |piece: &Range<u64>| piece.start - start + aside;
     valgrind::begin_turn();
-    // The kernel refuses to move unmapped pages, and valgrind does not survive that.
+    // The kernel would refuse to move unmapped pages, and valgrind does not survive a refused move.
     // SAFETY: `resident` has a byte for each page.
     if unsafe { libc::mincore(start as *mut _, len as usize, resident.as_mut_ptr()) } != 0 {
         // SAFETY: nobody else knows the range.

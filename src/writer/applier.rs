@@ -32,9 +32,10 @@ pub struct Applier {
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
-    /// Whether the record's code may lie in a region. If so, the registry has room for the code with either home.
+    /// Whether the code of the present record may lie in a region. If so, the registry has room for this code both in a
+    /// region and outside of regions.
     pub(super) watching: bool,
-    /// The ids that a registration overwrites. Otherwise empty.
+    /// The ids of the code that the present registration overwrites. Empty between two registrations.
     pub(super) overwritten: Vec<u64>,
 }
 
@@ -204,7 +205,7 @@ impl Applier {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // No jitdump runs, but info records from a stopped jitdump may contain a frame load for the old place.
+        // Info records that were kept when a jitdump stopped may contain a frame load for the old place.
         live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
         // The jitdump's group is for the old place, so `stored` is taken out below.
         (live.addr, live.index) = (event.addr, event.index);

@@ -28,13 +28,13 @@ impl Writer {
     pub(super) fn collect(&mut self) {
         self.look_at_requests();
         for source in &mut self.sources {
-            // Done before the channel is emptied: if a thread has ended, its full chunks are in the channel, and its last
-            // chunk is in the slot.
+            // The slots are read before the channel is emptied: if a thread has ended, its full chunks are in the channel,
+            // and its last chunk is in the slot.
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
-        // The channel is read after the slots. So a chunk that a thread changes now is found at least once, and a thread's
-        // older chunks are found before its newer ones.
+        // The channel is read after the slots. So if a thread changes its chunk now, the full chunk is found at least once.
+        // A thread's older chunks are found before its newer ones.
         while self.sources.try_reserve(1).is_ok() {
             let Some(message) = self.shared.receive() else { return };
             match message {
@@ -113,9 +113,9 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of its user (`sys/rights`). If so, nothing may
-    /// stay in files that those processes can open: the files of regions are removed, and records continue in private
-    /// memory.
+    /// Removes the files of regions and moves the records to private memory, if the kernel hides the memory of this process
+    /// from other processes of its user (`sys/rights`). In this case nothing may stay in files that those processes can
+    /// open.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();

@@ -33,7 +33,7 @@ impl Writer {
         &self.shared.status.quiesce
     }
 
-    /// Quiesces for a fork, after the registrations of earlier calls are written.
+    /// Quiesces the writer for a fork, once the registrations of earlier calls are written.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
         if self.exiting || !still.begin_hold() {
@@ -80,7 +80,7 @@ impl Writer {
         unsafe { place.cast::<Writer>().as_mut() }
     }
 
-    /// In a forked child: takes the data with which the child continues from the parent's writer. The parent's files are
+    /// In a forked child: takes, from the parent's writer, the data with which the child continues. The parent's files are
     /// closed, except for the jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);
@@ -99,7 +99,7 @@ impl Writer {
         applier.last_time = forked_at;
         applier.sinks.inherit(dump, &mut applier.registry);
         applier.sinks.load_live(Sinks::ANY, &mut applier.registry, forked_at);
-        // The map is empty, so a rewrite has the same result as appending.
+        // The child's map is still empty, so a rewrite has the same result as appending.
         applier.sinks.changed();
         let memory = self.shared.pool.memory();
         let announce = |_, file: FileState| memory.header().set_next_map(file.identity);

@@ -13,14 +13,14 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that are writing a record, and how often it checks at least, because the whole process
-/// may have been stopped meanwhile.
+/// How long an exit waits for threads that are writing a record, and how often it checks them at least. The time alone is
+/// not enough, because the whole process may be stopped during the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
-    /// Begins, on the thread that will run the writer. Recovers dead processes' files if `recover` is set, then opens the
-    /// spool and the sinks. False if no wanted sink runs.
+    /// Begins, on the thread that will run the writer. If `recover` is set, first cleans up the spools of dead processes
+    /// (`recover::tidy`). Then opens the spool and the sinks. False if no wanted sink runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         if recover {
@@ -58,7 +58,7 @@ impl Writer {
     }
 
     /// Starts again: ends the registrations that the last session left, and accepts requests again. Discards the records of
-    /// calls that came too late for the last close, and returned `Closed`.
+    /// calls that were too late for the last close. These calls have returned `Closed`.
     pub(super) fn begin(&mut self) {
         self.off = false;
         let Applier { registry, notices, .. } = &mut self.applier;
@@ -74,7 +74,7 @@ impl Writer {
         *requests = Requests { open: true, asked, told, answered, ..Requests::default() };
         drop(requests);
         if self.shared.signal_flush.has_exit_begun() {
-            // Only the exiting thread waits for the writes of this session.
+            // The process exits already, so only the exiting thread waits for the writes of this session.
             self.exiting = true;
             self.shut_out();
         }
@@ -103,7 +103,7 @@ impl Writer {
             (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
             // Code can no longer be unregistered. The registrations end when the next session begins, so that a program that
-            // ends need not wait for it.
+            // ends need not wait for their end.
             self.applier.finish_regions();
             self.applier.sinks.close();
             self.applier.sinks.result().err()
@@ -111,7 +111,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // The thread takes about as long to end as the rest of this function.
+        // The thread of `host_fds` takes about as long to end as the rest of this function.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);
@@ -126,8 +126,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// While the process exits, other threads' registrations would no longer be written. From now on, the calls of these
-    /// threads return an error.
+    /// While the process exits: makes the calls of all threads but the exiting one return an error, because their
+    /// registrations would no longer be written.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();
@@ -148,7 +148,7 @@ impl Writer {
     }
 }
 
-/// The writer has panicked: ends the library's work, but not the process.
+/// Ends the library's work, but not the process, because the writer has panicked.
 pub fn fail(host: &Host, shared: &Shared) {
     host.last_error.set("the writer failed".into());
     host.set_broken();
@@ -158,7 +158,7 @@ pub fn fail(host: &Host, shared: &Shared) {
     end_requests(shared, Some(Error::Internal));
 }
 
-/// From now on nobody answers requests. `problem`: why not everything is written.
+/// Tells waiting threads that nobody answers requests from now on. `problem`: the reason, if not everything is written.
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);

@@ -20,8 +20,9 @@ struct Reading {
     order: Order,
 }
 
-/// Time stamp, and whether the event is not a registration. Of events with the same time, registrations come first: an event
-/// that ends one of them may have the same time because the clock stood still.
+/// The time stamp of an event, and whether the event is something else than a registration. Of events with the same time,
+/// registrations come first. Otherwise the end of code could precede its registration, because the clock may stand still
+/// between the two.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
@@ -57,7 +58,7 @@ impl Merge {
         self.next_if(until, |_| true)
     }
 
-    /// As `next`, but takes the event only if it `may` be taken now. Otherwise it stays the next event.
+    /// As `next`, but takes the event only if `may` returns true for it. If not, the event stays the next one.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {
@@ -134,8 +135,8 @@ impl Reading {
         (next < end).then(|| Reading { chunk, marked: next, next, end, order: order(&chunk.event(next)) })
     }
 
-    /// Prefetches the name of an event that will be read soon. The name lies in the cache of the thread that registered the
-    /// code, so the writer would wait for each name.
+    /// Prefetches the name of an event that will be read soon. The name lies in the cache of another processor, whose thread
+    /// registered the code. Without the prefetch, the writer would wait for each name.
     #[inline(always)]
     fn look_ahead(&self) {
         let number = self.next + AHEAD;

@@ -53,31 +53,32 @@ const BUSY_BYTES: usize = 256 * 1024;
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
-/// How old the writer is before it asks the kernel for barriers in a process with several threads. A program that ends
-/// earlier would wait for the kernel's answer in vain.
+/// The writer asks the kernel for barriers only once it is this old. In a process with several threads, the kernel takes time to
+/// answer, and a program that ends earlier would wait for the answer in vain.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
-/// A thread's clock is always ahead by less than this.
+/// A thread's clock is ahead of the writer's clock by less than this.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
-/// The most by which the clock of a thread that a signal has interrupted is ahead, in nanoseconds or ticks. Valid while the
-/// writer stays on its processor.
+/// The most by which the clock of a thread that a signal has interrupted is ahead of the writer's clock, in nanoseconds or ticks.
+/// This holds while the writer stays on its processor.
 const SIGNAL_AHEAD: u64 = 50_000;
-/// Number of rounds at the longest pause that read nothing, before the writer sleeps until it is woken.
+/// After more than this many rounds at the longest pause that read nothing, the writer sleeps until it is woken.
 const IDLE_ROUNDS: u32 = 20;
 
-/// Everything that only the writer touches. Passed from one thread to the next when sessions close and open again.
+/// The data that only the writer uses. When sessions close and open again, one writer's thread passes this data on to the next.
 pub struct Writer {
     pub host: &'static Host,
     pub shared: &'static Shared,
     pub applier: Applier,
     /// Sorted by the numbers of the threads' slots.
     sources: Vec<Source>,
-    /// Number of the last request. A request is answered after a round that began later.
+    /// Number of the last request. A request is answered after a round that began after the request.
     asked: u64,
     /// Number of the last request to write everything.
     asked_to_write: u64,
     /// When the latest request was made.
     asked_at: u64,
-    /// Calls wait until their sinks know of the requests up to `to_be_told`. Those sinks know of the requests up to `told`.
+    /// For calls that wait until certain sinks know their code: the number of the last request whose code these sinks have to learn
+    /// in this round (`to_be_told`), or have learned (`told`).
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -158,8 +159,8 @@ impl Writer {
             // Reads the requests before the round, so that this round serves them. Otherwise they would wait for a second
             // round, after the writes of this round.
             self.look_at_requests();
-            // A record that was committed before a request may have been stamped or published after the current round began. A
-            // round that begins after the request reads all those records.
+            // A round that begins after a request reads all records that were committed before the request. An earlier round may
+            // miss some of these records, because they may have been stamped or published after it began.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let signal_flush = self.shared.signal_flush.pending(self.exiting);
             let to_write =
@@ -247,7 +248,7 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Reports changes to the sinks that calls wait for, and answers these calls, before anything else is written.
+    /// Makes the sinks that calls wait for report their changes, and answers these calls. This comes before all other writes.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
@@ -267,7 +268,7 @@ impl Writer {
         }
     }
 
-    /// Why not everything is written.
+    /// The reason why not everything is written. `None` if everything is written.
     fn problem(&self) -> Option<Error> {
         if self.short {
             Some(Error::NoMemory)
@@ -287,12 +288,13 @@ impl Writer {
         bytes
     }
 
-    /// The time now, or the time of the last request if that is later: the round must have all records that were stamped
-    /// before the request. A thread's clock may be ahead of the writer's. If the kernel stopped the writer during a change of clock
-    /// (`sys/tsc`), the old and the new clock diverged in this time.
+    /// Returns the time of this round. The round must read all records that were stamped before the last request. But a thread's
+    /// clock may be ahead of the writer's clock. So this waits until the writer's clock reaches the time of the request, at most
+    /// for `CLOCK_AHEAD`. A clock is ahead if the kernel stops the writer during a change of clock (`sys/tsc`): until the writer
+    /// continues, the old and the new clock diverge.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
-        // A signal handler cannot note the time of its request.
+        // A signal handler cannot note the time of its request, so the latest possible time is taken.
         let from_signal = self.shared.signal_flush.is_pending();
         let earliest = if from_signal { self.shared.clock.now() + SIGNAL_AHEAD } else { 0 };
         let asked_at = self.asked_at.max(earliest);
@@ -372,12 +374,13 @@ impl Writer {
         }
         let memory = self.shared.pool.memory();
         let (header, round, time) = (memory.header(), memory.next_round(), applier.last_time);
-        // Marks before any file is renamed, because the rename commits the round.
+        // Marks the chunks before any file is renamed, because a rename commits the round.
         let is_marked = merge.mark(round);
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // If a jitdump runs, recovery reads from it which code was where.
+            // If a jitdump runs, the rename of the map does not commit the round: recovery reads from the jitdump which code was
+            // where.
             if !has_dump {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
@@ -415,8 +418,9 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Leaves
-    /// this to a later round while records are unread, or while a new spool cannot be made. While the process exits no new spool is made: the exit itself removes the spool.
+    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Leaves this to a later round while
+    /// records are unread, or while a new spool cannot be made. While the process exits, makes no new spool, because the exit
+    /// itself removes the spool.
     fn renew_spool(&mut self) {
         if self.exiting {
             return;
@@ -443,8 +447,8 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes the empty spools of forked children that ended without exit handlers. Due after several forks, or if `any` is
-    /// set, after one fork.
+    /// Removes the empty spools of forked children that ended without exit handlers. Does this only after several forks or, if
+    /// `any` is set, after one fork.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
         // Asks first whether children are due, because asking about rights takes several system calls.
@@ -453,7 +457,8 @@ impl Writer {
         }
     }
 
-    /// The requests. `None` if a signal handler waits, because it may have interrupted the thread that holds their lock.
+    /// Locks the requests. If another thread has the lock while a signal handler waits for the writer, returns `None`: the handler
+    /// may have interrupted that thread.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.shared.try_requests() {
             None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),

@@ -1,9 +1,8 @@
 //! loom models of the interactions between threads, with the library's own code. loom runs the code in every order of
-//! events, up to a number of unforced switches between threads. Each load returns every value that it may return in that
-//! order.
+//! events, up to a number of unforced switches between threads. For each order, loom tries every value that a load may return.
 //!
-//! Each model names the places whose order it depends on. If one of these places is weakened, the model has to fail: loom
-//! finds a race, a lost record, or a thread that waits for ever.
+//! Each model names the source lines on whose memory order it depends. If the memory order in one of these lines is weakened,
+//! the model has to fail: loom finds a race, a lost record, or a thread that waits for ever.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
 
@@ -111,7 +110,7 @@ impl World {
         Local::new(self.process, self.shared).expect("a place")
     }
 
-    /// Pieces of code that the writer has read.
+    /// How many pieces of code the writer has read.
     fn registered(&self) -> u64 {
         self.shared.status.counters.registered.get()
     }
@@ -139,7 +138,7 @@ fn register(local: &mut Local, size: usize) {
     local.register(&code, 0).expect("there is room");
 }
 
-/// The body of such a record fills half a chunk, so that two records do not fit into one chunk.
+/// Code of this size fills half a chunk, so that the records of two such pieces do not fit into one chunk.
 const LARGE: usize = CHUNK_SIZE / 2;
 
 /// A thread publishes records, changes its chunk and ends, while the writer reads. Each record is read once and completely.
@@ -243,11 +242,11 @@ fn close(world: &World) {
     let its_place = place.clone();
     let thread = thread::spawn(move || {
         register(&mut local, 16);
-        // `Ref::still_open`.
+        // This is the check of `Ref::still_open`.
         world.shared.order();
         (its_place.load(Ordering::Relaxed) == 1, local)
     });
-    // `Ref::close`.
+    // This is the step by which `Ref::close` closes the session.
     place.compare_exchange(1, 0, Ordering::SeqCst, Ordering::Relaxed).expect("one closer");
     let writer = stop();
     let written = world.registered();
@@ -334,7 +333,7 @@ pub fn run(name: &str, weak: Option<&str>) -> bool {
     true
 }
 
-/// Runs a model in a separate process. True if it holds.
+/// Runs a model in a separate process. True if the model holds.
 fn holds(name: &str, weak: Option<&str>) -> bool {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     let output = command.arg(name).args(weak).output().expect("start it");
@@ -344,7 +343,8 @@ fn holds(name: &str, weak: Option<&str>) -> bool {
     output.status.success()
 }
 
-/// Runs all models, then each model once for each of its weak places. True if all models hold, and fail when weakened.
+/// Runs all models, then each model once for each of its weak places. True if all models hold, and each model fails at each of
+/// its weak places.
 pub fn run_all() -> bool {
     let mut well = true;
     for model in MODELS {

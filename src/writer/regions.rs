@@ -56,7 +56,8 @@ impl Applier {
         }
     }
 
-    /// Called before code ends: the memory of the code may just have become a region, whose file must name the code.
+    /// Calls `take_in` for all new regions. To be called before code ends: if the memory of this code has just become a region,
+    /// the region's file must name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -116,8 +117,8 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// Takes code out of the registry. The caller inserts the code again, with the other home or at another address. Returns the
-    /// code, its name, and the bytes of its info.
+    /// Takes code out of the registry. The caller inserts the code again: in a region, outside of regions, or at another
+    /// address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
         // If memory for the lines and tables is lacking, the code loses them.
@@ -203,7 +204,7 @@ impl Applier {
                 }
             }
         }
-        // Taking out code that lies in no region of the child left dead code in its place.
+        // Code that lies in no region of the child was taken out above, and has left dead code among the code of regions.
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
@@ -228,8 +229,9 @@ impl Applier {
         }
     }
 
-    /// If only the region sink writes files, no file names code outside of regions. The first flush that finds such code reports
-    /// that in `last_error`. If unknown memory is adopted, nothing is reported: that memory may still become a region.
+    /// Reports in `last_error` that no file names the code outside of regions, if only the region sink writes files. Only the
+    /// first flush that finds such code reports it. If unknown memory is adopted, nothing is reported: that memory may still
+    /// become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

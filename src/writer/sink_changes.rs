@@ -46,8 +46,8 @@ impl Writer {
         }
     }
 
-    /// The gdb sink, if it should run in addition to `others`, for core files and for a debugger that starts later. It
-    /// should if the others want the same records anyway, so that callers do not pay for the gdb sink.
+    /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. It
+    /// should run if `others` want the same records anyway, so that callers do not pay for the gdb sink.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -100,7 +100,7 @@ impl Writer {
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
-            // Code that was published late may overlap some of this code.
+            // Code that was published late may overlap some of this code, and must get a later time.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -114,8 +114,8 @@ impl Writer {
         }
     }
 
-    /// Called when no sink is wanted: gives back all memory, including the chunks that threads hold. Returns whether all
-    /// earlier records are written.
+    /// Gives back all memory when no sink is wanted, including the chunks that threads hold. Returns whether all earlier
+    /// records are written.
     ///
     /// Waits for threads that are writing a record, and takes the chunks of all others. A thread that asks for a chunk later
     /// gets none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that

@@ -48,8 +48,8 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Called when there is work that the writer cannot do now, for instance because memory is short. Ends the process if no
-    /// other thread exists.
+    /// Ends the process if no other thread exists. Called while there is work that the writer cannot do now, for instance
+    /// because memory is short.
     pub(super) fn look_around(&mut self) {
         self.shared.set_asleep(true);
         self.end_with_the_last_thread();
@@ -77,7 +77,8 @@ impl Writer {
         }
     }
 
-    /// Waits while the process exits, because the exit could interrupt a write and leave a torn record.
+    /// Waits for a request while the process exits. Without a request the writer writes nothing then, because the exit could
+    /// interrupt a write and leave a torn record.
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {

@@ -118,7 +118,7 @@ fn who_waits_for_memory_keeps_the_writer_awake() {
     });
 }
 
-/// A thread that ends leaves its chunk and its place to the writer, even if the channel has no room for a message.
+/// A thread that ends leaves its chunk and its slot to the writer, even if the channel has no room for a message.
 #[test]
 fn threads_end_while_messages_have_no_room() {
     let mut world = world(1 << 20, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! `jitsym_code` with its lines and inlined functions, and `jitsym_move_target`.
+//! Input of `jitsym_code` with its lines and inlined functions, and of `jitsym_move_target`.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_void, CStr};
@@ -45,14 +45,15 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
     check_flags(flags & !known | reserved, 0)
 }
 
-/// A `jitsym_code` of this version's size. The struct and the data behind its pointers are valid, as the header
-/// demands.
+/// A pointer to a `jitsym_code` of this version's size. Whoever makes a `CodeInput` promises that the struct and the
+/// data behind its pointers are valid, as the header demands.
 ///
 /// The structs of nearly all callers have this size and are not copied: each field is read where it is needed.
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 
-/// The caller's own `jitsym_code`, or a copy in `place` if its size differs.
+/// Returns the caller's own `jitsym_code`, or a copy in `place` if the size of the caller's struct is not this
+/// version's size.
 ///
 /// # Safety
 /// As `read`, and every pointer in the struct is valid, as the header demands.
@@ -69,9 +70,9 @@ pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jits
 }
 
 impl<'a> CodeInput<'a> {
-    /// Runs `body` with the same code as a `Code` of the Rust API. Fails without calling `body` if the input is invalid.
+    /// Runs `body` with this code as a `Code` of the Rust API. Fails without calling `body` if the input is invalid.
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
-        // SAFETY: the maker's promise, for all fields and for what the pointers among them point to.
+        // SAFETY: the maker's promise, for all fields and for the data behind the pointers among them.
         let code = unsafe { self.0.read_unaligned() };
         check_code_flags(code.flags, STABLE | PACKED | MORE, code.reserved | code.reserved2)?;
         check_range(code.addr, code.size, code.free_after)?;
@@ -98,7 +99,7 @@ impl<'a> CodeInput<'a> {
         }
     }
 
-    /// Whether other code is registered next, before any of it runs.
+    /// Whether the caller registers more code before any of the code runs (`JITSYM_CODE_MORE`).
     pub fn more(&self) -> bool {
         // SAFETY: the maker's promise.
         unsafe { field!(self.0, flags) & MORE != 0 }
@@ -111,9 +112,9 @@ impl<'a> CodeInput<'a> {
         unsafe { !field!(self.0, file).is_null() }
     }
 
-    /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file, and the line as a row of the
-    /// line table. `None` if the code is not usual (`is_usual`), or a text has to be cleaned or cut: `with_code` cleans
-    /// texts, and counts them.
+    /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file, and the line as a row
+    /// of the line table. Returns `None` if the code is not usual (`is_usual`), or if a text has to be cleaned or cut.
+    /// The caller then needs `with_code`: that way texts are cleaned and counted.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
         // SAFETY: the maker's promise, here and below.
@@ -211,14 +212,14 @@ impl Given for CodeInput<'_> {
     }
 }
 
-/// Whether the caller unmaps the range next.
+/// Whether the caller unmaps the range next (`JITSYM_RANGE_UNMAP`). Refuses unknown flags.
 pub fn range_flags(flags: u32) -> Result<bool> {
     let unmap = jitsym_range_flag::JITSYM_RANGE_UNMAP as u32;
     check_flags(flags, unmap)?;
     Ok(flags & unmap != 0)
 }
 
-/// The inlined functions of a `jitsym_code`.
+/// Reads the inlined functions of a `jitsym_code`.
 ///
 /// # Safety
 /// Every pointer in the struct is valid, as the header demands.
@@ -248,7 +249,7 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
 /// A line table that C has passed.
 pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
-    /// The last file name and its length: most rows have the file of the row before.
+    /// The last file name and its length, kept because most rows have the file of the row before.
     last_file: Cell<(*const c_char, usize)>,
 }
 
@@ -286,7 +287,7 @@ unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
     }
 }
 
-/// `jitsym_move_target` for code of `size` bytes.
+/// Reads a `jitsym_move_target` for code of `size` bytes.
 ///
 /// # Safety
 /// As `read`, and `bytes` in it is NULL or points to `size` readable bytes.

@@ -1,7 +1,9 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! No Rust reference to a C struct is ever made. Instead the bytes of the C struct, up to its `struct_size`, are copied
-//! over a struct of zeros. So callers that were compiled with an older or a newer header are supported.
+//! No Rust reference to a C struct is ever made. Instead this module copies the bytes of a C struct. If `struct_size`
+//! differs from this version's size, it copies them over a struct of zeros, so callers that were compiled with an older
+//! or a newer header are supported. Only a `jitsym_code` of this version's size is not copied: its fields are read one
+//! by one.
 
 mod code;
 mod options;
@@ -20,7 +22,7 @@ use std::{ptr, slice};
 
 use crate::api::error::{Error, Result};
 
-/// Structs of integers and raw pointers that come from C. Zero bytes are a valid value of each struct.
+/// A struct of integers and raw pointers that comes from C. Bytes of zeros are a valid value of the struct.
 ///
 /// # Safety
 /// Every field is an integer or a raw pointer.
@@ -93,7 +95,7 @@ unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(Error::Null.because("the pointer to a struct is NULL", []));
     }
-    // A size above this is an error of the caller, so the tail is not read.
+    // A larger size is an error of the caller, so bytes beyond it are not read.
     const LARGEST: usize = 4096;
     // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
     let size = unsafe { from.cast::<usize>().read_unaligned() };

@@ -1,4 +1,4 @@
-//! `jitsym_options`, and sinks.
+//! Input of `jitsym_options`, and of sets of sinks.
 
 use std::ffi::{c_char, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ unsafe impl Plain for jitsym_options {
     const TOO_SMALL: &'static str = size_of_struct!("jitsym_options", "JITSYM_OPTIONS");
 }
 
-/// `jitsym_options`, or the defaults for NULL.
+/// Reads a `jitsym_options`. Returns the defaults for NULL.
 ///
 /// # Safety
 /// As `read`; strings in it are NULL or end with a NUL.
@@ -28,7 +28,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    // 8 and 16 are no longer flags.
+    // The bits 8 and 16 were flags earlier, and are refused now.
     check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_BRIDGE as u32 - 1) & !(8 | 16))?;
     check_flags(raw.sinks, sink::every().0)?;
     check_flags(raw.file_mode, 0o777)?;
@@ -82,12 +82,12 @@ unsafe fn path(text: *const c_char) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(part)))
 }
 
-/// A single sink.
+/// Returns the sink with this bit. Refuses a value that is not the bit of a single sink.
 pub fn sink(bit: u32) -> Result<Sinks> {
     KINDS.iter().map(|kind| kind.bit).find(|known| known.0 == bit).ok_or(Error::Enum)
 }
 
-/// A set of sinks; `None` if it is empty.
+/// Returns a set of sinks, or `None` if `bits` is 0.
 pub fn sinks(bits: u32) -> Result<Option<Sinks>> {
     check_flags(bits, sink::every().0)?;
     Ok((bits != 0).then_some(Sinks(bits)))

@@ -1,4 +1,4 @@
-//! `jitsym_region_options`.
+//! Input of `jitsym_region_options`.
 
 use super::size_of_struct;
 use super::{check_flags, read, Plain};
@@ -11,7 +11,7 @@ unsafe impl Plain for jitsym_region_options {
     const TOO_SMALL: &'static str = size_of_struct!("jitsym_region_options", "JITSYM_REGION_OPTIONS()");
 }
 
-/// `jitsym_region_options`.
+/// Reads a `jitsym_region_options`.
 ///
 /// # Safety
 /// As `read`.

@@ -1,4 +1,4 @@
-//! `jitsym_unwind`.
+//! Input of `jitsym_unwind`.
 
 use std::{mem, slice};
 
@@ -19,8 +19,8 @@ unsafe impl Plain for jitsym_unwind_row {
     const TOO_SMALL: &'static str = size_of_element!("jitsym_unwind_row", "jitsym_unwind.row_size");
 }
 
-/// The record of the unwind tables for a `jitsym_unwind` and code of this size. The `jitsym_unwind` is decoded only if
-/// it differs from the last one that was used.
+/// Returns the record of the unwind tables for a `jitsym_unwind` and code of this size. A `jitsym_unwind` that is equal
+/// to the one that was remembered last is not decoded again.
 ///
 /// # Safety
 /// As `unwind`.
@@ -36,9 +36,10 @@ pub unsafe fn template(
     }
     // SAFETY: the caller's promise; the size is the first field.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-    // SAFETY: as above; the struct has this size, which has been compared.
+    // SAFETY: as above. The comparison has shown that the struct has this size.
     if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
-        // SAFETY: as above. The last one was valid, and this one has the same fields; only what they point to may differ.
+        // SAFETY: as above. The last struct was valid, and this struct has the same fields. Only the data behind its
+        // pointers may differ.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
         if cache.ready_saves(saved) {
             return Ok(Some(cache.ready_template()));
@@ -60,13 +61,13 @@ unsafe fn decode_and_encode(
 ) -> Result<Option<&UnwindingTemplate>> {
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
-    // Rows and sections lie outside the struct, and the cache compares their contents. Code that ends where the
-    // epilogue ends has other tables than longer code. The same holds for code that ends where the epilogue would
-    // begin.
+    // `remember` allows later calls to compare only the struct and the saved registers. So the tables must depend on
+    // nothing else. Tables of kinds 3 and 4 also depend on rows or a section outside the struct. Tables also depend on
+    // the code size if the code ends where the epilogue ends, or where the epilogue would begin.
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
-        // SAFETY: the type is as large, and the struct is of integers and pointers without padding.
+        // SAFETY: both types have the same size, and the struct consists of integers and pointers without padding.
         let [_, words @ ..] = unsafe { mem::transmute::<jitsym_unwind, [u64; 1 + unwind::RAW_WORDS]>(raw) };
         // SAFETY: as above.
         cache.remember(&words, unsafe { saved_registers(raw.saved, raw.saved_count)? }, code_size);
@@ -78,7 +79,7 @@ unsafe fn decode_and_encode(
 #[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),
-    /// Most row tables are this short, and need no allocation.
+    /// The rows and their number. Most tables have at most `FEW_ROWS` rows, which need no allocation.
     FewRows([UnwindRow<'a>; FEW_ROWS], usize),
     Rows(Vec<UnwindRow<'a>>),
 }
@@ -173,7 +174,7 @@ unsafe fn saved_registers<'a>(start: *const jitsym_saved_register, count: u32) -
 }
 
 impl UnwindInput<'_> {
-    /// The same description as a type of the Rust API.
+    /// Returns the same description as a type of the Rust API.
     pub fn as_unwind(&self) -> Unwind<'_> {
         match self {
             UnwindInput::Ready(unwind) => *unwind,

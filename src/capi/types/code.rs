@@ -8,21 +8,22 @@ use super::jitsym_unwind;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_code_flag {
-    /// The writer reads the bytes later: they stay until a flush, move or unregistration.
+    /// The writer reads the bytes later: keep them until a flush, move or unregistration.
     ///
     /// The call copies none of the bytes. The flag is for large code, and for runtimes that never free code. The bytes
     /// must stay unchanged and in place until `jitsym_flush`, or `jitsym_unregister`, `jitsym_unregister_range` or
-    /// `jitsym_move` of this code, has returned. The last three wait until the writer has read the bytes, 10 seconds at
-    /// most. If the process is killed before the writer has read the bytes, the record is recovered without them.
+    /// `jitsym_move` of this code, has returned. The last three calls wait until the writer has read the bytes, 10
+    /// seconds at most. If the process is killed before the writer has read the bytes, the record is recovered without
+    /// the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// Other code follows without a gap: makes unwinding in perf with libunwind possible.
+    /// Other code follows without a gap: perf with libunwind can unwind all the same.
     ///
-    /// The flag is for code with an unwind description if `free_after` is 0, or smaller than `jitsym_unwind_size`. It
-    /// adds a small record to the jitdump. The record describes an unused place below the code, and the tables follow
-    /// that place. With this record, `perf inject` makes each object twice, and the process has up to 1 GiB less
-    /// address space. The flag has no effect if this address space is used up, or if no unused place lies within 1.75
-    /// GiB below the code. Not for `jitsym_move_target`: packed code stays packed, unless it moves while no jitdump is
-    /// written.
+    /// The flag is for code with an unwind description if `free_after` is 0, or smaller than the result of
+    /// `jitsym_unwind_size`. The flag adds a small record to the jitdump. The record describes an unused place below
+    /// the code, and perf finds the unwind tables after this place. With this record, `perf inject` makes each object
+    /// twice, and the process has up to 1 GiB less address space. The flag has no effect if this address space is used
+    /// up, or if no unused place lies within 1.75 GiB below the code. Not for `jitsym_move_target`: packed code stays
+    /// packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
     /// More code is registered before any of it runs: this call waits for no sink.
     ///
@@ -38,10 +39,10 @@ pub enum jitsym_code_flag {
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// From the call until whole pages in the range are unmapped, nobody may read, write or run the memory. The library
-    /// forgets the regions that the range covers. Without the flag, the library reads all mappings of the process to
-    /// notice that these regions are gone. The flag has no effect in memory that the library unmaps itself: memory from
-    /// `jitsym_alloc`, and regions with two views.
+    /// From the call until all whole pages in the range are unmapped, nobody may read, write or run the memory. The
+    /// library forgets the regions that the range covers. Without the flag, the library reads all mappings of the
+    /// process to notice that these regions are gone. The flag has no effect in memory that the library unmaps itself:
+    /// memory from `jitsym_alloc`, and regions with two views.
     JITSYM_RANGE_UNMAP = 1,
 }
 
@@ -53,13 +54,13 @@ pub struct jitsym_line {
     ///
     /// Sorted rows cost least. Of two rows with the same offset, the later row in the table counts.
     pub offset: u32,
-    /// From 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// From 1; 0 if unknown.
+    /// Column, from 1; 0 if unknown.
     pub column: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// NUL-terminated; best an absolute path, which `perf annotate` can open.
+    /// Source file, NUL-terminated; best an absolute path, which `perf annotate` can open.
     pub file: *const c_char,
 }
 
@@ -74,17 +75,19 @@ pub struct jitsym_inline {
     /// More than `begin`, and at most the end of the range of `parent`. Without a parent, at most the size of the code.
     /// Two ranges with the same parent have no byte in common.
     pub end: u32,
-    /// The inlined function, UTF-8, cleaned as `jitsym_code.name` is; not empty then.
+    /// Name of the inlined function, UTF-8. Must not be empty after cleaning.
+    ///
+    /// The name is cleaned as `jitsym_code.name` is.
     pub name: *const c_char,
-    /// Length of `name` in bytes. 0: it ends at its NUL.
+    /// Length of `name` in bytes. 0: `name` ends at its NUL.
     pub name_len: usize,
     /// File of the call that was inlined, NUL-terminated; as `jitsym_line.file`.
     pub call_file: *const c_char,
-    /// Line of that call, from 1.
+    /// Line of the inlined call, from 1.
     pub call_line: u32,
-    /// Column of that call, from 1; 0 if unknown.
+    /// Column of the inlined call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the earlier entry into which this is inlined. `UINT32_MAX`: the function itself.
+    /// Index of the earlier entry that has inlined this one. `UINT32_MAX`: the function itself.
     pub parent: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -98,21 +101,21 @@ pub struct jitsym_code {
     pub struct_size: usize,
     /// Where the code runs.
     pub addr: u64,
-    /// In bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
+    /// Size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
-    /// UTF-8; cleaned, never refused. NULL or empty: `jit_ADDRESS`.
+    /// Name in UTF-8; cleaned, never refused. NULL or empty: `jit_ADDRESS`.
     ///
     /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
     /// Cleaning can leave a name empty. A name of one or two bytes gets `()` appended, because perf drops such names or
     /// demangles them.
     pub name: *const c_char,
-    /// Length of `name` in bytes. 0: it ends at its NUL.
+    /// Length of `name` in bytes. 0: `name` ends at its NUL.
     pub name_len: usize,
-    /// Points to `size` readable bytes: `addr`, or its writable view. NULL: the kernel reads.
+    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads them.
     ///
-    /// Pass `addr`, or the address of a writable view of the same memory, right after the code is emitted. With NULL
-    /// the library asks the kernel to read at `addr`, which costs a system call. Unreadable bytes are zero in the
-    /// record, and `jitsym_stats.unreadable` counts the call.
+    /// Points to `size` readable bytes. Pass `addr`, or the address of a writable view of the same memory, right after
+    /// the code is emitted. With NULL the library asks the kernel to read at `addr`, which costs a system call.
+    /// Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL: not known.
     pub unwind: *const jitsym_unwind,
@@ -142,8 +145,8 @@ pub struct jitsym_code {
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated. NULL: not known.
     ///
-    /// The name becomes `NAME FILE:LINE` for every reader but debuggers. Without a line table, file and line are also
-    /// the only row of the line table, at offset 0, so an absolute path is best. The file is cleaned as the name is,
+    /// The name becomes `NAME FILE:LINE` for every reader but debuggers. If `line_count` is 0, this file and line
+    /// become the line table, as a row at offset 0, so an absolute path is best. The file is cleaned as the name is,
     /// and counts as not known if it is empty after that. `JITSYM_NAME_MAX` limits the whole name.
     pub file: *const c_char,
     /// Line in `file`, from 1. 0: not known.

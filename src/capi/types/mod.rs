@@ -29,14 +29,14 @@ pub type jitsym_id = u64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_limit {
-    /// The longest function name kept; a longer one is cut.
+    /// The longest function name. A longer name is cut.
     ///
     /// A cut name ends in `~` and eight hexadecimal digits, which are computed from the whole name. So different names
     /// stay different.
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
-    /// The largest code, 2 GiB - 1; with an unwind description, less the size of its tables.
+    /// The largest code: 2 GiB - 1, minus the size of its unwind tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
 }
 
@@ -65,7 +65,7 @@ pub enum jitsym_sink {
     ///
     /// The code needs an unwind description. While this sink runs, a call that registers, moves or ends code returns
     /// only when the unwinder knows of the change. [docs/exceptions.md](exceptions.md) lists the supported unwinders,
-    /// and describes which thread tells them.
+    /// and describes which thread reports changes to them.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
     ///

@@ -10,7 +10,7 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment wins over the options.
     ///
-    /// Without this flag the options win where they are not 0 or NULL.
+    /// Without this flag, each option that is neither 0 nor NULL wins.
     JITSYM_INIT_ENV_WINS = 1,
     /// With `sinks` 0: no sink, unless the variable JITSYM names one.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
@@ -24,7 +24,7 @@ pub enum jitsym_init_flag {
     ///
     /// The processes are those of this user that left a spool.
     JITSYM_INIT_RECOVER = 128,
-    /// `fork` makes the child's files, instead of the child's first call.
+    /// `fork` makes the child's files. Without this flag the child's first call does.
     ///
     /// Every child pays the cost, even a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
@@ -50,9 +50,9 @@ pub enum jitsym_init_flag {
     /// executable yet is adopted by a later call that registers, moves or unregisters code. During these calls only the
     /// calling thread may write to the memory or change its protection; other threads may execute the memory.
     ///
-    /// This rule is for every writer of code in the process, because the kernel joins neighbouring memory with the same
-    /// protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the details, and the
-    /// alternatives for a process with several writers.
+    /// The rule holds for everything in the process that writes code, because the kernel joins neighbouring memory with
+    /// the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the details,
+    /// and the alternatives for a process with several writers.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
@@ -81,7 +81,7 @@ pub enum jitsym_want {
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
     /// Without this bit, a runtime with its own code memory gains nothing by these calls. The bit is cleared when the
-    /// file of a region cannot be made, so ask again after the call.
+    /// file of a region cannot be made, so ask again after each of these calls.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -89,7 +89,7 @@ pub enum jitsym_want {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_map_dialect {
-    /// perf and all others: `START SIZE NAME` in hexadecimal digits without prefix, in `/tmp`.
+    /// perf and all other readers: `START SIZE NAME` in hexadecimal without prefix, in `/tmp`.
     JITSYM_MAP_PERF = 0,
     /// Android's simpleperf: numbers with the prefix `0x`, in `/data/local/tmp`.
     JITSYM_MAP_SIMPLEPERF = 1,
@@ -125,7 +125,7 @@ pub struct jitsym_options {
     /// A value outside this range is replaced by the nearest end of the range. The memory starts with 16 KiB, and takes
     /// 4 MiB (at most half of the bound) when many records are registered. It grows further when the writer cannot keep
     /// up. Code whose record does not fit into the bound minus these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The
-    /// memory takes at least 256 MiB of address space, if available. The first session of a process decides.
+    /// memory takes at least 256 MiB of address space, if available. The first session of a process decides the bound.
     pub max_memory: u64,
     /// Milliseconds that a call waits when the memory for records is full. 0: 10.
     ///
@@ -133,20 +133,21 @@ pub struct jitsym_options {
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Absolute directory of the spool, in memory. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
+    /// Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
     ///
-    /// The session that first starts a sink, or first remembers code, decides the directory, until all sinks are
-    /// disabled.
+    /// The directory should be on a file system in memory. The session that first starts a sink, or first remembers
+    /// code, decides the directory, until all sinks are disabled.
     pub spool_dir: *const c_char,
-    /// Most bytes of the perf map, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
+    /// Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///
-    /// At the bound, the map leaves out dead code, the oldest first; then live code, the newest first
-    /// (`jitsym_stats.map_omitted`), until there is room again.
+    /// At the bound, the map first leaves out dead code, the oldest first. If more room is needed, it leaves out live
+    /// code, the newest first (`jitsym_stats.map_omitted`), until there is room again.
     pub map_max: u64,
-    /// Most bytes of the jitdump, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
+    /// Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
     ///
-    /// At the bound, the jitdump is rewritten with live code alone; meanwhile there are two files. If live code takes
-    /// more than three quarters of the bound, newly registered code is left out (`jitsym_stats.jitdump_lost`), until
-    /// enough other code has been unregistered. After that, the code that was left out and is still live is written.
+    /// At the bound, the jitdump is rewritten with live code alone. During the rewrite there are two files. If live
+    /// code takes more than three quarters of the bound, newly registered code is left out
+    /// (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. After that, the code that was left
+    /// out and is still live is written.
     pub jitdump_max: u64,
 }

@@ -9,8 +9,8 @@ pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes its protection (`mprotect`).
     ///
     /// At first the memory is readable and writable. The runtime makes it executable before code in it runs. A forked
-    /// child has its own copy. Without this flag there are two views of shared memory, whose protections must not be
-    /// changed.
+    /// child has its own copy. Without this flag there are two views of shared memory, and the runtime must not change
+    /// their protections.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Aligned to 2 MiB, and in huge pages if the kernel has them for this memory.
     JITSYM_REGION_HUGE_PAGES = 2,
@@ -22,7 +22,7 @@ pub enum jitsym_region_flag {
 pub struct jitsym_region_options {
     /// `sizeof(jitsym_region_options)`.
     pub struct_size: usize,
-    /// In bytes, rounded up to whole pages; at most 1 GiB.
+    /// Size in bytes, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
     /// Size in bytes up to which `jitsym_region_grow` can enlarge the region. 0: `size`.
     ///
@@ -52,6 +52,6 @@ pub struct jitsym_region {
     ///
     /// A region reads as zero at first. With `JITSYM_REGION_ONE_VIEW` this is the same address as `exec`.
     pub write: *mut c_void,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }

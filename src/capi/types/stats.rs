@@ -1,6 +1,6 @@
-//! The counters.
+//! The counters that `jitsym_get_stats` reads.
 
-/// Whether records on their way to the writer survive the process: `jitsym_stats.spool`.
+/// Whether records that the writer has not written yet survive a killed process: `jitsym_stats.spool`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_spool_state {
@@ -65,9 +65,9 @@ pub struct jitsym_stats {
     pub write_errors: u64,
     /// Bytes in use for records on their way to the writer.
     pub memory: u64,
-    /// Bytes held for these records, used or not, at most `jitsym_options.max_memory`.
+    /// Bytes held for pending records, in use or not; at most `jitsym_options.max_memory`.
     pub memory_held: u64,
-    /// Records that had to wait because `max_memory` was reached.
+    /// Records that had to wait because `jitsym_options.max_memory` was reached.
     pub waited: u64,
     /// Records of killed processes that `JITSYM_INIT_RECOVER` has put into their files.
     pub recovered: u64,
@@ -77,9 +77,9 @@ pub struct jitsym_stats {
     pub inherited: u32,
     /// Records that could not be written to the jitdump.
     ///
-    /// There was no room on the disk or within `jitsym_options.jitdump_max`, and none in the memory in which records
+    /// There was no room on the disk or within `jitsym_options.jitdump_max`, and no room in the memory in which records
     /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, code of lost
-    /// records is written if it still lives, without lines and unwind tables. A forked child also counts code whose
+    /// records that is still live is written, without lines and unwind tables. A forked child also counts code whose
     /// record the parent was writing at the fork, if the fork did not wait for the write.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
@@ -98,16 +98,16 @@ pub struct jitsym_stats {
     pub region_code: u64,
     /// Bytes written to the files of regions, earlier generations included.
     pub region_bytes: u64,
-    /// New names of files, needed when new code replaces dead code.
+    /// New names of regions' files, because new code replaced dead code.
     ///
-    /// [docs/regions.md](regions.md#epochs) calls a generation an epoch.
+    /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
     /// Generations that began too late or not at all: samples may have the wrong name.
     pub region_late: u64,
     /// Regions that could not have a file, and memory that could not be adopted.
     ///
-    /// Regions without a file are plain memory. Memory is counted if it contains code and is of the kind that is
-    /// adopted.
+    /// Regions without a file are plain memory. Memory that could not be adopted is counted if it contains code, and if
+    /// memory of its kind is adopted in general.
     pub region_refused: u64,
     /// Names, unwind tables and line tables that have no room in a region's file now.
     pub region_left_out: u64,
@@ -122,7 +122,7 @@ pub struct jitsym_stats {
     pub region_limit: u64,
 }
 
-// C and Rust programs have the same numbers.
+// The enumerations of C and Rust have the same numbers.
 const _: () = {
     use crate::queue::status::SpoolState;
     assert!(jitsym_spool_state::JITSYM_SPOOL_NONE as u32 == SpoolState::None as u32);

@@ -12,8 +12,8 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_FRAME_POINTER = 1,
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
-    /// The canonical frame address (CFA) has this distance in all of the code, or between a prologue and an epilogue.
-    /// Use this kind even for code with a frame pointer, if the stack pointer does not move.
+    /// The canonical frame address (CFA) has this distance from the stack pointer in all of the code, or between a
+    /// prologue and an epilogue. Use this kind even for code with a frame pointer, if the stack pointer does not move.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -39,12 +39,12 @@ pub struct jitsym_saved_register {
 
 /// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` up to the next row.
 ///
-/// Before the first row, the state is that at a function's entry: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and
-/// no register is saved.
+/// Before the first row, the state is as at a function's entry: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and no
+/// register is saved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
-    /// Bytes from the start of the code, strictly rising.
+    /// Bytes from the start of the code, more than in the row before.
     pub offset: u32,
     /// DWARF number of the register from which the CFA is computed.
     pub cfa_reg: u32,
@@ -54,13 +54,13 @@ pub struct jitsym_unwind_row {
     pub saved_count: u32,
     /// The registers that are saved here.
     ///
-    /// On x86-64 the return address is not listed, because it always lies at CFA - 8. On other architectures the return
-    /// address register is listed where it is saved.
+    /// On x86-64 the return address is not listed, because it always lies at CFA - 8. On other architectures, a row
+    /// lists the return address register if the register is saved in the row's range.
     pub saved: *const jitsym_saved_register,
 }
 
-/// An unwind description. Only the fields of its kind are used; a place is a number of bytes from the start of the code
-/// to the end of an instruction.
+/// An unwind description. Only the fields of its kind are used. A place is the number of bytes from the start of the
+/// code to the end of an instruction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind {
@@ -73,14 +73,14 @@ pub struct jitsym_unwind {
     /// FRAME_POINTER, FIXED_FRAME: the place of x86-64 `push rbp`, aarch64 `stp x29, x30, [sp, #-n]!`.
     ///
     /// The instruction stores the caller's frame pointer. FRAME_POINTER: 0 means 1 on x86-64, 4 on aarch64, 12 on
-    /// riscv64. FIXED_FRAME: 0 means that there is no such instruction. On aarch64, `n` is `cfa_offset` if this place
-    /// is equal to `sp_set`, and 16 otherwise. On riscv64, FIXED_FRAME needs 0 here, and `saved` can list both
-    /// registers.
+    /// riscv64. FIXED_FRAME: 0 means that there is no such instruction. On aarch64, `n` is `cfa_offset`; in a
+    /// FIXED_FRAME whose `sp_set` is another place, `n` is 16. On riscv64, FIXED_FRAME needs 0 here, and `saved` can
+    /// list frame pointer and return address.
     pub fp_pushed: u32,
     /// FRAME_POINTER: the place of x86-64 `mov rbp, rsp`.
     ///
     /// The instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction
-    /// precedes the usual prologue (`endbr64`), set both this and `fp_pushed`.
+    /// precedes the usual prologue (`endbr64`), set both `fp_set` and `fp_pushed`.
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
@@ -103,7 +103,7 @@ pub struct jitsym_unwind {
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
-    /// The place where the last of `saved` is stored. 0: `fp_set` or `sp_set`.
+    /// Where the last register of `saved` is stored. 0: `fp_set` or `sp_set`.
     ///
     /// FRAME_POINTER: not before `fp_pushed`; 0 means `fp_set`. FIXED_FRAME: not before `sp_set`; 0 means `sp_set`.
     pub saved_from: u32,
@@ -116,7 +116,7 @@ pub struct jitsym_unwind {
     /// EH_FRAME: the section's bytes.
     ///
     /// A terminating zero word is optional. Entries for other code are left out, and an entry that extends beyond the
-    /// code is cut to the code. A CIE is an entry of the section, before its FDEs, and has at most 1024 bytes. Only
+    /// code is cut to the code. Each CIE must come before its FDEs in the section, and have at most 1024 bytes. Only
     /// `JITSYM_SINK_UNWINDER` uses personality routines and LSDAs
     /// ([docs/exceptions.md](exceptions.md#code-that-catches-and-cleans-up)).
     pub eh_frame: *const c_void,
@@ -128,18 +128,18 @@ pub struct jitsym_unwind {
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///
-    /// The instruction allocates the frame; it is not before `fp_pushed`. Up to this place the frame is as at entry,
-    /// except for the values that the instruction at `fp_pushed` stores.
+    /// The instruction allocates the frame. Its place must not be before `fp_pushed`. Up to this place the frame is as
+    /// at entry, except for the values that the instruction at `fp_pushed` stores.
     pub sp_set: u32,
     /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
     ///
     /// The instruction (or `mov rsp, rbp`) releases the frame, except for the values that were stored at `fp_pushed`.
-    /// The registers of `saved` have their old values again. 0 is for code that removes the whole frame at
-    /// `epilogue_begin`, as `leave` does.
+    /// From this place on, the registers of `saved` have the caller's values again. 0 is for code that removes the
+    /// whole frame at `epilogue_begin`, as `leave` does.
     pub sp_reset: u32,
 }
 
-// The Rust struct has the same layout, so that a slice of it can be borrowed.
+// `SavedRegister` has the same layout, so that the library can borrow an array from C as a slice.
 const _: () = {
     use crate::api::code::SavedRegister;
     assert!(size_of::<jitsym_saved_register>() == size_of::<SavedRegister>());

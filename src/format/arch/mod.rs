@@ -64,14 +64,15 @@ pub struct Abi {
     pub fp: u16,
     /// Return address column.
     pub ra: u16,
-    /// Distance from the CFA to the return address, if the call instruction stores it on the stack. At entry, SP points to it.
+    /// Distance from the CFA to the return address, if the call instruction stores the return address on the stack. At entry,
+    /// SP points to the return address.
     pub entry_ra: Option<i32>,
     /// The defaults of a [`FramePointer`](crate::api::code::FramePointer): a field that is 0 stands for these values.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
     /// In a frame with a frame pointer: distance from the CFA to the slot of the caller's frame pointer. The return address is
-    /// in the next higher slot. `None` if both are in the frame's lowest slots, to which the frame pointer points.
+    /// in the next higher slot. `None` if both values are in the frame's lowest slots, to which the frame pointer points.
     pub frame_record: Option<i32>,
     /// Whether the slots of the frame pointer and the return address are filled from `pushed` on. Otherwise both values are
     /// still in their registers until the frame pointer is set.

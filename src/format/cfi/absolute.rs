@@ -77,15 +77,16 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The hidden handler, and the other instructions.
+    /// Returns the handler that is hidden in the FDE (see `handlers`), and the FDE's other instructions.
     pub fn program(&self) -> Option<(Option<Handler>, &[u8])> {
         let (handler, instructions) = Handler::find(self.bytes);
         Some((handler, self.bytes.get(instructions..)?))
     }
 }
 
-/// Calls `body` for each entry of an `.eh_frame` that was made to follow code of this size (rounded up to 8) at this address.
-/// Entries for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame`. The section was made for the place after code of this address and size, at
+/// the address plus the size rounded up to 8. Entries for other code are left out. Returns `None` as soon as an entry is
+/// invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),

@@ -3,7 +3,7 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert whole tables, but neither selected entries nor a section at a separate address, and its arithmetic
+//! gimli can convert whole tables, but not selected entries, and not a section at a separate address. Its arithmetic also
 //! overflows when the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
 //! one instruction at a time.
 
@@ -66,8 +66,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
             CieOrFde::Fde(partial) => partial,
         };
-        // Accepts only a CIE that the loop has read. A CIE at any other offset could overlap entries, and each FDE could have
-        // another CIE.
+        // Accepts only a CIE that the loop has read. In a hostile section, CIEs at other offsets could overlap entries, and
+        // each FDE could have a CIE of its own.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -178,9 +178,10 @@ fn cie(
     bases: &BaseAddresses,
     placement: &Placement,
 ) -> Result<(write::CommonInformationEntry, CfaState)> {
-    // gimli divides by this factor, so 0 is refused.
+    // gimli divides by the data alignment factor, so 0 is refused.
     let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
-    // In a CIE of version 1 the register is a byte, but gimli writes a LEB128 number. Up to 127, both have the same form.
+    // In a CIE of version 1 the register is a byte, but gimli writes a LEB128 number. For numbers up to 127, the byte and the
+    // LEB128 number are equal.
     let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
     let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
     to.signal_trampoline = from.is_signal_trampoline();
@@ -203,7 +204,8 @@ fn cie(
     Ok((to, state))
 }
 
-/// The state that some instructions depend on. Unwinders reject a table whose instructions do not match this state.
+/// The part of an unwinder's state on which some instructions depend. Unwinders reject a table whose instructions do not match
+/// this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
     /// One bit for each state. The lowest bit is for the current state, the bits above it are for the remembered ones. A bit is
@@ -299,7 +301,7 @@ fn convert(
         From::ArgsSize { size } => To::ArgsSize(u32::try_from(size).map_err(|_| Error::UnwindFormat)?),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),
-        // `step` has handled both before.
+        // The caller has already handled these two instructions by `step`.
         From::AdvanceLoc { .. } | From::SetLoc { .. } => return Err(Error::Internal),
     }))
 }

@@ -1,11 +1,11 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
 //! Personality routines and LSDAs are addresses of this process, for its own unwinder. Files have the same entries, but other
-//! processes read the files. If an augmentation string named the addresses, perf with libunwind would follow them as indirect
-//! pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be augmentation data that
-//! the string does not name, because not every reader skips such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So an FDE
-//! begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register. Their operands are the
-//! addresses.
+//! processes read the files. If an augmentation string named the addresses, perf with libunwind would follow the addresses as
+//! indirect pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be augmentation
+//! data that the string does not name, because not every reader skips such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So
+//! an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register. The operands of
+//! these instructions are the addresses.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -43,8 +43,8 @@ fn value(number: &Number) -> u64 {
 }
 
 impl Handler {
-    /// Reserves room for the instructions: a placeholder of the same length. The placeholder must be the first instruction that
-    /// is added to the FDE.
+    /// Returns a placeholder that is as long as the instructions which hide a handler. The placeholder must be the first
+    /// instruction that is added to the FDE.
     pub fn room() -> CallFrameInstruction {
         // Instruction, register, and length of the expression take one byte each.
         CallFrameInstruction::ValExpression(gimli::Register(0), Expression::raw(vec![0; LEN - 3]))

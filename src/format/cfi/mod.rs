@@ -140,7 +140,8 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Refuses sizes that no FDE can hold. The tables' distance to the code makes the limit a little lower.
+/// Refuses sizes that no FDE can hold. The limit for tables is a little lower, because their distance back to the code must fit
+/// too: see [`Tables::check_size`].
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),

@@ -1,4 +1,4 @@
-//! Converts the descriptions that are not CFI yet into one CIE and one FDE.
+//! Converts a description by frame pointer, fixed frame or rows into one CIE and one FDE.
 
 use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
@@ -125,7 +125,7 @@ struct FrameState {
 }
 
 impl FrameState {
-    /// Puts a register into a slot. An error if the register already has another slot.
+    /// Notes that a register is saved in a slot. Returns an error if the register already has another slot.
     fn save(&mut self, abi: &Abi, reg: u32, offset: i32) -> Result<()> {
         if !abi.registers.iter().any(|range| range.contains(&reg)) {
             return Err(
@@ -195,7 +195,7 @@ impl Program {
         self.now = state;
     }
 
-    /// A frame that `resolve_frame_pointer` has returned.
+    /// Emits the instructions for a frame that `resolve_frame_pointer` has returned.
     fn frame_pointer(&mut self, frame: &FramePointer) -> Result<()> {
         let abi = self.abi;
         let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
@@ -227,7 +227,7 @@ impl Program {
         Ok(())
     }
 
-    /// A frame whose CFA is a fixed distance away from the stack pointer.
+    /// Emits the instructions for a frame that `resolve_fixed` has returned.
     fn fixed_frame(&mut self, frame: &FixedFrame) -> Result<()> {
         let abi = self.abi;
         let mut pushed = entry(abi);

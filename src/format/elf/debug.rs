@@ -89,7 +89,8 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines, with offsets that count from the code's start plus `hidden` bytes. `None` if there is no memory.
+/// The lines. Their offsets count from the first byte after the `hidden` bytes at the code's start. `None` if there is no
+/// memory.
 fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {

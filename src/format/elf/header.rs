@@ -52,7 +52,8 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// The bytes of the code that the header page replaces; may be empty.
+    /// Where the file has the code over which the header page lies: elsewhere in a final copy, else under the page. Empty if
+    /// the page lies over no code.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -91,12 +92,13 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(".text", SHT_PROGBITS, code, text, 16),
-            // The symbols of the replaced code refer to the first `.text`. Old readers subtract from a symbol the difference
-            // between its section's address and offset. For this section the difference is not 0.
+            // This section has the code over which the header page lies. The symbols of this code refer to the first `.text`,
+            // because old readers subtract from a symbol the difference between its section's address and offset. In a final
+            // copy, the difference is not 0 for this section.
             Entry { addr: self.text.start, ..section(".text", SHT_PROGBITS, code, &self.first, 16) },
             section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
-            // perf with libunwind uses the section, and subtracts the start of the first segment (linux
+            // perf with libunwind uses the section's address, and subtracts the start of the first segment (linux
             // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header.
             Entry {
                 addr: self.eh_frame_hdr.start.wrapping_add(self.begin),
@@ -126,7 +128,8 @@ impl Image {
             page[at..at + usize::from(PROGRAM_HEADER)].copy_from_slice(&program_header(kind, flags, words));
             segments += 1;
         };
-        // libdw identifies an object by its start and end, so both are the same for all generations and sizes.
+        // libdw identifies an object by its start and end. So start and end are the same in all epochs, and for all lengths of
+        // the code.
         let end = self.text.start + self.text_room;
         let loaded = self.begin..self.text.end.min(end);
         put_segment(PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);

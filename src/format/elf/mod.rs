@@ -32,8 +32,8 @@ const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 asks addr2line for
 /// address 0 to mark the end of another answer, and expects that addr2line knows nothing of address 0 (linux
-/// tools/perf/util/srcline.c). addr2line also uses the symbols of an address's section. So code at address 0 is in another
-/// section than `TEXT`.
+/// tools/perf/util/srcline.c). addr2line also uses the symbols of the section that contains an address. So address 0 lies in
+/// another section than `TEXT`, the section of all symbols.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }

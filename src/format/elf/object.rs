@@ -46,8 +46,8 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
     let first = functions.clone().next()?.0.addr;
-    // Unwind tables contain the distance from their own address to the code. They are not loaded, so any address near the code
-    // will do.
+    // Unwind tables contain the distance from their own address to the code. The tables are not loaded, so their section may
+    // have any address near the code.
     let eh_frame_at = first / 8 * 8;
     let mut frames = Frames::default();
     let (mut eh_frame, mut rows) = (Vec::new(), Vec::new());
@@ -137,7 +137,7 @@ pub(super) fn section<'a>(name: &str, kind: u32, align: u64, bytes: &'a [u8]) ->
 
 impl Parts {
     /// Adds a function in the section with this index. Its symbol covers the addresses `symbol`. Returns the function's
-    /// `.eh_frame`, if any, which was made to follow the code. `None` if there is no memory.
+    /// `.eh_frame`, if any, which was made for the place after the code. `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
@@ -224,11 +224,11 @@ impl Parts {
     }
 }
 
-/// Length of a further code section's name with its NUL: `.text.00001`.
+/// Length of the name of each code section after the first, with its NUL: `.text.00001`.
 const TEXT_NAME: usize = 12;
 
-/// The names of all sections, `texts` of which are code. Each has a different name, because lldb 14 finds the section of a
-/// symbol by name.
+/// The names of all sections, `texts` of which are code. Each code section has its own name, because lldb 14 finds the section
+/// of a symbol by name.
 fn section_names(texts: usize) -> Option<Vec<u8>> {
     let mut names = Vec::new();
     names.try_reserve_exact(NAMES.len() + TEXT_NAME * texts).ok()?;

@@ -136,8 +136,8 @@ impl<'a> Image<'a> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
-        // In unlinked objects, and in wasmtime's linked ones, the value of a symbol is an offset in its section. In other
-        // objects the value is an address.
+        // In unlinked objects, and in the linked objects of wasmtime, the value of a symbol is an offset in its section. In
+        // other objects the value is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -313,8 +313,8 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     None
 }
 
-/// All offsets at which a string equals `name` or ends with it, because strings may share their ends. (Horspool's algorithm,
-/// because files have megabytes of names.)
+/// All offsets at which a string equals `name` or ends with it, because strings may share their ends. Uses Horspool's
+/// algorithm, because files have megabytes of names.
 fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
     let mut skip = [name.len() + 1; 256];
     for (at, &byte) in name.iter().enumerate() {

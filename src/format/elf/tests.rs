@@ -161,8 +161,8 @@ fn golden_lines() {
     assert!(ranges.is_empty());
 }
 
-/// `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40. After these, `inner` from 40 to the
-/// end.
+/// A record of inlined functions: `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40. After
+/// these, `inner` from 40 to the end.
 fn inlined() -> Vec<u8> {
     let inline = |begin, end, name, call_line, parent| {
         let (call_file, call_column) = (&b"a"[..], 0);

@@ -2,8 +2,8 @@
 //! code's own addresses.
 //!
 //! valgrind reads a file after it has seen a mapping of each loaded segment, one for code and one for data (valgrind 3.19,
-//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). An `.eh_frame` would have to lie in one of these segments. So the
-//! unwind tables are a `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
+//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). valgrind accepts an `.eh_frame` only within one of these
+//! segments. So the unwind tables are a `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
 
 use std::ops::Range;
 

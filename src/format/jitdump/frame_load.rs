@@ -1,25 +1,27 @@
 //! Unwind tables for code without free bytes after it, in a form that builds of perf with libunwind can find.
 //!
-//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) from its mapping, at the place after the code.
-//! perf computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
-//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index: one object with two mappings. The first
-//! record is a *frame load* at an unused address below the code, and the tables follow the frame load. The second record is the
-//! code itself, and its mapping ends with the code. perf makes the object from the second record.
+//! perf with libunwind reads the tables of an object (`jitted-PID-INDEX.so`) in the object's mapping, at the place after the
+//! code. perf computes this place from the *lowest* mapping of the object (linux tools/perf/util/unwind-libunwind-local.c,
+//! `read_unwind_spec_eh_frame`). So the code gets two LOAD records with the same index, which perf takes for one object with
+//! two mappings. The first record is a *frame load* at an unused address below the code, and the tables follow the frame load.
+//! The second record is the code itself, and its mapping ends with the code. perf makes the object from the second record.
 //!
-//! A reader that starts at the frame load needs tables with the distance from the frame load to the code. perf with libdw
-//! starts at the mapping of the sample, and needs the usual tables. So the tables have each FDE twice, and the search table has
-//! a row for each of the two. The reader finds the row that matches its own distance to the code.
+//! For perf with libunwind, the tables lie after the frame load, so they must contain the distance from there to the code. For
+//! perf with libdw, the tables lie after the code, as in objects without a frame load. So the tables contain each FDE twice,
+//! once for each place, and the search table has a row for each of the two FDEs. Each reader finds the row that is right for
+//! its place of the tables.
 //!
-//! The records of a frame load are the beginning of its code's group, so they are always copied with the group.
+//! The group of a piece of code (all its records) begins with the records of the frame load. So these records are always copied
+//! with the group.
 
 use super::raw::{RawRecord, RawRecords};
 use super::record::{id, put_at, raw, unwinding_head, LOAD_FIXED_SIZE, UNWINDING_FIXED_SIZE};
 use crate::format::get::{u32_at, u64_at};
 
-/// The name of all frame loads. No code ever runs where readers see this name.
+/// The name of all frame loads. No code ever runs at the address of a frame load, so no profile shows this name.
 pub const NAME: &[u8] = b"[unwind tables]";
 
-/// The code size of a frame load. The size is not 0, because readers skip a LOAD without code, or stop at this LOAD.
+/// The code size of a frame load. The size is not 0, because readers skip a LOAD record without code, or stop there.
 const SIZE: u64 = 1;
 
 /// Bytes of `.eh_frame_hdr` before its search table.
@@ -40,8 +42,8 @@ pub fn len(group: &[u8]) -> usize {
     records().filter(|&len| len <= group.len()).unwrap_or(0)
 }
 
-/// Whether a LOAD record belongs to a frame load. `tables_size` and `mapped_size` are from the UNWINDING_INFO record before it.
-/// Other code may have the same name, but its `mapped_size` is never larger than its tables.
+/// Whether a LOAD record belongs to a frame load. `tables_size` and `mapped_size` are from the UNWINDING_INFO record before the
+/// LOAD record. Other code may have the same name, but its `mapped_size` is never larger than its tables.
 pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> bool {
     size == SIZE && name == NAME && tables_size > 0 && mapped_size > tables_size
 }
@@ -52,7 +54,7 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
-/// Appends the group that begins with `head`, with a frame load at `addr` before it. Returns the size of the new tables.
+/// Appends a frame load at `addr`, and then the group `head`, which lacks its code bytes. Returns the size of the new tables.
 /// Returns `None` and appends nothing if the group has no tables, or if `addr` is not below the code or too far away.
 pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
@@ -104,8 +106,8 @@ fn unwinding_of(group: &[u8], at: usize) -> Option<RawRecord<'_>> {
         .find(|record| record.id == id::UNWINDING_INFO)
 }
 
-/// Undoes `add`: removes the frame load from a group, and its FDEs from the tables. The LOAD record of the code may be missing.
-/// Returns the new size of the tables; `None` if `add` has not written them.
+/// Undoes `add`: removes the frame load from a group, and from the tables the FDEs that `add` has added. The LOAD record of the
+/// code may be missing. Returns the new size of the tables; `None` if `add` has not written the tables.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     let record = unwinding_of(group, len(group))?;
     let unwinding = record.unwinding_info()?;
@@ -116,7 +118,7 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
         return None;
     }
     let hdr_at = size.checked_sub(hdr_size)?;
-    // The lower half of the rows is for the code at its own address. The first FDE of the upper half follows the FDEs of the
+    // The lower half of the rows is for tables that lie after the code. The first FDE of the upper half follows the FDEs of the
     // lower half.
     let rows = u32_at(tables.get(hdr_at..)?, 8)? as usize;
     let mut end = hdr_at.checked_sub(4)?;
@@ -217,7 +219,7 @@ mod tests {
 
     const ADDR: u64 = 0x7000_1003;
 
-    /// Readers that start at the frame load or at the code find the frame of each piece of code in the search table.
+    /// Readers find all frames in the search table, whether the tables lie after the frame load or after the code.
     #[test]
     fn tables_hold_from_both_places() {
         hold(&Unwind::FixedFrame(FixedFrame::new(96, &[])), &[(0, 96), (44, 96)]);

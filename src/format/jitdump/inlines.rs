@@ -41,9 +41,9 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Returns the errors that [`record`] would return for the content of the inlined functions.
+/// Checks the inlined functions, and returns the same errors for their content as [`record`].
 pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
-    // Parent, begin and end of each, to be sorted in this order. Functions without a parent come first.
+    // Parent, begin and end of each function, to be sorted in this order. Functions without a parent come first.
     let mut places: Vec<(Option<u32>, u32, u32)> = Vec::new();
     places.try_reserve_exact(inlines.len()).map_err(|_| Error::NoMemory)?;
     for (index, inline) in inlines.iter().enumerate() {

@@ -16,7 +16,7 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
 
 /// Writes as much of the DEBUG_INFO record as fits into `out`, and returns the whole size of the record. `None` if the rows are
 /// not in the order of their offsets.
-// Not a method: a caller that has only lines need not build a `Group`.
+// This is no method of `Group`, so that a caller that has only lines need not build a `Group`.
 #[inline(never)]
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
@@ -110,7 +110,7 @@ struct InOrder<'a> {
 }
 
 impl<'a> InOrder<'a> {
-    /// Checks all rows, so that errors name the caller's index of a row. Sorting changes the indices.
+    /// Checks all rows before the sort changes their indices. So an error names the index of the row in the caller's table.
     #[cold]
     fn new(lines: Lines<'a>, size: u64) -> Result<InOrder<'a>> {
         let mut order = Vec::new();

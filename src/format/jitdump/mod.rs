@@ -1,7 +1,7 @@
 //! The jitdump format: a file header, then records.
 //!
 //! Specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader (tools/perf/util/jitdump.c)
-//! differs, this code follows the reader, and comments say so.
+//! differs from the specification, this code follows the reader, and comments say so.
 //!
 //! One piece of code is a *group* of up to three records with the same time stamp. They are adjacent and in this order:
 //! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two to the next LOAD, whatever its
@@ -64,7 +64,8 @@ pub struct Group<'a> {
     pub pid: u32,
     /// The registering thread.
     pub tid: u32,
-    /// The code index, unique in the file's directory because perf makes `jitted-PID-INDEX.so` in it.
+    /// The code index. perf makes `jitted-PID-INDEX.so` in the directory of the jitdump, so the index is unique in this
+    /// directory.
     pub index: u64,
     pub addr: u64,
     /// Size of the code in bytes, at most `i32::MAX`: perf stores the size in an `int`.
@@ -77,13 +78,14 @@ pub struct Group<'a> {
 }
 
 /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
-/// `jit_add_eh_frame_info`). The specification reverses the order, but no perf can unwind with tables in the reversed order.
+/// `jit_add_eh_frame_info`). The specification reverses the order, but no version of perf can unwind with tables in the
+/// reversed order.
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
     /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so the header is never empty.
     pub tables: &'a Tables,
     /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping
-    /// by this size, and reads the tables there if built with libunwind.
+    /// by this size. A build of perf with libunwind reads the tables there.
     pub mapped_size: u64,
 }
 
@@ -249,9 +251,9 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool
     }
 }
 
-/// Changes a written group without code bytes for the same code at another address. The unwind tables do not change, because
-/// they are relative to the place where perf puts them. The address of a frame load does not change. The caller must remove a
-/// frame load that was made for the old address.
+/// Changes a written group, which lacks its code bytes, so that it describes the same code at another address. The unwind
+/// tables do not change, because they are relative to the place where perf puts them. The address of a frame load does not
+/// change. The caller must remove a frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     for_each_record(group, |id, record, is_frame_load| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
@@ -293,8 +295,8 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Sets `Unwinding::mapped_size` to 0, because the bytes after the code are not free. A LOAD record at this offset is not
-/// changed.
+/// Sets the `Unwinding::mapped_size` of a written group to 0, for code after which the bytes are not free. Does nothing if the
+/// record at `layout_unwinding` is a LOAD.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();
     if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {

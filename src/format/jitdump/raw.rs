@@ -81,7 +81,7 @@ impl RawHeader {
     }
 
     /// Where the records begin: after the number of bytes that the header gives as its own size. If the file is shorter, or the
-    /// number too small, after the known fields.
+    /// number is too small, the records begin after the known fields.
     pub fn records_at(&self, file_len: usize) -> usize {
         let size = self.total_size as usize;
         if (HEADER_SIZE..=file_len).contains(&size) {
@@ -97,7 +97,7 @@ impl RawHeader {
 pub enum End {
     /// The file ends after a whole record.
     Clean,
-    /// Everything from here is zero.
+    /// All bytes from here to the end are zero.
     Zeros,
     /// The record claims to be smaller than its own prefix.
     TooSmall(u32),
@@ -355,7 +355,7 @@ pub struct RawUnwinding<'a> {
     pub size: u64,
     /// Size of `.eh_frame_hdr` alone.
     pub hdr_size: u64,
-    /// Bytes after the code that the tables are mapped to.
+    /// The number of bytes after the code into which the tables are mapped.
     pub mapped_size: u64,
     /// The tables, and the bytes after them.
     pub tail: &'a [u8],

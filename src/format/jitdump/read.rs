@@ -8,7 +8,7 @@ use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZ
 use super::{frame_load, Header};
 use crate::format::get::u64_at;
 
-/// Whether `head` is a whole group except for the code bytes at its end. The code has this size, and a name of this length.
+/// Whether `head` is a whole group without its code bytes, for code of this size with a name of this length.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     let mut at = frame_load::len(head);
     while let Some(record) = raw(head, at) {
@@ -86,7 +86,7 @@ pub fn places(
                 let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else {
                     break;
                 };
-                // The file decides this length, so the allocation may fail.
+                // The length comes from the file and may be large, so a failed allocation must be an error.
                 let mut name = Vec::new();
                 name.try_reserve_exact(name_len)?;
                 name.resize(name_len, 0);

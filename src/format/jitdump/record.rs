@@ -71,8 +71,8 @@ pub struct Raw {
     pub total_size: usize,
 }
 
-/// Reads the record prefix at offset `at`. `None` if the bytes end there, or if the size is below that of a prefix. The rest of
-/// the record may be missing.
+/// Reads the record prefix at offset `at`. `None` if the bytes end within the prefix, or if the record claims to be smaller
+/// than its prefix. The rest of the record may be missing.
 pub fn raw(bytes: &[u8], at: usize) -> Option<Raw> {
     let prefix = bytes.get(at..at.checked_add(PREFIX_SIZE)?)?;
     let raw = Raw { id: u32_at(prefix, 0)?, total_size: u32_at(prefix, 4)? as usize };

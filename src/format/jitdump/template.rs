@@ -91,7 +91,8 @@ impl UnwindingTemplate {
     }
 }
 
-/// Written without a loop: a loop takes twice as many instructions, and compilers that optimize for size call `memcpy` for it.
+/// Copies `PART` bytes. The function has no loop, because a loop takes twice as many instructions, and compilers that optimize
+/// for size make a call of `memcpy` from a loop.
 ///
 /// # Safety
 /// `PART` bytes are readable at `from`, and writable at `to`.

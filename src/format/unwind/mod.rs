@@ -9,8 +9,8 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
-/// Bytes needed after code of `code_size` bytes for tables of `tables_len` bytes. The tables start at the first multiple of 8
-/// from the code's start, as in perf's ELF file (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
+/// Bytes needed after code of `code_size` bytes for tables of `tables_len` bytes. The distance from the code's start to the
+/// tables is the code size, rounded up to 8, as in perf's ELF file (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
     code_size.wrapping_neg() % 8 + tables_len as u64
 }
@@ -18,7 +18,7 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
 /// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For size 0, the result is
 /// enough for any size. Returns 0 if there are no tables.
 ///
-/// All entries of an `.eh_frame` section are counted, because which ones are used depends on the code's address.
+/// Counts all entries of an `.eh_frame` section, because only the code's address decides which entries are used.
 pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     if matches!(unwind, Unwind::None) {
         return Ok(0);
@@ -49,7 +49,7 @@ struct Recent {
     entry: usize,
     raw: Raw,
     saved: Vec<SavedRegister>,
-    /// The smallest code size for which the description is valid. `u64::MAX` if `raw` is not set.
+    /// The smallest code size for which the description is known to be valid. `u64::MAX` if `raw` is not set.
     least: u64,
 }
 
@@ -95,7 +95,8 @@ impl Recent {
 /// The greatest length of a key. Descriptions with a longer key are not cached.
 const KEY_WORDS: usize = 128;
 
-/// The capacity of the cache. Runtimes have a handful of frame layouts, or one for each function.
+/// The capacity of the cache. Runtimes have either a handful of frame layouts, or one for each function. In the second case, a
+/// larger cache would not help either.
 const ENTRIES: usize = 16;
 
 /// Tables of the descriptions that were used last, so that code with the same prologue needs no encoding and no allocation.
@@ -111,7 +112,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// Tables that are valid for one call only.
+    /// Tables of a description that is not cached. They are valid until the next such description.
     passing: Option<Tables>,
 }
 
@@ -122,8 +123,8 @@ struct Entry {
 }
 
 impl Cache {
-    /// The tables that [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size. The
-    /// caller must copy them with `Tables::copy_to`.
+    /// Returns the tables that [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size.
+    /// The caller must copy the tables with `Tables::copy_to`, which adapts them to the size.
     ///
     /// The errors are those of [`cfi::encode`], and `Arch`.
     pub fn tables<'c>(&'c mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&'c Tables>> {
@@ -167,7 +168,7 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether these are the words of the last `remember`, and the description is valid for this size. The caller must compare
+    /// Whether `raw` has the words of the last `remember`, and the description is valid for this size. The caller must compare
     /// the saved registers with `ready_saves`. Most runtimes have one frame layout, and pass it again and again.
     ///
     /// # Safety
@@ -192,8 +193,8 @@ impl Cache {
         &self.ready.template
     }
 
-    /// Remembers the caller's form of the description that `template` was called for last. Except for the field with the code
-    /// size, the tables must not depend on the code size.
+    /// Remembers the caller's form of the description for which `template` was called last. The tables for larger code must be
+    /// the same, except for the fields with the code's size and distance.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
         // Reuses the memory, because runtimes with several frame layouts come here often.

@@ -1,12 +1,12 @@
 //! Quiesces the library for a fork, so that the child inherits complete data.
 //!
-//! The library is quiescent when the writer is between two rounds, no thread is writing a record, and everything published is
-//! applied.
+//! The library is quiescent when the writer is between two rounds, no thread is writing a record, and the writer has applied
+//! all published records.
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads
 //! from beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the
-//! writer, the fork does not wait for it. In that case the child learns that its data is incomplete or, if the writer was
-//! changing the data, unusable.
+//! writer, the fork does not wait for it. In that case the child learns that its data is incomplete. If the writer was
+//! changing the data, the child learns that its data is unusable.
 //!
 //! Other threads wait for a limited time too. Between the library's handler and the fork itself, the host's own handlers
 //! run. These handlers may wait for a lock held by a thread that waits here. So threads and writer continue after a while,
@@ -70,7 +70,7 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// For a fork in a child that has not used its inherited state: the child's own child inherits that state.
+    /// The result for a fork in a child that has not used its inherited state. The child's own child inherits that state.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -104,7 +104,7 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// Whether the writer has interrupted its change of data for slow work, for which no fork waits.
+    /// Whether the writer has interrupted its change of data for slow work. No fork waits for such work.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
@@ -190,7 +190,7 @@ impl Quiesce {
         self.rest(false);
     }
 
-    /// Ends a change by the writer, or interrupts it (`is_aside`). Returns whether a change was under way.
+    /// Ends the writer's change of data, or interrupts it (`is_aside`). Returns whether a change was under way.
     fn rest(&self, is_aside: bool) -> bool {
         let mut state = self.state();
         let was_moving = std::mem::take(&mut state.moving);
@@ -202,7 +202,7 @@ impl Quiesce {
         was_moving
     }
 
-    /// Runs slow work of the writer that changes no data which a child takes over. No fork waits for this work.
+    /// Runs slow work of the writer. The work changes no data that a child takes over, so no fork waits for it.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest(true);
         let result = body();
@@ -233,7 +233,7 @@ impl Quiesce {
         state
     }
 
-    /// Lets a thread continue that has been halted for too long.
+    /// Lets a halted thread continue, because it has waited for too long.
     pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
@@ -290,7 +290,8 @@ impl Quiesce {
         }
     }
 
-    /// Called by a thread that begins to register, after it has sent its slot to the writer. Waits for the end of a fork.
+    /// Waits for the end of a fork, for a limited time. Called by a thread that begins to register, after it has sent its slot
+    /// to the writer.
     pub fn wait_to_register(&self) {
         let begin = Instant::now();
         fence(Ordering::SeqCst);
@@ -303,8 +304,8 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: quiesces the library, as far as possible within `patience`. For two thirds of this time the fork waits
-    /// until the writer has applied everything, for the rest only until the writer pauses. `wake` wakes the writer. In the
+    /// Before a fork: quiesces the library, as far as possible within `patience`. For two thirds of this time, waits until the
+    /// writer has applied everything. For the last third, waits only until the writer pauses. `wake` wakes the writer. In the
     /// parent, `over` has to follow.
     pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
@@ -325,8 +326,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a round of the writer. `None` unless the writer is at rest and `is_quiescent` says that
-    /// everything is applied.
+    /// As `prepare`, without a round of the writer. Succeeds only if the writer is idle and `is_quiescent` says that
+    /// everything is applied. Otherwise returns `None`.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;

@@ -9,11 +9,11 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// A wait is counted in steps of this length. If the process is stopped meanwhile, that time counts as one step at most.
+/// A wait is counted in steps of this length. If the process is stopped during a wait, the stop counts as one step at most.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// The requests, for the writer and for the threads that start and end it.
+    /// Locks the requests, for the writer and for the threads that start and end the writer.
     pub fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,8 +39,9 @@ impl Shared {
         self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
     }
 
-    /// Waits until the sinks that calls wait for know of everything committed before the call. The writer tells these sinks
-    /// before it writes files. After each `step` without an answer, `goes_on` decides whether to wait further.
+    /// Waits until certain sinks know of everything committed before the call: the sinks that have to know of code before a
+    /// call returns (`Sinks::MUST_WAIT`). The writer tells these sinks before it writes files. After each `step` without an
+    /// answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false)?;
         loop {
@@ -51,7 +52,7 @@ impl Shared {
         }
     }
 
-    /// Sets the time of the calling thread's request. No record which this thread has written has a later time.
+    /// Sets the time of a request of the calling thread. No record that this thread has written has a later time.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }
@@ -61,7 +62,8 @@ impl Shared {
         self.requests().result.map_or(Ok(()), Err)
     }
 
-    /// Makes a request and returns its number. An exit does not wait for the requests of other threads.
+    /// Makes a request and returns its number. Returns `Timeout` while another thread exits the process, because the exit does
+    /// not wait for requests of other threads.
     fn ask(&self, to_write: bool) -> Result<u64> {
         let mut requests = self.requests();
         if self.signal_flush.exits_elsewhere(thread::id()) {

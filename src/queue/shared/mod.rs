@@ -1,4 +1,4 @@
-//! The state that registering threads and the writer share: the pool, the ids, the channel between them.
+//! The state that registering threads and the writer share: the pool of chunks, the ids of code, the channel for messages.
 
 mod ask;
 mod room;
@@ -28,9 +28,9 @@ use crate::sys::{reserve, thread};
 /// The lowest code index that this library uses.
 pub const INDICES_START: u64 = 1 << 40;
 
-/// The first code index. perf names files after process and index, in a directory that other jitdump writers of the process
-/// use too. CPython, V8, LLVM and wasmtime count from 0; each copy of this library counts from a number derived from its
-/// address.
+/// The first code index. perf names the files that it makes from a jitdump after the process and the code index. Other jitdump
+/// writers of the process may use the same directory, so each writer needs other indices. CPython, V8, LLVM and wasmtime count
+/// from 0. Each copy of this library counts from a number derived from its address.
 fn first_index() -> u64 {
     /// A copy of the library is larger than this, so no two copies begin with the same index.
     const PLACE: usize = 1 << 16;
@@ -78,7 +78,7 @@ pub struct Shared {
     asleep: AtomicBool,
     /// Whether the writer was woken because chunks run short, and has begun no round since.
     hurried: AtomicBool,
-    /// Whether the process's first thread will wake the writer when this thread ends.
+    /// Whether the process's first thread will wake the writer when the first thread ends.
     first_tells: AtomicBool,
     pub parker: Parker,
     pub signal_flush: SignalFlush,
@@ -95,7 +95,8 @@ pub struct Shared {
 impl Shared {
     pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Shared> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
-        // The channel allocates its memory in one piece, and cannot report a failure.
+        // The channel allocates its memory in one piece. It cannot report a failure, so this asks first whether the memory is
+        // available.
         if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
         }
@@ -172,7 +173,7 @@ impl Shared {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// The set for which threads write records: see [`Status::wanted`].
+    /// The sinks for which threads write records, with flags in the other bits: see [`Status::wanted`].
     #[inline]
     pub fn wanted(&self) -> Sinks {
         self.status.wanted()
@@ -261,17 +262,18 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether only `own` threads have a slot, and all records are consumed. To be called while the writer, and threads that
-    /// begin to register, are kept waiting.
+    /// Whether only `own` threads have a slot, and the writer has consumed all records. Meanwhile the caller keeps the writer,
+    /// and threads that begin to register, waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library within `patience`. `attached`: whether the calling thread has a slot.
+    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `attached`: whether the calling thread has a
+    /// slot.
     pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
         let still = &self.status.quiesce;
-        // Most processes that fork have one thread, and have registered nothing for a while.
+        // Most processes that fork have one thread, which has registered nothing for a while. They need no round of the writer.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
             None => still.prepare(patience, || self.wake()),
@@ -302,7 +304,7 @@ impl Shared {
         self.messages.0.try_send(message).is_ok()
     }
 
-    /// The next message. Only for the writer, which never waits in the channel, so no sender has to wake the writer.
+    /// The next message. Only for the writer. The writer never waits in the channel, so no sender has to wake it there.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
     }

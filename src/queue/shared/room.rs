@@ -22,16 +22,16 @@ impl Shared {
     }
 
     /// Takes the next free chunk, if it has room for a body of this length. The thread has filled a chunk of `size` bytes.
-    /// The next chunk may be smaller. To enlarge it would cost the thread more than to change chunks more often until the
-    /// writer has made larger ones.
+    /// The next chunk may be smaller: enlarging it would cost the thread more than changing chunks more often until the
+    /// writer has made larger chunks.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
         taken
     }
 
-    /// Notes that threads need chunks of this size, and wakes the writer if few are free. Waking costs more than a hundred
-    /// registrations, so only one thread wakes the writer.
+    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Waking costs more than a
+    /// hundred registrations, so only one thread wakes the writer.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
         if self.pool.is_low() {
@@ -46,7 +46,7 @@ impl Shared {
         }
     }
 
-    /// Called when a round begins: from now on `hurry` wakes the writer again.
+    /// Lets `hurry` wake the writer again. Called when a round begins.
     pub fn clear_hurry(&self) {
         self.hurried.store(false, Ordering::Relaxed);
     }
@@ -80,7 +80,7 @@ impl Shared {
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
-        // Ends the wait of a thread that finds every freed chunk taken by other threads.
+        // Limits the wait of a thread if other threads take every freed chunk first.
         const LONGEST: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);

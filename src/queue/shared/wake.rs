@@ -15,8 +15,8 @@ impl Shared {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the calling thread will wake the writer when this thread ends. Ignored unless the calling thread is the
-    /// process's first. The host's own work at the thread's end may come after the wake.
+    /// Notes whether the calling thread will wake the writer when the thread ends. Does nothing unless the calling thread is
+    /// the process's first thread. When a thread ends, the host may still run code on it after the wake.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -28,9 +28,9 @@ impl Shared {
         self.first_tells.load(Ordering::Relaxed)
     }
 
-    /// Keeps a registering thread's announcement before the thread's following read. The writer calls `barrier::all_threads`
-    /// between its own announcement and its own read. If the kernel makes `all_threads` a barrier for every thread, a
-    /// compiler fence is enough here.
+    /// Keeps the order of two steps of a registering thread: it stores its announcement to the writer, and then reads the
+    /// writer's announcement. The writer calls `barrier::all_threads` between its own two steps. If the kernel makes
+    /// `all_threads` a barrier for every thread, a compiler fence is enough here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {

@@ -80,7 +80,8 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// `None` if another process took the new spool for a dead process's spool before the file was locked here.
+    /// Makes a spool and locks it. `None` if another process took the new spool for a dead process's spool before this call
+    /// locked it.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // The time makes the name unique: a process may contain several copies of this library.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
@@ -105,7 +106,7 @@ impl SpoolFile {
     }
 
     /// Opens a file that may be the spool of a dead process of this user, and locks it against everybody else who would
-    /// recover it. `None` if somebody else has locked it.
+    /// recover it. `None` if somebody else has locked or removed it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
@@ -136,7 +137,7 @@ impl SpoolFile {
         &self.file
     }
 
-    /// Writes by a system call. A write through a mapping would raise SIGBUS if somebody has cut the file.
+    /// Writes by a system call. A write through a mapping would raise SIGBUS if somebody has truncated the file.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
@@ -165,8 +166,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether the spool was made within the last second by another process that seems to live. Opens no file: when many
-    /// processes start at once, each of them looks at the spools of all other processes.
+    /// Whether the spool was made within the last second by another process that seems to live. Opens no file, because many
+    /// processes may start at once, and each of them checks the spools of all other processes.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)

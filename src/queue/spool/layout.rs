@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) next to the data of the last committed round. One last store of the round's number makes the new data valid, because
-//! a process may be killed between any two stores.
+//! are) next to the data of the last committed round. A process may be killed between any two stores. So the last store, that
+//! of the round's number, makes all new data valid at once.
 //!
 //! A round that replaces a file is committed by the rename. The data of such a round is stored before the rename, and
 //! becomes valid once the new file has the name.
@@ -77,7 +77,7 @@ pub struct Progress {
     pub last_time: u64,
     /// The perf map, if it is written.
     pub map: Option<FileState>,
-    /// Whether lines of the map have to change, because the map also has outdated lines. No line is missing.
+    /// Whether the map has outdated lines that have to change. No line is missing.
     pub map_is_stale: bool,
     /// Whether other code in the process also writes to the map. If so, the library only appends to the map.
     pub map_is_shared: bool,
@@ -187,7 +187,7 @@ impl FileStateCell {
 }
 
 impl Header {
-    /// Stores the owner of the spool. Only this call makes the file a spool.
+    /// Stores the owner of the spool. Before this call, readers do not take the file for a spool.
     pub fn describe(&self, owner: &Owner, units: usize) {
         self.version.store(VERSION, Ordering::Relaxed);
         self.unit_size.store(CHUNK_SIZE as u32, Ordering::Relaxed);
@@ -289,8 +289,9 @@ impl Header {
         self.next_map.get()
     }
 
-    /// In the spool of a dead process: commits a round that was to be committed by a rename, if the file was renamed.
-    /// `has_name`: whether the map or jitdump with this identity has its name. Returns whether a round was committed here.
+    /// In the spool of a dead process: if a round was to be committed by renaming a file, and the file was renamed, commits the
+    /// round. `has_name`: whether the map or jitdump with this identity has its name. Returns whether a round was committed
+    /// here.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -353,7 +354,7 @@ impl Header {
     }
 }
 
-/// A copy of the header and the directory of a spool, because another process may change or cut the spool meanwhile.
+/// A copy of the header and the directory of a spool. Another process may change or truncate the spool itself at any time.
 pub struct HeaderCopy(Region);
 
 impl HeaderCopy {
@@ -385,7 +386,7 @@ mod tests {
 
     /// Starts a process that has the shared memory of this one and calls `body` until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
-        // A system call, because the C library's `fork` would run handlers.
+        // This is the system call, because the C library's `fork` would run handlers.
         // SAFETY: without a stack for the child this is a fork, and the child only writes to the spool and ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);

@@ -2,7 +2,7 @@
 //!
 //! The memory is a header and a range of units, each of the size of a chunk. If possible, the memory is a file in shared
 //! memory, the spool. Published records and the writer's progress in a spool survive SIGKILL, and [`recover`] continues from
-//! them. Without a spool, and while nothing is written, the memory is private, with the same layout at the same addresses.
+//! them. Without a spool, and before a writer opens one, the memory is private, with the same layout at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -99,7 +99,7 @@ impl Memory {
         }
     }
 
-    /// Closes the gaps between chunks: pages of earlier chunks may still be open there.
+    /// Makes the gaps between chunks inaccessible. Pages of earlier chunks in these gaps may still be accessible.
     fn close_between_chunks(&self) -> io::Result<()> {
         let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
         let mut end = self.start;
@@ -118,7 +118,7 @@ impl Memory {
     /// Gives everything back to the kernel, and removes the spool. No chunk may be in the memory.
     pub fn detach(&self) {
         let spool = self.spool().take();
-        // Without address space for the new mapping, the old mapping stays.
+        // If there is no address space for the new mapping, the old mapping stays.
         let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
         spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
@@ -176,7 +176,8 @@ impl Memory {
                 Ok(())
             }
         };
-        // A private unit stays private: the memory of the file under this unit could not be given back.
+        // A private unit stays private. The file is no longer mapped there, so the file's memory for this unit could not be
+        // given back.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
@@ -237,7 +238,7 @@ impl Memory {
         self.header().committed() + 1
     }
 
-    /// Commits a round of the writer: records that this round marked as consumed count as written from now on.
+    /// Commits a round of the writer: from now on, the records that the round has marked as consumed count as written.
     pub fn commit(&self, state: &Progress) {
         self.header().commit(self.next_round(), state);
     }
@@ -248,7 +249,7 @@ impl Memory {
         self.region.leave_in_child();
     }
 
-    /// Removes the spool's name, when everything in it is written or void.
+    /// Removes the name of the spool. Called when everything in the spool is written or void.
     pub fn remove_spool(&self) {
         if let Some(spool) = self.known_spool() {
             spool.remove();

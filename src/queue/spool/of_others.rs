@@ -14,8 +14,8 @@ pub struct Said {
     pub pid: u32,
     /// Counters and other values, with their names in `jitsym_stats`.
     pub values: Vec<(String, u64)>,
-    /// Text of the last failure; empty if there was none. If the process stored another text during the reading, parts of both
-    /// may be mixed.
+    /// Text of the last failure; empty if there was none. If the process stored another text during the reading, this may be a
+    /// mixture of both texts.
     pub failure: String,
 }
 
@@ -26,7 +26,7 @@ impl Said {
     }
 }
 
-/// Reads what a process publishes, and trusts nothing in the spool.
+/// Reads what a process publishes in its spool. The spool may contain anything, so each part is checked.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");

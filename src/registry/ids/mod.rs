@@ -46,8 +46,8 @@ pub struct Ids {
     /// The kernel has provided the memory of all slots below this one. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
     /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and
-    /// pop. The word of a free slot holds the slot below in place of a size. (Instead of a stack, a channel would make
-    /// registering threads free memory that the writer has allocated, and wait for the lock of the writer's arena.)
+    /// pop. The word of a free slot holds the slot below in place of a size. (With a channel instead of a stack, registering
+    /// threads would free memory that the writer has allocated, and would wait for the lock of the writer's arena.)
     free: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ impl Ids {
                 continue;
             }
             registry.remove(registered);
-            // Nobody has an id of this slot, or calls with the id will report that it has ended.
+            // Either nobody has an id of this slot, or calls with that id will report that the code has ended.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
         }

@@ -1,9 +1,10 @@
-//! The bridge from debuggers' lists: objects that other libraries have made for gdb become code of a session.
+//! The bridge: objects that other libraries have put into the lists of gdb's JIT interface become code of a session.
 //!
-//! perf gets the same code as gdb.
+//! So perf knows the same code as gdb.
 //!
-//! A thread looks at the lists every few milliseconds. After each change, libraries call a function for a debugger's
-//! breakpoint. If that call reaches this library's function, the bridge looks at once, before the code runs.
+//! A thread reads the lists every few milliseconds. After each change, a library calls a function in which a debugger has a
+//! breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at once, before the
+//! code runs.
 
 mod objects;
 #[cfg(test)]
@@ -39,8 +40,8 @@ use objects::{LineTables, UnwindTables};
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
 
-/// The thread spends at most one part in `SHARE` of its time looking at the lists. A look that takes longer than `COST_MOST`
-/// counts as that long.
+/// The thread spends at most one part in `SHARE` of its time reading the lists. A reading that takes longer than `COST_MOST`
+/// counts as `COST_MOST`.
 const SHARE: u32 = 20;
 const COST_MOST: Duration = Duration::from_millis(50);
 
@@ -88,8 +89,8 @@ fn spawn() {
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
-/// Whether no sink runs at present: the program has stopped the sinks, or has not started them yet. A child that has taken over
-/// nothing does not take over its parent's state for this question.
+/// Whether no sink runs at present: the program has stopped the sinks, or has not started them yet. To answer this question, a
+/// forked child does not take over its parent's state.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
@@ -111,7 +112,8 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // A writer would end the process when the host's last thread ends. Without a writer, this thread has to do that.
+        // A writer would end the process when the host's last thread ends. Without a writer, the bridge's thread has to end the
+        // process.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
@@ -122,7 +124,7 @@ fn run() {
             Ok(true) => last_change = Instant::now(),
             Ok(false) => {}
             Err(Error::Internal) => return,
-            // No sink can be opened, or there is no memory. This may soon change.
+            // Either no sink can be opened, or there is no memory. Both conditions may end soon.
             Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
         }
     }
@@ -134,8 +136,8 @@ fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` so that other threads may change the listed code meanwhile. A list may contain code of any thread, even when a
-/// library calls `called`.
+/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. Even when a
+/// library calls `called`, a list may contain code of any thread.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -147,10 +149,10 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
     body(state.get_or_insert_default()).map(Some)
 }
 
-/// Compares the lists with what is known, using `compare`. Returns whether anything has changed.
+/// Compares the lists with the known objects by means of `compare`. Returns whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
-    // Files are read outside the fork lock, so that others may fork. They are opened where the host does not see their
-    // descriptors.
+    // Files are read outside the fork lock, so that other threads may fork. `own_fds` opens the files where the host does not
+    // see their descriptors.
     if let Some((lists, loaded)) = newly_loaded()? {
         let lists = own_fds::run(move || lists.updated(loaded, find_symbol));
         with_state(|state| {
@@ -212,7 +214,7 @@ fn compare(state: &mut State) -> Result<bool> {
     let mut changed = gone.len() > state.known.len();
     for id in gone.into_values().flat_map(|(_, ids)| ids) {
         changed = true;
-        // Fails harmlessly if other code has taken the place of this code.
+        // If other code has taken the place of this code, the call fails harmlessly.
         let _ = session()?.unregister(id);
     }
     for (listed, print) in fresh {
@@ -325,7 +327,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         return Ok(None);
     }
     let lines = LineTables::of(&image);
-    // Whoever made the object has already told the process's unwinder about it.
+    // The library that made the object has already told the process's unwinder about it.
     let is_told = session.shared.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();

@@ -19,11 +19,12 @@ use crate::sys::reserve;
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The limit for the data taken from an object, as a multiple of the object's size. The limit covers a line table with a path
-/// in each row, and an unwind table with a CIE for each function. Objects of compilers need a tenth of it.
+/// in each row, and an unwind table with a CIE for each function. Objects of compilers need a tenth of the limit.
 const GROWTH: usize = 64;
 /// The least limit, for very small objects.
 const GROWTH_LEAST: usize = 64 << 10;
-/// The most bytes of a path that are read. No system has longer paths. Many paths may overlap in an object.
+/// The most bytes of a path that are read. No system has longer paths. In a damaged object many long paths may overlap, so all
+/// paths together may be far larger than the object.
 const PATH_MAX: usize = 4096;
 
 /// A row of a line table, with the number of its file and its own number.
@@ -54,8 +55,8 @@ impl LineTables {
         tables
     }
 
-    /// Reads the line programs, which follow one another. Each contains all that is needed, except for the base directory of
-    /// relative names in DWARF 4.
+    /// Reads the line programs, which follow one another. Each program contains all that is needed, except for the base
+    /// directory of relative names in DWARF 4.
     fn read(&mut self, image: &Image<'_>) -> Option<()> {
         let section = |name: &[u8]| image.section(name).map(|(data, _)| data).unwrap_or_default();
         let (lines, line_strings, strings) =
@@ -66,7 +67,8 @@ impl LineTables {
         let mut take = |bytes: usize| room.checked_sub(bytes).map(|left| room = left);
         let mut next = 0;
         while next < lines.len() {
-            // gimli makes lists of the directories and files. Each entry takes at least one byte of the unit.
+            // gimli makes lists of the directories and files. Each entry takes at least one byte of the unit, so the unit's
+            // length limits the memory for the lists.
             let most = unit_len(&lines[next..])?.saturating_mul(2 * size_of::<FileEntry<Reader<'_>>>());
             if !reserve::may_take(most) {
                 return None;
@@ -210,7 +212,7 @@ impl<'a> UnwindTables<'a> {
                 }
                 CieOrFde::Fde(partial) => partial,
             };
-            // As in `format/cfi/eh_frame`.
+            // Accepts only a CIE that the loop has read, as `format/cfi/eh_frame` does.
             let cie = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.offset());
             let Some(cie) = cie.ok().map(|cie| &cies[cie]).filter(|cie| cie.entry_len() <= CIE_MAX) else { continue };
             let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) else { continue };
@@ -238,12 +240,13 @@ impl<'a> UnwindTables<'a> {
         let mut section = Vec::new();
         section.try_reserve_exact(len).ok()?;
         [cie_bytes, own_bytes, &[0; LENGTH_SIZE]].into_iter().for_each(|part| section.extend_from_slice(part));
-        // Entries with another length field have 64-bit formats, which compilers do not make.
+        // This assumes that a length field has `LENGTH_SIZE` bytes. Entries with a longer length field have the 64-bit format,
+        // which compilers do not use.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
-            // Readers of the copy do not know the section of the code. LuaJIT does not say where the table lies, so no pointer
-            // is relative to the table.
+            // Readers of the copy do not know the section of the code. LuaJIT does not say at which address the table lies, so
+            // no pointer is relative to the table.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);
@@ -253,8 +256,8 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The encoding of code pointers in a CIE without other pointers. `None` unless the pointers have four bytes and are relative
-/// to the section of the code.
+/// The encoding of code pointers in a CIE without other pointers, if the pointers have four bytes and are relative to the
+/// section of the code. Otherwise `None`.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

@@ -28,8 +28,8 @@ fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     (objects.images().map(<[u8]>::to_vec).collect(), said)
 }
 
-/// Makes the unwind tables of an object like those of LuaJIT: pointers to code count from the section of the code, and the
-/// table has no address.
+/// Changes the unwind tables of an object into tables like those of LuaJIT: pointers to code count from the section of the
+/// code, and the table has no address.
 fn count_from_code(bytes: &mut [u8]) {
     let elf = object::File::parse(&*bytes).unwrap();
     let section = elf.section_by_name(".eh_frame").unwrap();

@@ -37,8 +37,8 @@ pub struct Source {
 
 impl Source {
     /// Offsets in `table` count from `begin`. In the API's description a row ends at its offset, and the first row begins at
-    /// the start of the code. LLVM and others pass rows that begin at their offset. Such tables have a first offset of 0, where
-    /// no row can end.
+    /// the start of the code. LLVM and others pass rows that begin at their offset. The first offset of such a table is 0, and
+    /// this tells the two kinds apart: no row can end at 0.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -129,8 +129,8 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `ready`: among functions with the same place, the first function of each known caller. `is_done` keeps a caller from
-    // being added twice.
+    // `ready`: among functions with the same place, the first function of each known caller (the method, or a placed function).
+    // `is_done` keeps a function from being added to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -168,7 +168,7 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that were placed, ordered by their starts.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function, the last one before it with the same number that had not ended.
+    /// For each function, the function before it that has the same number, if that function was not yet known to have ended.
     before: Vec<Option<u32>>,
     /// The last function with each number.
     last: HashMap<u32, Option<u32>>,
@@ -274,8 +274,8 @@ mod tests {
         }
     }
 
-    /// Reports functions from the innermost outwards. Each function lies within the next one, or all functions have the same
-    /// place, or all have one number.
+    /// Reports the innermost function first, and then each function's caller. Each function lies within its caller, or all
+    /// functions have the same place, or all functions have the same number.
     #[test]
     fn functions_whose_callers_come_later() {
         for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {

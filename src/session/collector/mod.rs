@@ -1,6 +1,7 @@
 //! A collector for Intel's JIT profiling API: code that runtimes report is registered in a session like any other code.
 //!
-//! The API has no unwind tables. Code that begins by making a frame pointer is assumed to keep it.
+//! The API has no unwind tables. If code begins by making a frame pointer, the collector assumes that the code keeps the frame
+//! pointer.
 
 mod lines;
 pub mod told;
@@ -41,7 +42,7 @@ impl Registrations for Ref {
     }
 }
 
-/// Opens the session if there is none, with the options of the environment. Returns whether anything wants symbols.
+/// Opens the session if there is none, with the options of the environment. Returns whether a sink wants symbols.
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
@@ -59,7 +60,7 @@ fn session() -> Result<Ref> {
     find(SESSION.load(Ordering::Acquire))
 }
 
-/// Runs `body` with the state of this process, if anything wants symbols.
+/// Runs `body` with the collector's state in this process, if a sink wants symbols.
 fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
     let session = session()?;
     if session.is_idle() {
@@ -78,7 +79,8 @@ fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<b
     })
 }
 
-/// As `with_settled`, for a runtime whose code calls from the address `caller`. `body` gets the object that contains this code.
+/// As `with_settled`, for a runtime that calls from the address `caller`. `body` also gets the loaded object that contains this
+/// address.
 fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<bool>) -> Result<bool> {
     let session = session()?;
     if session.is_idle() {
@@ -88,7 +90,7 @@ fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<b
     with_settled(|session, state| body(session, state, module))
 }
 
-/// Code of a method becomes live. `caller`: an address in the runtime that reports the code.
+/// Registers code of a method. `caller`: an address in the runtime that reports the code.
 pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || method.addr == 0 || method.size == 0 {
         return Ok(false);
@@ -96,7 +98,7 @@ pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     with_caller(caller, |session, state, module| state.load(session, module, method))
 }
 
-/// A function was inlined into the method with the number `parent`, or into a function that was inlined there.
+/// Adds a function that was inlined into the method with the number `parent`, or into a function that was inlined there.
 pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || parent == 0 || method.size == 0 {
         return Ok(false);
@@ -104,17 +106,17 @@ pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
     with_state(|session, state| state.inline(session, parent, method))
 }
 
-/// A method is gone, with all its code.
+/// Unregisters all code of a method.
 pub fn unload(caller: u64, id: u32) -> Result<bool> {
     with_caller(caller, |session, state, module| state.unload(session, (module, id)))
 }
 
-/// The bytes of code have changed.
+/// Notes that the bytes of code have changed.
 pub fn update(addr: u64, size: u32) -> Result<bool> {
     with_settled(|session, state| state.update(session, addr, size))
 }
 
-/// The calling runtime ends. Other runtimes may continue.
+/// Flushes the session, because the calling runtime ends. Other runtimes may continue.
 pub fn flush() -> Result<bool> {
     with_settled(|_, _| Ok(true))?;
     session()?.flush(None).map(|()| true)

@@ -36,7 +36,7 @@ const CALLERS_MAX: usize = 2048;
 #[derive(Debug, Default)]
 pub struct Collector {
     pub state: TimedLock<State>,
-    /// The object that contains each caller's code.
+    /// For each caller's address, the loaded object that contains it.
     modules: Mutex<HashMap<u64, u64>>,
 }
 
@@ -92,7 +92,7 @@ impl Region {
             true => Unwind::FramePointer(FramePointer::default()),
             false => Unwind::None,
         };
-        // `packed`, because other code may follow without a gap.
+        // The code is `packed`, because other code may follow without a gap.
         let plain = Code { name: &self.name, packed: true, ..Code::new(addr, self.size.into(), "") };
         let code = Code { unwind, lines: Lines::Rows(&rows), inlines: &inlines, ..plain };
         self.id = match session.register(&code) {
@@ -106,7 +106,7 @@ impl Region {
 }
 
 impl Collector {
-    /// Fails after a timeout, because another call may hold the lock while it waits for a disk.
+    /// Locks the state. Fails after a timeout, because another call may hold the lock while it waits for a disk.
     pub fn lock(&self) -> Result<Locked<'_, State>> {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
@@ -120,7 +120,7 @@ impl Collector {
         let module = loader::object_at(caller).unwrap_or_default();
         let mut modules = modules();
         if modules.len() > CALLERS_MAX {
-            // Calls come from a few places, except for calls by compiled code.
+            // Usually calls come from a few places. Only compiled code may call from so many places.
             modules.clear();
         }
         modules.insert(caller, module);
@@ -129,7 +129,7 @@ impl Collector {
 }
 
 impl State {
-    /// Code of a method becomes live.
+    /// Registers code of a method.
     pub fn load(&mut self, session: &impl Registrations, module: u64, method: &Method<'_>) -> Result<bool> {
         let owner = (module, method.id);
         self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// A function was inlined into the method with the number `parent`, or into a function that was inlined there.
+    /// Adds a function that was inlined into the method with the number `parent`, or into a function that was inlined there.
     pub fn inline(&mut self, session: &impl Registrations, parent: u32, method: &Method<'_>) -> Result<bool> {
         let Some((&addr, _)) = self.regions.range(..=method.addr).next_back() else { return Ok(false) };
         if self.unsettled != Some(addr) {
@@ -188,9 +188,9 @@ impl State {
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
         // A registration contains all inlined functions, but runtimes report them one by one, in any order. If each report led
-        // to a registration, a method with many inlined functions would be written as many times. So some reports wait for the
-        // next event of another kind. An exit does not register the waiting functions, because it may not allocate: a signal
-        // handler that exits may have interrupted the allocator.
+        // to a registration, a method with many inlined functions would be written as many times. So some functions are
+        // registered only at the next event of another kind. An exit does not register them, because an exit may not allocate:
+        // a signal handler that exits may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// A method is gone, with all its code.
+    /// Unregisters all code of a method.
     pub fn unload(&mut self, session: &impl Registrations, owner: Owner) -> Result<bool> {
         let Some(symbol) = self.methods.remove(&owner) else { return Ok(false) };
         let mut ended = Ok(());
@@ -225,7 +225,7 @@ impl State {
         ended.map(|()| true)
     }
 
-    /// The bytes of code have changed.
+    /// Notes that the bytes of code have changed.
     pub fn update(&self, session: &impl Registrations, addr: u64, size: u32) -> Result<bool> {
         let Some((&start, region)) = self.regions.range(..=addr).next_back() else { return Ok(false) };
         if addr.saturating_add(size.into()) > region.end(start) {

@@ -38,7 +38,7 @@ use thread_state::NO_HANDLE;
 /// How long the end of stable code waits for the writer to read the code's bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Records a registration. `flags`: the record flags that the regions returned for the code's place.
+/// Records a registration. `flags`: the flags for the record that `Regions::before_code` has returned.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
@@ -77,8 +77,8 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
     is_usual.then_some(local)
 }
 
-/// Records a registration the fast way, if nothing about it is unusual. Otherwise the chunk is unchanged. The error then holds
-/// the flags of the code's place if they are known: the slow way or `not_registered` needs them.
+/// Records a registration the fast way, if nothing about it is unusual. Otherwise the chunk is unchanged, and the error has the
+/// result of `Regions::before_code` if that was called: the slow way or `not_registered` needs it.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -126,7 +126,7 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    // Only the writer knows which code lies in the range.
+    // Only the writer knows which code lies in the range, so this waits for all stable code.
     wait_until_read(shared, shared.has_unread());
     with_local(process, shared, |local| {
         let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
@@ -134,7 +134,8 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
     })
 }
 
-/// If the sinks are disabled during a call, the call succeeds without effect, like a call that begins afterwards.
+/// Makes a call succeed without effect if the sinks are disabled during the call. A call that begins afterwards succeeds
+/// without effect too.
 fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(Error::NotRunning) => Ok(value),
@@ -142,7 +143,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
-/// Waits until stable code has been read. After the caller's call returns, the host may reuse the memory of that code.
+/// Waits until the writer has read the bytes of stable code, which the record refers to by address. Once the host's call
+/// returns, the host may reuse the memory of that code.
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
@@ -159,7 +161,8 @@ pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
         1..=CODE_SIZE_MAX => {}
         _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
     }
-    // An address of 0 means that the host ignored a failed allocation. Readers take a line or record with address 0 for damage.
+    // An address of 0 means that the host ignored a failed allocation. Readers take a line or a record with address 0 for
+    // damaged data.
     let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
     end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
@@ -185,7 +188,7 @@ impl Local {
         }
     }
 
-    /// Appends file and line to the name. File and line also become the only row of code without a line table. The composed
+    /// Appends file and line to the name. For code without a line table, file and line also become its only row. The composed
     /// name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
@@ -198,8 +201,8 @@ impl Local {
         self.register(&Code { name: name.get(), file: &[], lines, ..*code }, flags)
     }
 
-    /// Tries the fast way again in a new chunk, if a full chunk was most likely the reason for the failure. The slow way would
-    /// work too, but its code is in no cache.
+    /// Tries the fast way again in a new chunk, if it most likely failed because the chunk was full. The slow way would work
+    /// too, but its code is in no cache.
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
@@ -293,8 +296,9 @@ impl Local {
     }
 }
 
-/// The record of the code's inlined functions, if a sink can read it. Only debuggers and the files of regions can, including
-/// regions that this memory may become part of later. Invalid inlines are an error even if no sink reads them.
+/// The record of the code's inlined functions; empty if no sink can use it. Only the sink for debuggers and the files of
+/// regions can. A region counts even if this memory may become part of it only later. Invalid inlines are an error even if no
+/// sink reads them.
 fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The records of the slow way, and how each is written into a chunk.
+//! The records that `fast_path` does not write: their contents, and how each record is written into a chunk.
 
 use crate::api::code::Bytes;
 use crate::api::error::{Error, Result};
@@ -21,7 +21,7 @@ impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
     }
 }
 
-/// The end of a body: the code, or the address of the code.
+/// The end of a body: the code, or the address of the code, or nothing.
 pub enum Tail<'a> {
     Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
     Later(u64),
@@ -122,7 +122,7 @@ impl Fill for Move<'_> {
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
         let flags = self.event.flags | self.tail.write(body);
-        // This step comes last, because it alone can fail here: the code may have been unregistered meanwhile.
+        // This step comes last, because it is the only step that can fail here: the code may have been unregistered meanwhile.
         let unread = matches!(self.tail, Tail::Later(_));
         let old_addr = self.shared.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
         Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))

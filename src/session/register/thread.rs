@@ -12,8 +12,8 @@ use crate::sys::panic_guard::PER_THREAD;
 use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
-/// Frees the thread's state when the thread ends. If the thread calls the library again afterwards, each call makes and frees a
-/// new state. The C library calls this function at most four times.
+/// Frees the thread's state when the thread ends. If the thread calls the library again afterwards, each such call makes and
+/// frees a new state. The C library calls this function at most four times for a thread.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
     blocking_guarded(|| {
@@ -29,8 +29,9 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Tells the writer when the calling thread ends. This is needed only while a writer runs. If there is no memory for it, the
-/// end of the host's last thread goes unnoticed until another watched thread ends or the writer next checks the threads.
+/// Makes the calling thread tell the writer when the thread ends. This is needed only while a writer runs. Returns false if
+/// there is no memory for this. Then the end of the host's last thread goes unnoticed until another watched thread ends or the
+/// writer next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {
@@ -79,7 +80,7 @@ pub fn with_local<T>(
     })
 }
 
-/// Must be called with a pointer that the caller has taken out of the cell.
+/// Frees a thread's state. The caller must have taken the pointer out of the cell.
 #[cold]
 fn drop_local(local: NonNull<Local>) {
     // SAFETY: `new_local` has made the box, and nobody else has the pointer.
@@ -95,7 +96,8 @@ pub fn is_attached(process: &Process) -> bool {
     })
 }
 
-/// Makes a thread's state in its first call. Also in its first call in a forked child, where the old state is the parent's.
+/// Makes a thread's state in the thread's first call. In a forked child, the thread's first call makes a new state too, because
+/// the old state is the parent's.
 #[cold]
 #[inline(never)]
 fn new_local(

@@ -15,7 +15,7 @@ use crate::sink::region::Regions;
 use crate::sys::mapping::Words;
 use crate::sys::thread;
 
-/// A handle that no session has. Free places do not contain this value either.
+/// A handle that no session has. The places of sessions that are free do not contain this value either.
 pub(super) const NO_HANDLE: u64 = 1;
 
 /// The state of a registering thread between calls. After a sleep, the first call waits for each cache line that it reads. So
@@ -26,7 +26,7 @@ pub struct Local {
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,
-    /// Parts of `process` and of its shared state, held here to save a pointer.
+    /// References to parts of `process` and of its shared state, so that a call follows one pointer less.
     pub(super) fork_words: &'static Words,
     pub(super) status: &'static Status,
     pub(super) regions: &'static Regions,

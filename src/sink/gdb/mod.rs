@@ -1,8 +1,8 @@
 //! gdb and lldb: names, lines and unwind tables of live code, as objects in memory that a debugger or a core file finds.
 //!
 //! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains the
-//! objects. If the host has not asked for the sink, it also runs, in addition to sinks that want the same records. In this case
-//! the number of functions is limited, unless a debugger listens.
+//! objects. The sink also runs if the host has not asked for it, provided that another sink wants the same records anyway. In
+//! this case the number of functions is limited, unless a debugger listens.
 
 mod group;
 pub mod objects;
@@ -30,8 +30,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
-/// How many functions the sink lists at most if the host has not asked for it. At 120 to 800 bytes each (docs/debugging.md)
-/// they take 1 to 7 MB.
+/// How many functions the sink lists at most if the host has not asked for it. At 120 to 800 bytes each (docs/debugging.md),
+/// these functions take 1 to 7 MB.
 const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
 /// not wait.
@@ -49,7 +49,7 @@ fn take_inherited() -> Option<Objects> {
     INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// In a forked child, once its sinks know the live code: empties the list of objects if the child does not run this sink.
+/// In a forked child, once its sinks are open: empties the list of objects if the child does not run this sink.
 pub fn end_inherited() {
     drop(take_inherited());
 }
@@ -86,7 +86,7 @@ impl Gdb {
         }
     }
 
-    /// How many functions the sink may list. Whether this is limited can change while the sink runs.
+    /// How many functions the sink may list. This number can change while the sink runs.
     fn most(&self) -> usize {
         if self.status.sinks_by_default().has(Sinks::GDB) {
             UNASKED_MOST
@@ -98,7 +98,7 @@ impl Gdb {
     /// Puts all known code into the objects. `now` means that a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
-        // Registering calls wait until a debugger knows the code.
+        // If a debugger listens, registering calls wait until it knows their code.
         self.status.set_watched(is_watched);
         if self.objects.have_dead() && (is_watched || Instant::now() >= self.not_before) {
             let begin = Instant::now();

@@ -23,8 +23,8 @@ const PARTED: Duration = Duration::from_secs(5);
 /// This many fresh functions, or this many bytes of names and records, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// Up to this many bytes of buffers are kept for the next code, if eight times as much fresh code would be enough for an
-/// object.
+/// Up to this many bytes of buffers are kept for the next code, if there was at least an eighth of the fresh code that is
+/// enough for an object.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -152,12 +152,12 @@ impl Objects {
         self.groups.iter().flatten().filter_map(|group| Some(group.listed.as_ref()?.image()))
     }
 
-    /// The number of live functions that are in no object yet.
+    /// The number of functions that are in no object yet. Functions that have ended count until they are forgotten.
     pub fn fresh_count(&self) -> usize {
         self.fresh.entries.len()
     }
 
-    /// Whether there would be enough fresh code for an object if there were `times` as much.
+    /// Whether `times` times the present fresh code would be enough for an object.
     pub fn is_fresh_enough(&self, times: usize) -> bool {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
@@ -194,8 +194,8 @@ impl Objects {
         self.dead > 0
     }
 
-    /// Replaces each object that contains ended code by one without that code. If `in_parts` is true, splits large objects,
-    /// because more code may end soon while the host waits for a debugger.
+    /// Replaces each object that contains ended code by one without that code. If `in_parts` is true, splits large objects:
+    /// more code may end soon, and the host waits while a debugger reads a new object.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -289,7 +289,7 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // Other code may replace ended code.
+                // The next function is apart, because other code may come to the place of the ended code.
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }

@@ -10,7 +10,8 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// When a file is longer than `RESERVE_FROM`, room is allocated in advance: the length of the file, at most `RESERVE_MOST`.
+/// When a file is longer than `RESERVE_FROM`, room after its end is allocated in advance: as many bytes as the file has, but at
+/// most `RESERVE_MOST`.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
@@ -21,7 +22,8 @@ impl Jitdump {
         let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
         let len = len.or_else(|_| self.contents.own.reopen())?;
         let file = self.contents.own.held()?;
-        // Another runtime that takes the file for its own cuts the file to nothing, and then writes its own header first.
+        // Another runtime may take the file for its own. It cuts the file to nothing, and writes its own header first. So the
+        // header is checked if the file has another length than before, or only a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
             file.set_len(self.len)?;
@@ -81,7 +83,7 @@ impl Jitdump {
         counters.jitdump_held.set(self.contents.backlog.bytes() as u64);
     }
 
-    /// Appends as many whole groups as possible, and counts them in `groups`, also on failure. `groups` must be 0.
+    /// Appends as many whole groups as possible, and counts them in `groups`, also on failure. `groups` must be 0 at first.
     fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
         self.usable()?;
         let (mut allowed, mut size) = (0, 0);
@@ -100,7 +102,7 @@ impl Jitdump {
         }
         self.len += whole;
         if whole < written {
-            // After a partial record, readers would lose all later records.
+            // The partial group is cut off, because readers would lose all records after it.
             self.torn = file.set_len(self.len).is_err();
         }
         if result.is_ok() && allowed < lens.len() {
@@ -151,7 +153,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Returns the room that was allocated after the end of the file.
+    /// Gives back the room that was allocated after the end of the file.
     pub fn trim(&mut self) -> io::Result<()> {
         match self.contents.own.held() {
             Ok(file) if self.reserved > self.len => {

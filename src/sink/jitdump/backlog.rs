@@ -22,7 +22,7 @@ pub struct Places(BTreeMap<u64, u64>);
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Records that a run of groups has been written. Later groups count as unwritten until another call.
+    /// Records that a run of groups has been written. Groups after this run count as unwritten until another call.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -133,8 +133,8 @@ impl Contents {
         Contents { own, next, ..Contents::default() }
     }
 
-    /// Whether the group has only been collected, or is being written. In a child this means that the parent forked during
-    /// that write.
+    /// Whether the group has only been collected, or is being written. In a forked child, a group of the parent is underway
+    /// if the parent forked while it wrote the group.
     pub fn is_underway(&self, stored: Stored) -> bool {
         stored.offset >= self.next
     }

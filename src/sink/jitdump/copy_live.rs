@@ -1,8 +1,8 @@
 //! Writes the code that is already live when a jitdump is started: in a forked child, or when the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
-//! write to its jitdump or cut it at the same time, so the copied records are checked. Otherwise the group is built from the
-//! registry's data and the bytes at the address of the code.
+//! write to its jitdump or cut it at the same time, so the copied records are checked. If no group can be copied, the group is
+//! built from the registry's data and the bytes at the address of the code.
 
 use super::backlog::Contents;
 use super::Jitdump;

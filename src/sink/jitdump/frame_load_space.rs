@@ -1,7 +1,8 @@
 //! Reserves address space for frame loads (`format::jitdump::frame_load`).
 //!
-//! Packed code has no room after it for its unwind tables. So its group has a second LOAD, the frame load, at another
-//! address, and the tables follow the frame load. Nothing is ever mapped in this address space.
+//! Packed code has no free bytes after it, and so no room for its unwind tables. So its group has a second LOAD, the frame
+//! load, at another address, and the tables follow the frame load. The address space for frame loads and their tables is
+//! reserved here. Nothing is ever mapped there.
 
 use std::sync::Mutex;
 
@@ -10,8 +11,8 @@ use crate::sys::mapping::{self, reserve_at};
 /// Address space is reserved in areas of this many bytes, at most `AREAS` of them.
 const AREA: u64 = 16 << 20;
 const AREAS: usize = 64;
-/// After this many failed searches below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no further
-/// search is made there. After `FAILURES` failed searches, no further search is made anywhere.
+/// After this many failed searches for an area below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no
+/// further search is made there. After `FAILURES` failed searches, no further search is made anywhere.
 const ATTEMPTS: usize = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const FAILURES: usize = 64 * ATTEMPTS;
@@ -19,11 +20,12 @@ const FAILURES: usize = 64 * ATTEMPTS;
 const REACH: u64 = 0x7000_0000;
 
 /// The frame loads of the process. Address space stays reserved, because perf remembers each frame load until the recording
-/// ends. All sessions share the reserved space, so it does not grow with each session. Only writers use this, one at a time.
+/// ends. All sessions share the reserved space, so it does not grow with each session. Only writers use this value, one
+/// writer at a time.
 static ALL: Mutex<FrameLoads> = Mutex::new(FrameLoads { areas: Vec::new(), failures: Vec::new() });
 
 /// Returns an address below `addr` at which `len` bytes stay free permanently, or `None` if no such address is available.
-/// Always returns `None` in a child that was forked during this call, because the lock then stays taken.
+/// Always returns `None` in a child that was forked during this call, because that child never releases the lock.
 pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }

@@ -5,7 +5,8 @@ use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
 
 /// The live code in the file of a stopped jitdump: code index and place of the group, sorted by index. If the sink is started
-/// again with the same file, this code need not be written again. Code that moves meanwhile gets a new index.
+/// again with the same file, this code need not be written again. Code that moves meanwhile gets a new index, so it is not
+/// found here.
 #[derive(Debug, Default)]
 pub struct Reopened(Vec<(u64, Stored)>);
 

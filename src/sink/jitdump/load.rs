@@ -34,8 +34,8 @@ impl Jitdump {
         (Some(stored), live.tables_len)
     }
 
-    /// Adds a group that may get a frame load, or whose code bytes are not in the record: the flag `STABLE` is set, or the
-    /// code was registered before the jitdump was started.
+    /// Adds a group that may get a frame load, or whose code bytes are not in the record. The bytes are missing if the flag
+    /// `STABLE` is set, or if the code was registered before the jitdump was started.
     #[cold]
     #[inline(never)]
     fn add_in_parts(
@@ -71,7 +71,8 @@ impl Jitdump {
         (Some(Stored { offset, len }), tables_len)
     }
 
-    /// Writes a move as a new LOAD: perf 7.2 crashes on MOVE records, and no perf unwinds through code that they moved.
+    /// Writes a move as a new LOAD: perf 7.2 crashes on MOVE records, and no version of perf unwinds through code that a MOVE
+    /// record has moved.
     #[cold]
     #[inline(never)]
     fn add_moved(&mut self, live: &Live, event: &Event, body: &[u8], before: Option<Stored>) -> (Option<Stored>, u32) {
@@ -106,8 +107,8 @@ impl Jitdump {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// The group of packed code with a frame load, for which it permanently reserves space, and the length of the new tables.
-    /// `None` if the code has no tables, or if space or memory is lacking.
+    /// Makes the group of packed code with a frame load, and permanently reserves address space for the frame load. Returns the
+    /// group, and the length of its new tables. `None` if the code has no tables, or if address space or memory is lacking.
     fn doubled(&self, head: &[u8], live: &Live) -> Option<(Vec<u8>, u32)> {
         // No address space can be reserved in a dead process.
         if live.tables_len == 0 || self.dead {

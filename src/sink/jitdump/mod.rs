@@ -59,7 +59,7 @@ pub struct Jitdump {
     most: u64,
     /// Up to this offset, the file system has allocated room.
     reserved: u64,
-    /// Whether the file still had everything that the sink had written, when the sink was opened last.
+    /// When the sink was last opened: whether the file still had everything that the sink had written.
     goes_on: bool,
     /// Whether a partial group may lie after the last whole group.
     torn: bool,
@@ -122,8 +122,8 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // The marker of a lost file is replaced, because the lost file has no name, and perf finds files by the names of
-            // mappings.
+            // If an earlier file was lost, its marker is replaced: perf finds a file by the name of the marker mapping, and
+            // the lost file has no name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
                 // No marker refers to the new file, so perf would never read it.
@@ -200,8 +200,8 @@ impl Jitdump {
 }
 
 impl Sink for Jitdump {
-    /// If the configured directory is the same as before, the sink keeps its file, even if it made a new directory for that
-    /// file.
+    /// Keeps the earlier file if the configured directory is the same as before. The file may also lie in a new directory that
+    /// an earlier call has made below the configured one.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
             *self = Jitdump::new(self.status.clone());
@@ -250,7 +250,8 @@ impl Sink for Jitdump {
 
     fn close(&mut self, how: Close) -> io::Result<()> {
         match how {
-            // The file and the marker stay: perf opens every dump whose marker it saw, and fails as a whole if one is missing.
+            // The file and the marker stay. perf opens every dump whose marker it has recorded. If one of these dumps is
+            // missing, perf fails as a whole.
             Close::Stay => {
                 let trimmed = self.trim();
                 self.contents.close();

@@ -78,7 +78,8 @@ impl Jitdump {
         for id in lost {
             let Some(live) = registry.get(id) else { continue };
             let mut group = Vec::new();
-            // The code is live at `time`, when the last applied record was made. Timestamps in the file must not decrease.
+            // `time` is the time of the last applied record. The code is live at that time, and timestamps in the file must
+            // not decrease.
             let put = self.put_group(&mut group, registry, id, &live, None, time);
             let (len, tables_len) = put.ok_or(io::ErrorKind::OutOfMemory)?;
             let stored = Stored { offset: self.contents.next, len };

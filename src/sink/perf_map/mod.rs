@@ -26,7 +26,8 @@ use crate::sink::{Announce, Close, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
 
-/// The maximal size in bytes of the lines that wait while the file cannot be written. With more, the file is rewritten later.
+/// The maximal size in bytes of the lines that wait while the file cannot be written. If there are more, the lines are dropped,
+/// and the file is rewritten later.
 const PENDING_MAX: usize = 1 << 20;
 
 /// See the module's description.
@@ -166,8 +167,8 @@ impl PerfMap {
         }
         let is_whole =
             |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
-        // Programs that clean /tmp remove the files of long-running processes. The host may have closed the descriptor, and
-        // anybody with write access may have cut the file.
+        // A file that is no longer whole is rewritten. Programs that clean /tmp remove the files of long-running processes. The
+        // host may have closed the descriptor, and anybody with write access may have cut the file.
         self.stale |= now && self.own.held().is_ok_and(|file| !is_whole(file));
         // Lines that would exceed the size limit need a rewrite, which leaves other lines out.
         self.stale |= self.len + self.pending.len() as u64 > self.most;

@@ -50,7 +50,7 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// Called when the file was removed. If another writer in this process uses a new file of that name, joins that file.
+    /// After the file was removed: joins the new file of that name, if another writer in this process uses the new file.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {
@@ -74,7 +74,7 @@ impl PerfMap {
         if !is_ours || dir.exchange(fresh, name).is_err() {
             return file::put_in_place(dir, fresh, name, ours).map(|()| true);
         }
-        // From here on nobody can open the old file by the map's name, so it gets no more writers.
+        // From here on nobody can open the old file by the map's name, so the old file gets no more writers.
         let (len, dead) = (self.len, self.dead);
         let old = self.own.held().ok().and_then(|file| Some((file.checked_len().ok()?, file.identity())));
         let in_company = !dead

@@ -73,7 +73,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
         let end = base + code;
         let above = maps::gap(&maps, end, HIGHEST, max_len, page, end);
-        // Above a stack there is little address space, so a place below the region is the second choice.
+        // Above a stack there is little address space, so the second choice for the second view is a place below the region.
         let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
         // Another thread may have mapped something there meanwhile.
         if reserve_at(base, code).is_none() {
@@ -97,7 +97,8 @@ mod tests {
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;
         let tables_len = 16 << 20;
-        // The first place has room for the code and for the second view, the second place only for half of that.
+        // Above the first address, there is room for the tables, the code, and half of the second view. Above the second
+        // address, there is room for the tables and half of the code.
         for near in [HIGHEST - tables_len - 3 * LEN / 2, HIGHEST - tables_len - LEN / 2, HIGHEST] {
             let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
             let Placement { start, base, tables, .. } = &room.place;

@@ -22,19 +22,19 @@ use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::{debug, reserve, thread, untouched_pages};
 
-/// How far below the code its tables may lie: distances are 32-bit numbers.
+/// How far from the code its tables may lie, because the distances between them are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// How far below the code the header page may lie: the file has a hole of that size.
+/// How far below the code the header page may lie. The distance is limited because the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
-/// How many pages below the code a header page may lie if these pages are free. Later regions at the same address have their
-/// header pages nearer to the code.
+/// How many pages below the code the first header page at an address may lie, if these pages are free. The header pages of
+/// later regions at the same address lie nearer to the code.
 const APART: u64 = 16;
-/// An arena has at least this length.
+/// At least this many bytes below a range must look unused before the library takes them for an arena: see `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
-/// The preferred distance between the code and its tables: the length of the code, but at most this number of bytes. At this
-/// distance, the file can also show memory that the host adds at the end of the code.
+/// The preferred distance between the code and its tables: the length of the code, but at most this number of bytes. The
+/// distance leaves room in the file for memory that the host adds at the end of the code.
 const GROWTH_NEAR: u64 = 32 << 20;
 /// Up to this number of regions, the host's descriptor table has an open descriptor for each region.
 const OPEN_MOST: usize = 256;
@@ -86,7 +86,8 @@ impl Regions {
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        // The thread would continue with an outdated copy of its stack. The kernel does not say where other threads' stacks are.
+        // If the thread's own stack lay in the range, the thread would continue with an outdated copy of the stack. The stacks
+        // of other threads are not checked, because the kernel does not say where they are.
         if thread::has_stack_in(start, end) {
             return Err(Error::NotPlain);
         }
@@ -115,8 +116,8 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // Epochs alternate between two beginnings (see `Region::can_begin_at_code`). One of the two beginnings is in
-                // the memory below the range.
+                // An arena below the range may get code later, so no header page lies below the range. If epochs can alternate
+                // between two beginnings (see `Region::can_begin_at_code`), one of them is the last page of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -146,14 +147,16 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Address and length of the header page of a range. The header page lies below the range, and no code lies between them, now
-    /// or later. If there is no room below, the header page lies over the first page of the range.
+    /// Returns the address and the length of the range to reserve for the header page. The range lies below the code, and no
+    /// code lies between the two, now or later. If there is no room below, the header page lies over the first page of the
+    /// code.
     ///
     /// perf 7.2 takes an object for another object if both begin at the same address. If one object begins before another object
     /// that lies inside it, perf's libdw finds neither of them (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
-        // The kernel merges neighbouring mappings that are alike.
+        // A mapping that begins below the range may reach into it, because the kernel merges neighbouring mappings that are
+        // alike.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
         let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
         let regions = self.all().filter(|region| region.start() < start).map(Region::end).max();
@@ -169,7 +172,7 @@ impl Regions {
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
     }
 
-    /// The beginning of the last present or former object that begins before an address.
+    /// Returns where the last object before an address begins. Objects of ended regions count too.
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
@@ -178,7 +181,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // The object begins at the code if that is possible, and not in the memory below.
+        // An object that could begin in the memory below begins at the code instead, if the code is a single executable
+        // mapping.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -211,7 +215,7 @@ impl Regions {
     }
 }
 
-/// Sets two ranges of address space aside, each by its start and length, or neither of them.
+/// Sets two ranges of address space aside, or neither of them. Each range is given by its start and length.
 pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     let reserved = |(at, len): (u64, u64)| len == 0 || reserve_at(at, len).is_some();
     if !reserved(one) {
@@ -230,8 +234,8 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
 }
 
 /// Where perf 7.2 believes that the last object before an address ends. perf assumes that the distance from an object's
-/// beginning to its code is the same in memory and in the file. Linkers (lld) may place code farther away in memory. For perf, such an object begins and ends at
-/// higher addresses, by the difference of the two distances.
+/// beginning to its code is the same in memory and in the file. Linkers (lld) may place code farther away in memory. perf then
+/// takes the beginning and the end of the object to be higher, by the difference of the two distances.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -242,8 +246,8 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
-/// Whether the memory right below looks like an arena without code so far. A program with several arenas often maps them all
-/// before it uses any.
+/// Whether the memory right below an address looks like an arena: memory in which the program will put code, but has not yet. A
+/// program with several arenas often maps them all before it uses any.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
     let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());
@@ -253,7 +257,7 @@ fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
         && untouched_pages::is_all(start, end).is_ok_and(|is_all| is_all)
 }
 
-/// The mappings of a range without gap, all of them memory that can be adopted.
+/// Returns the mappings of a range. Fails if the range has a gap, or contains memory that cannot be adopted.
 fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     let mut pieces = Vec::new();
     let mut next = start;
@@ -284,7 +288,8 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        // The header page may lie over the first page of the code. The process has its own copy of this page now.
+        // The header page may lie over the first page of the code. The process has its own copy of this page now, so its code
+        // stays as it is.
         let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
         Ok((Backing::Private { adopted: true, never_flips }, file))
     })

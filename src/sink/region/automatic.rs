@@ -25,7 +25,8 @@ impl Regions {
         if self.candidates.has_put_off((addr, end), &pages, now) {
             return None;
         }
-        // The forking thread may wait for a lock that the caller holds. Later registrations try again.
+        // While the process forks, nothing is adopted: the forking thread may wait for a lock that the caller holds. Later
+        // registrations try again.
         let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread has adopted the memory.
@@ -35,7 +36,7 @@ impl Regions {
             return Some(region);
         }
         let maps = self.all_mapped(status).unwrap_or_default();
-        // The list of mappings has just been read, so a look at the waiting memory costs little now.
+        // The list of mappings has just been read. So a check of the memory that waits to become executable costs little now.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
@@ -130,7 +131,7 @@ impl Regions {
         }
     }
 
-    /// Looks at all waiting memory whose next look is due by `before`.
+    /// Checks all waiting memory whose next check is due by `before`, and adopts the memory that has become executable.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
@@ -200,7 +201,7 @@ mod tests {
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
-        // Nothing is adopted while the memory is writable, nor within `NOT_NOW` after that.
+        // Writable memory is not adopted. For the next `NOT_NOW` nanoseconds, further tries adopt nothing either.
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: nobody else knows of the pages.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };

@@ -1,8 +1,9 @@
 //! Candidates: memory that contains registered code, but is no region yet.
 //!
-//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet.
-//! Later registrations look at waiting memory again, because only a registering thread knows that nobody writes to the memory
-//! meanwhile. Each registration outside of regions asks this table, so the check takes no lock and makes no system call.
+//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. Later
+//! registrations look at waiting memory again, because only a registering thread knows that nobody writes to the memory
+//! meanwhile. Each registration outside of regions calls `any_waits` and `shows_declined`. So these two functions take no lock
+//! and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use crate::sys::sync::outside::Mutex;
 
 /// How many declined ranges are remembered.
 const SHOWN: usize = 1024;
-/// How many ranges may wait.
+/// How many ranges may wait to become executable.
 const MOST_WAITING: usize = 256;
 
 /// How long to wait, in nanoseconds, before another look at memory to which the host may be writing.
@@ -43,8 +44,8 @@ pub struct Candidates {
 #[derive(Debug, Default)]
 struct Table {
     waiting: Vec<Wait>,
-    /// The start addresses of memory that was counted as not adopted. A map used as a set, because other code instantiates this
-    /// type already.
+    /// The start addresses of memory that was counted as not adopted. A map serves as a set, because the library contains the
+    /// machine code of this map type already.
     counted: BTreeMap<u64, u64>,
 }
 
@@ -53,7 +54,7 @@ struct Table {
 pub struct Wait {
     pub start: u64,
     pub end: u64,
-    /// Where the pages of the first code end.
+    /// Where the pages of the code that was registered first end.
     pub first_end: u64,
     since: u64,
     /// When code was last registered in the pages while they were not executable.
@@ -148,7 +149,7 @@ impl Candidates {
         });
     }
 
-    /// The start of a range that has waited for longer than `LONG`. Returns each range once.
+    /// Returns the start of a range that has waited for at least `LONG`. Each range is returned once.
     pub fn next_long(&self, now: u64) -> Option<u64> {
         let is_long = |wait: &&mut Wait| !wait.is_counted && now.saturating_sub(wait.since) >= LONG;
         lock(&self.table).waiting.iter_mut().find(is_long).map(|wait| {
@@ -157,7 +158,7 @@ impl Candidates {
         })
     }
 
-    /// Whether memory that begins at `start` is counted as not adopted for the first time.
+    /// Records that memory that begins at `start` is not adopted. Returns whether this is the first such record for `start`.
     pub fn is_first_refusal(&self, start: u64) -> bool {
         lock(&self.table).counted.insert(start, 0).is_none()
     }
@@ -212,8 +213,9 @@ impl Table {
 #[derive(Debug, Default)]
 struct Shown {
     used: AtomicUsize,
-    /// Start, end and the time `until` of each range. The time is 0 while a thread changes the entry. Allocated with the first
-    /// range, because most processes decline nothing. Empty if there was no memory.
+    /// Start and end of each range, and the time until which the range is declined. The time is 0 while a thread changes the
+    /// entry. The list is allocated with the first range, because most processes decline nothing. If memory is lacking, the
+    /// list stays empty.
     places: OnceLock<Vec<[AtomicU64; 3]>>,
 }
 
@@ -240,7 +242,7 @@ impl Shown {
         });
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;
         let free = self.used().iter().position(is_free);
-        // If no place is free, the oldest range is replaced.
+        // If no place is free, the places are used again in turn.
         let place = free.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel) % SHOWN);
         let Some([start, end, until]) = places.get(place) else { return };
         until.store(0, Ordering::Relaxed);

@@ -36,7 +36,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Called after a fork. Returns whether the caller must notify the writer.
+    /// Records a fork. Plans a look at the files if none is planned. Returns whether the caller must notify the writer.
     pub fn add(&self) -> bool {
         let now = monotonic_ns();
         self.last_fork.store(now, Ordering::SeqCst);
@@ -49,8 +49,8 @@ impl Children {
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// If a look is due, removes the files of children that now run another program. Passes the settled file of each ended
-    /// child to `keep`, because a profile may need the file.
+    /// If a look is due, removes the files of children that ended, or ran another program, soon after the fork. When a child
+    /// whose file stays has ended, passes the file to `keep`, because a profile may need it.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;

@@ -12,7 +12,7 @@ const PIECE: u64 = 16;
 pub const EPOCH_MOST: u32 = 1 << 24;
 
 /// Two sets of marks for a region. `memory` has, for each piece of 16 bytes, the epoch since which the code there is dead, or
-/// 0. `ends` has a bit for each byte where live code begins or ends.
+/// 0. `ends` has a bit for each byte, which is set where live code begins or ends.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,

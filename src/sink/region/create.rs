@@ -43,7 +43,7 @@ pub struct RegionOptions {
 }
 
 /// A region of code memory that [`Session::create_region`](crate::Session::create_region) has made. The struct may be copied,
-/// and dropping it ends nothing: the memory ends with [`Session::release_region`](crate::Session::release_region) or the
+/// and dropping it unmaps nothing. The memory ends with [`Session::release_region`](crate::Session::release_region) or with the
 /// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
@@ -161,17 +161,18 @@ pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64
             "code memory at {start:#x} has two views: gdb and lldb cannot set a breakpoint in it; type hbreak in gdb"
         ));
     }
-    // SAFETY: both ranges are the region's. Either nobody else knows of them, or this is a forked child, in which nobody else
-    // runs yet, or other threads run code in this memory whose bytes stay the same.
+    // SAFETY: both ranges are the region's, and one of three things holds. Nobody else knows of the ranges. Or this is a forked
+    // child, in which nobody else runs yet. Or other threads run code in this memory, and the file has the same bytes.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
-        // Both views must show the same file, even if the tables cannot be mapped. Few readers look for the tables there.
+        // An error is ignored, because both views must show the same file even without the tables. Few readers look for the
+        // tables in memory.
         let _ = place.map_tables(Sharing::Shared, file);
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }
 }
 
-/// Makes a region of the same kind, but without a file that profilers could open.
+/// Makes the wanted region without a file that profilers could open.
 fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> {
     let place = &room.place;
     let (kind, held) = if wanted.one_view {

@@ -1,5 +1,5 @@
-//! Epochs: for new code in the place of dead code, the file of a region gets another name, and perf sees the new name. So
-//! perf does not take new code for dead code.
+//! Epochs: when new code takes the place of dead code, the file of a region gets another name, and perf sees the new name. So
+//! perf does not take the new code for the dead code.
 //!
 //! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
 //! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
@@ -24,8 +24,8 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
-/// How many archives may wait for the writer, and how many functions they may describe in all. Each archive is a copy of the
-/// file's description of all live functions.
+/// How many splits may wait for the writer, and how many functions their copies of the file may describe in all. Each copy
+/// describes all live functions.
 const PENDING_MOST: u64 = 256;
 const COPIED_MOST: u64 = 4 << 20;
 
@@ -56,7 +56,8 @@ impl Region {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
-    /// Records that code in the region has died. Returns the first epoch in which the code is dead.
+    /// Returns the first epoch in which code that has just died is dead. May begin this epoch, if the host changes the
+    /// protection of the memory.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
@@ -77,7 +78,8 @@ impl Region {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Called before code is registered in the place of code that is dead since the epoch `since`.
+    /// Begins an epoch, or only splits the file if the epoch `since` has begun already. So perf does not take new code for the
+    /// dead code in its place. Called before code is registered in the place of code that is dead since the epoch `since`.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -102,7 +104,8 @@ impl Region {
         });
     }
 
-    /// The writer calls this when code was registered over live code. Returns the time of the split, if perf can see a new name.
+    /// Begins an epoch and splits the file, if perf can see a new name. Returns the time of the split. The writer calls this
+    /// function when code was registered over live code.
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
@@ -110,7 +113,8 @@ impl Region {
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
-    /// Tells perf the name of the file, for memory that is still writable and executable at the same time.
+    /// Makes perf take the present name of the file. Changes only memory that is still writable and executable at the same
+    /// time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -143,7 +147,7 @@ impl Region {
     }
 
     /// Whether the next epoch should begin at another address, in memory whose protection the host changes. In such memory, a
-    /// mapping may show only a part of the region, so the mapping's beginning proves nothing. The beginning therefore stays
+    /// mapping may show only a part of the region, so it need not begin where the region begins. The address therefore stays
     /// until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
@@ -171,8 +175,8 @@ impl Region {
         executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
-    /// Begins an epoch after `last`, at another address if possible, and splits the file from its present contents. Returns
-    /// the time of the split.
+    /// Begins an epoch after `last`, at another address if possible. Splits the file, so that its present contents stay with
+    /// the earlier epochs. Returns the time of the split.
     fn turn(&self, status: &Status, now: u64, last: u32, settle_time: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
         is_named
@@ -180,8 +184,8 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`. With `turns`, the epoch begins at another address if possible. Returns false if no epoch
-    /// could begin.
+    /// Begins an epoch after `last`. With `turns`, the object begins at another address in the new epoch, if possible. Returns
+    /// false if no epoch could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
@@ -190,8 +194,9 @@ impl Region {
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
-        // A turn needs room for a split; without a split, one file would have names of both kinds. A turn also needs a sample in
-        // the present epoch: without a sample there, perf would keep the tables of the epoch before.
+        // The beginning moves only if there is room for a split. Otherwise one file would have names for both beginnings. The
+        // present epoch must also be long enough for a sample. Without a sample in it, perf would keep the tables of the epoch
+        // before.
         let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);

@@ -14,12 +14,12 @@ use crate::sys::file;
 use crate::sys::file::Identity;
 use crate::sys::held_dir::Dir;
 
-/// Live code of a region up to this size is copied to the files of older epochs, for `perf annotate`.
+/// If a region has at most this length, its live code is copied to the files of older epochs, for `perf annotate`.
 const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
-    /// Handles one waiting split after the other, as far as `Region::next_archive` returns them. Inline, because each record asks
-    /// and mostly no split waits.
+    /// Handles the waiting splits one after the other, until `Region::next_archive` returns none. The function is inlined,
+    /// because the writer calls it for each record, and mostly no split waits.
     #[inline(always)]
     pub(super) fn close_all(
         &mut self,
@@ -52,7 +52,7 @@ impl RegionSink {
         }
     }
 
-    /// Writes the contents of the file under the names that the file had before an epoch.
+    /// Writes the contents of the file under the names that the file had before the epoch `first`.
     fn put_aside(&mut self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
         let (names, own) = (naming.take_names(first), naming.named());
@@ -86,8 +86,9 @@ impl RegionSink {
         drop(naming);
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // A profile finds the bytes of live code in newer files too. Over dead code, the host may have written other code
-        // already. Only in a shared mapping does that change the file.
+        // The copy can do without the bytes of live code, because newer files have them too. The host may already have written
+        // other code over dead code. In a shared mapping that changes the file, so the bytes of dead code are copied only if
+        // the mapping is private.
         let start = region.start();
         let (is_private, with_live) =
             (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());

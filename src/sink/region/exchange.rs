@@ -11,7 +11,8 @@ use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. The reserve (`sys::reserve`) is smaller than this, and is meant for other purposes.
+/// How many bytes are copied at a time. A block is larger than any piece of the reserve of memory (`sys::reserve`), which is
+/// meant for other purposes.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes and protection. After an error the memory is
@@ -32,7 +33,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     code_memory::advise(addr, len, Advice::Random);
     let mut exchanged = part_from_file(&pages);
     if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
-        // The file gets its header page here.
+        // The header page of the file is written to this page later, so the process needs its own copy of the page.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
     if !parting.is_undisturbed() {
@@ -115,8 +116,8 @@ fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
-/// Makes the text of the file zero again. Afterwards, pages that the host gives up (`MADV_DONTNEED`) read zero. A file system
-/// in memory must keep the room of these pages.
+/// Makes the text of the file zero again. Afterwards, pages that the host gives up (`MADV_DONTNEED`) read zero. In a file
+/// system in memory, the pages must keep their room, so they are overwritten with zeros and not freed.
 fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());

@@ -10,12 +10,12 @@ pub fn file_name((pid, number): (u32, u32), epoch: u32, begins_at_code: bool) ->
     FileKind::Region { number, begins_at_code, epoch, parent: 0 }.name(pid).into()
 }
 
-/// Whether the loaded segment of a file with this name begins at the code. Otherwise it begins at the start of the file.
+/// Whether the loaded segment of a file with this name begins at the code. Other segments begin at the start of the file.
 pub fn begins_at_code(name: &OsStr) -> bool {
     matches!(parse(name), Some((_, FileKind::Region { begins_at_code: true, .. })))
 }
 
-/// Whether the loaded segments of files in a directory may begin at the code, which depends on perf 7.
+/// Whether the loaded segments of files in a directory may begin at the code: see `Region::can_begin_at_code`.
 pub fn can_begin_at_code(dir: &Path) -> bool {
     dir == Path::new("/tmp")
 }
@@ -25,7 +25,7 @@ pub fn name_for_child(child: u32, (parent, number): (u32, u32), begins_at_code: 
     FileKind::Region { number, begins_at_code, epoch: 0, parent }.name(child).into()
 }
 
-/// The pid of the child whose file has this name.
+/// The pid of the child whose file has this name, if the name says that `parent` forked this child.
 pub fn child_of(name: &OsStr, parent: u32) -> Option<u32> {
     match parse(name)? {
         (child, FileKind::Region { parent: of, .. }) if of == parent => Some(child),

@@ -1,5 +1,5 @@
-//! Regions in a forked child. Memory shared with the parent becomes the child's own right after the fork, and gets new files when
-//! the child takes over.
+//! Regions in a forked child. Memory shared with the parent becomes the child's own right after the fork. The memory gets new
+//! files when the child first uses a session of its parent, and so takes over the parent's state.
 
 use std::fs::File;
 use std::io;
@@ -28,12 +28,14 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 
 impl Regions {
-    /// Called in the parent after a fork. Returns whether the caller must notify the writer.
+    /// In the parent, after a fork: records that the child may have got files. Returns whether the caller must notify the
+    /// writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
 
-    /// Runs in a forked child before anything else. After this call, parent and child do not see each other's writes.
+    /// Gives a forked child its own copies of the memory that it shares with its parent. Runs before anything else in the
+    /// child. After this call, parent and child do not see each other's writes.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
     /// may continue to write to the memory during the copy, because the kernel copies the bytes, as when a file is read.
@@ -83,7 +85,7 @@ impl Regions {
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
-                // A file that was made for this process at the fork is kept. Otherwise the names are the parent's.
+                // A file that was made for this process at the fork becomes an old file. Any other file belongs to the parent.
                 if let Some((path, identity)) = naming.of_child() {
                     let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
                     self.keep_old(path, identity, bytes);
@@ -101,7 +103,8 @@ impl Regions {
 
     /// Maps the memory of a region again, with a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        // perf 7 keeps using the present file of this process, unless the next file begins at another place.
+        // If the next file begins at the same place as the present file of this process, perf 7 continues to use the present
+        // file.
         let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
         let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
         let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming))
@@ -126,7 +129,7 @@ fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         (naming.open_file().ok_or_else(busy)?, naming.path_for_child(std::process::id()).ok_or_else(busy)?);
     drop(naming);
     let data = from.metadata()?;
-    // Twice the length, because the child may later write to pages that are holes in the file now.
+    // Twice the length must be free, because the child may later write to pages that are holes in the file now.
     let free = path.parent().and_then(file::free_space);
     if free.is_some_and(|free| free < 2 * region.len()) {
         return Err(io::ErrorKind::StorageFull.into());

@@ -83,7 +83,7 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
-        // A region that replaces a lost part of another region comes before that other region.
+        // If a region has lost its first page, another region may begin there too. The caller then means that other region.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
@@ -106,7 +106,7 @@ impl Regions {
             // The host had unmapped the region, and the writer has already ended it.
             return Ok(());
         }
-        // SAFETY: the caller gives up the memory of the region. The rest holds the library's tables, which nobody reads
+        // SAFETY: the caller gives up the memory of the region. The other ranges hold the library's tables, which nobody reads
         // there.
         unsafe {
             match region.kind {
@@ -125,7 +125,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Ends a region that the host has unmapped. The writer has seen all code of the region.
+    /// Ends a region that the host has unmapped. The writer must have handled all code of the region.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
         if self.end(status, region) {
             // SAFETY: these are the tables, which nobody reads there, and address space that the host does not know of.

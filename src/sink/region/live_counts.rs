@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::error::{Error, Result};
 
-/// Live code is counted for each block of this size, which hosts are likely to give back.
+/// The size of a part, in bytes. Hosts are likely to give memory back in blocks of this size.
 const PART: u64 = 64 << 10;
 
 /// A flag in the count of a part: the last code of the part has ended, and no check has shown yet that the part is still
@@ -14,8 +14,8 @@ const IN_DOUBT: u32 = 1 << 31;
 /// Counts begin at this value, so that a subtraction before the matching addition does no harm.
 const NONE: u32 = 1 << 30;
 
-/// A count for each part of a region. The doubt is in the same word, because every registration reads both. A region that the
-/// host does not unmap has no counts.
+/// A count of the live code in each part of a region. The flag `IN_DOUBT` is in the same word as the count, because every
+/// registration reads both. Regions of two views and mapping groups have no counts.
 #[derive(Debug)]
 pub struct Tally {
     parts: Vec<AtomicU32>,

@@ -22,8 +22,8 @@ pub struct Pages {
     times: Option<Times>,
 }
 
-/// For each page, when it began and ceased to belong to the region. Code that was registered in the page in that time is in
-/// the region's file.
+/// For each page, when it began and ceased to belong to the region. Code that was registered in the page between these two
+/// times is in the region's file.
 #[derive(Debug)]
 struct Times {
     /// 0: no mapping has joined at this page yet.
@@ -135,7 +135,7 @@ impl Pages {
         }
     }
 
-    /// From now on no mapping can join the group in this range.
+    /// Records that no mapping can join the group in this range from now on.
     pub fn use_up(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         self.end(start, end, now);

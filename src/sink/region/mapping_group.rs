@@ -3,12 +3,12 @@
 //! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
 //! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages become
 //! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set
-//! of tables and one descriptor serve all mappings. A mapping needs no region of its own, and no read of the whole list of
-//! mappings.
+//! of tables and one descriptor serve all mappings. When a mapping joins, no region is made, and the list of all mappings is
+//! not read.
 //!
-//! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a mapping
-//! group has no epochs, and the name that perf knows stays right: perf with libunwind counts from the lowest mapping of a name,
-//! which has to be the mapping of the header page.
+//! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a
+//! mapping group has no epochs, and its file keeps one name. perf with libunwind counts from the lowest mapping of a name. With
+//! one name, this is always the mapping of the header page, as it has to be.
 
 use std::io;
 use std::iter;
@@ -122,8 +122,8 @@ impl Regions {
         None
     }
 
-    /// Called before code is registered in the place of other code of a mapping group. The memory that is now mapped there
-    /// leaves the group.
+    /// Takes the memory that is now mapped in a range out of a mapping group. Called before code is registered there in the
+    /// place of other code.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;

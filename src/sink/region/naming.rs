@@ -64,7 +64,8 @@ pub struct Archive {
     pub first: u32,
     /// Where the loaded segment begins after the split, as an offset in the file.
     pub begin: u64,
-    /// Whether none of the code that is dead when the writer handles the split ran in the epoch `first` or later.
+    /// Whether the code that is dead when the writer handles the split ran only before the epoch `first`. If so, the file need
+    /// not describe this code after the split.
     pub is_clean: bool,
 }
 
@@ -133,8 +134,8 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // This process is a child that has not taken over. So no writer runs that could remove the files of this process's own
-        // children.
+        // If this file was made at the fork, this process is a child that has not taken over. Then no writer runs that could
+        // remove the files of this process's own children, so these children get no files.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }

@@ -50,7 +50,7 @@ impl Regions {
             let settings = self.settings();
             (settings.dir.clone(), settings.mode)
         };
-        // The lock of the settings is not held here, so nobody waits for the disk.
+        // The lock of the settings is not held here, so no other thread has to wait for the disk.
         let dir = self.open_dir(&dir_path).map_err(|error| describe("open", &dir_path, &error))?;
         let mut attempt = 0;
         loop {
@@ -74,8 +74,8 @@ impl Regions {
         }
     }
 
-    /// Opens the directory. Regions share the open directory while the path leads to the same one, to save descriptors of the
-    /// host.
+    /// Opens the directory. As long as the path leads to the same directory, regions share one descriptor for it, to save
+    /// descriptors of the host.
     fn open_dir(&self, path: &Path) -> io::Result<Arc<Dir>> {
         let now = Dir::open(path)?;
         let last = self.settings().last_dir.clone();

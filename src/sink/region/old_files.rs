@@ -1,5 +1,5 @@
-//! Keeps earlier files of regions, up to a limit, for profiles that have samples of their code. In the end the files are
-//! removed if the options ask for that.
+//! Keeps earlier files of regions, up to a limit, for profiles with samples of the code in these files. When the sink closes,
+//! the files are removed if the options ask for that.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -39,8 +39,8 @@ pub struct Files {
     /// Files of older epochs, and the last files of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
-    /// How much of the room older epochs had taken recently, at the time `recent_at`. The number decreases at the rate of the
-    /// full room per `KEPT_FOR`.
+    /// How many bytes the files of older epochs had taken recently, at the time `recent_at`. The number decreases by
+    /// `OLD_BYTES` per `KEPT_FOR`.
     recent_bytes: u64,
     recent_at: u64,
 }
@@ -63,7 +63,7 @@ impl Files {
     }
 
     /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
-    /// file. The result holds if no other region begins epochs.
+    /// file. The result is right if no other region begins epochs.
     pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
         let passed = now.saturating_sub(self.recent_at).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
         self.recent_bytes = self.recent_bytes.saturating_sub((OLD_BYTES as f64 * passed) as u64) + bytes;

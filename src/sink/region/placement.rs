@@ -73,8 +73,8 @@ impl Placement {
         });
     }
 
-    /// The header page, or its address space, and the tables. If the tables lie below the code, they and the header page are
-    /// one range.
+    /// Returns the range for the header page, which has the length `header_len`, and the range of the tables. If the tables lie
+    /// below the code, they and the header page are one range.
     fn beside_code(&self, header_len: u64) -> impl Iterator<Item = Range<u64>> {
         let both = match self.tables.start < self.start {
             true => [self.base..self.tables.end, 0..0],

@@ -77,13 +77,15 @@ pub(super) struct Changer<'r> {
 }
 
 impl Regions {
-    /// Waits until no other thread makes or ends regions and the process does not fork. The other thread may wait for a disk.
+    /// Waits until no other thread makes or ends regions and the process does not fork. The wait has a limit, because the other
+    /// thread may wait for a disk.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// Like `begin_change`, for a change that can be made later: returns `None` if the process is forking.
+    /// Like `begin_change`, for a change that can be made later. Returns `None` if the process forks, or if another thread
+    /// makes or ends regions for longer than `PATIENCE`.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
         Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })

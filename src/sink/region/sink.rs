@@ -1,4 +1,5 @@
-//! Regions as a sink: keeps track of the live code in regions, and writes it to their files. The applier chooses the code.
+//! Regions as a sink: keeps track of the live code in regions, and writes it to their files. The writer's applier decides which
+//! code belongs to a region.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
 
-/// `make` is `None` because this sink has nothing to open.
+/// `make` is `None` because this sink is a field of `SinkSet`: the applier sends code to it directly.
 pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_default: true, make: None };
 
 /// See the module's description. The files of regions are kept up to date even if the sink does not run.
@@ -64,7 +65,8 @@ impl RegionSink {
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
         if is_late {
-            // If the host has begun an epoch since, the split has to wait until all code from before that epoch is known.
+            // This call handles the splits from before this record, even those that are not due. A later split has to wait
+            // until the writer has read all records from before that split.
             self.status.counters.region_late.add(1);
             self.close_all(registry, region, time, true);
         }
@@ -99,7 +101,8 @@ impl RegionSink {
         ids
     }
 
-    /// Ends the regions that the host had unmapped before a time. The writer must have handled all earlier records.
+    /// Ends the regions that the host had unmapped before a time. The writer must have handled all records from before that
+    /// time.
     pub fn end_gone(&mut self, registry: &mut Registry, before: u64) {
         for region in self.regions.gone(before) {
             self.close_all(registry, region, before, true);
@@ -121,8 +124,9 @@ impl RegionSink {
         }
     }
 
-    /// Closes and removes the files that nobody needs any more, before the other files are written. Returns false if there are
-    /// no regions. `until`: the writer has handled all records with an earlier time.
+    /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
+    /// host has unmapped. Returns false if there are no regions and unknown memory is not adopted. `until`: the writer has
+    /// handled all records with an earlier time.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
@@ -201,7 +205,8 @@ impl RegionSink {
     }
 }
 
-/// The code's bytes in memory, or nothing if the memory cannot be read any more. Without a jitdump, some records lack the bytes.
+/// Reads the code's bytes from memory, because without a jitdump some records lack the bytes. Returns nothing if the memory
+/// cannot be read any more.
 fn read(pid: u32, code: &Live) -> Vec<u8> {
     match process_memory::copy(pid, code.addr, code.size) {
         Ok((bytes, true)) => bytes,

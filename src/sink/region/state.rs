@@ -19,7 +19,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::{Mutex, MutexGuard};
 
-/// A file with a larger hole between tables and text gets no build-id.
+/// If the hole between tables and text is larger than this number of bytes, the file gets no build-id.
 const HOLE_MOST: u64 = 64 << 20;
 
 /// How the memory of a region is mapped.
@@ -50,7 +50,8 @@ pub struct Region {
     /// Which pages of the region the host has unmapped.
     pub(super) pages: Pages,
     pub(super) marks: Arc<Marks>,
-    /// The present epoch, and the first epoch that the file itself describes: a split gave the epochs before `first` to archives.
+    /// The present epoch, and the first epoch that the file itself describes. Copies of the file describe the epochs before
+    /// `first` (see the splits in `epoch`).
     pub(super) epoch: AtomicU32,
     pub(super) first: AtomicU32,
     /// When the present epoch began.
@@ -58,10 +59,10 @@ pub struct Region {
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Whether the writer has not seen the region yet.
+    /// Whether the writer must still move live code of the region from the other sinks to the region's file.
     pub is_new: AtomicBool,
-    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before is still
-    /// written.
+    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before that time is
+    /// still written.
     pub(super) gone: AtomicU64,
     /// Whether the file of the region cannot be written. If so, the other sinks write new code in the region.
     pub has_failed: AtomicBool,
@@ -87,7 +88,7 @@ pub(super) struct Parts {
     pub len: u64,
     pub pages: Pages,
     pub naming: Naming,
-    /// `None` if no profiler will see the region.
+    /// `None` if the region has no file that profilers find.
     pub file: Option<RegionFile>,
 }
 
@@ -162,7 +163,7 @@ impl Region {
             && self.gone() == NEVER
     }
 
-    /// Where the parts lie in the file.
+    /// Where the text and the tables lie in the file.
     pub(super) fn layout(&self) -> Layout {
         self.place.layout(self.len(), self.is_private())
     }
@@ -176,7 +177,7 @@ impl Region {
         Some(self.inode.load(Ordering::Relaxed)).filter(|&inode| inode != 0)
     }
 
-    /// Sets the file's inode number: of a forked child's own file, or 0 when the region no longer has a file.
+    /// Sets the file's inode number: the number of a forked child's own file, or 0 when the region no longer has a file.
     pub(super) fn set_inode(&self, inode: u64) {
         self.inode.store(inode, Ordering::Relaxed);
     }
@@ -190,7 +191,8 @@ impl Region {
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
         let inode = self.inode();
         let (start, end, base) = (self.start(), self.end(), self.place.base);
-        // A file of another file system may have the same inode number, but it is not mapped at the same distance from `base`.
+        // Another file system may have a file with the same inode number, but the first byte of that file would not be mapped
+        // at `base`.
         let is_ours = move |mapping: &&Mapping| {
             let begin = mapping.start.checked_sub(mapping.offset);
             mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
@@ -219,7 +221,8 @@ impl Region {
         guard
     }
 
-    /// Replaces the file of private memory by a final copy. In the file itself, the text has none of the code's bytes.
+    /// Replaces the file of private memory by a final copy. In the copy, the text has the code's bytes. In the file itself, it
+    /// has none of them.
     pub(super) fn replace_by_copy(&self, file: &mut RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = self.naming();
@@ -233,7 +236,7 @@ impl Region {
     /// A new build-id for the final contents of the file. Returns `None` if the file has a large hole.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         let Placement { start, max_len, base, tables, .. } = &self.place;
-        // perf keeps a copy of each file that has a build-id, holes included, unless perf can make a hard link to the file.
+        // If perf cannot make a hard link to a file with a build-id, perf copies the whole file, holes included.
         let after_text = tables.start.saturating_sub(start + max_len);
         let before_text = start - if tables.start > *start { *base } else { tables.end };
         if after_text.max(before_text) > HOLE_MOST {

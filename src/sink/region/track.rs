@@ -13,9 +13,10 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Called before code is registered. Without this call, profilers could name samples of the code after dead code, or not
-    /// at all. Every registration calls this function, so it must be cheap and takes no lock. Returns flags for the code's
-    /// event.
+    /// Prepares the region of code that is about to be registered. Counts and marks the code, and begins an epoch if the code
+    /// takes the place of dead code. May adopt unknown memory. Without this call, profilers could name samples of the code
+    /// after dead code, or not at all. Every registration calls this function, so it must be cheap, and it usually takes no
+    /// lock. Returns flags for the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -60,7 +61,7 @@ impl Regions {
         undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()))
     }
 
-    /// Called after code has ended or moved away.
+    /// Records that code has ended or moved away.
     #[inline(never)]
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         if self.candidates.any_waits() {
@@ -74,7 +75,7 @@ impl Regions {
         }
     }
 
-    /// Called when a registration failed after `before_code`, which returned `flags`.
+    /// Takes back what `before_code` has recorded about code whose registration failed. `flags`: the result of `before_code`.
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
@@ -85,7 +86,7 @@ impl Regions {
         }
     }
 
-    /// Called when other code has taken the place of counted code.
+    /// Takes code out of the counts. Other code has taken its place, or the host has ended all code in a range.
     pub fn no_code(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
@@ -100,7 +101,7 @@ impl Regions {
         }
     }
 
-    /// Called when all sessions have ended, so all code has ended.
+    /// Records that all code has ended, because all sessions have ended.
     pub fn no_code_at_all(&self) {
         self.all().for_each(|region| {
             region.tally.clear();
@@ -108,7 +109,7 @@ impl Regions {
         });
     }
 
-    /// Called after all code in a range has ended.
+    /// Records that all code in a range has ended.
     #[cold]
     #[inline(never)]
     pub fn after_range(&self, status: &Status, addr: u64, size: u64) {
@@ -126,7 +127,8 @@ impl Regions {
 }
 
 impl Region {
-    /// Called before the registration of code that has been added to `tally`. Returns flags for the code's event.
+    /// Marks code that is about to be registered, and begins an epoch if needed. The code has been added to `tally`. Returns
+    /// flags for the code's event.
     fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
         let replaces = self.marks.begin(addr - self.start(), size);
         if replaces {
@@ -159,8 +161,8 @@ impl Region {
         }
     }
 
-    /// Counts live code that was registered before its memory became a region. Callers may already have registered newer code
-    /// there, or ended this code.
+    /// Counts live code that was registered before its memory became a region. Threads of the host may already have registered
+    /// newer code there, or ended this code.
     pub fn count_live(&self, addr: u64, size: u64) {
         let offset = addr - self.start();
         self.tally.add(offset, size);

@@ -37,8 +37,8 @@ impl Regions {
         Ok(maps)
     }
 
-    /// Whether any part of a region is still a mapping of its file. The other parts are marked as lost. If no part is left,
-    /// the region is gone.
+    /// Marks the parts of a region that are no longer mappings of its file as lost. Returns whether any part is left. If no
+    /// part is left, the region is gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // A region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
@@ -53,7 +53,7 @@ impl Regions {
     }
 
     /// Marks a range as lost, except for the parts `left`, which must be in order. If the whole region is lost, the region is
-    /// gone. Returns false if there is no memory for the bits.
+    /// gone. Returns false if memory for the record of lost pages is lacking.
     pub(super) fn lose(
         &self,
         status: &Status,
@@ -71,7 +71,7 @@ impl Regions {
         is_noted
     }
 
-    /// Marks a region that the host has unmapped or is about to unmap.
+    /// Marks a region as gone: the host has unmapped it, or is about to.
     fn set_gone(&self, status: &Status, region: &Region) {
         // Code that is registered after this call gets a later time. Another thread may have set the time already.
         let now = status.clock.now();
@@ -79,8 +79,8 @@ impl Regions {
         self.some_gone.store(true, Ordering::Release);
     }
 
-    /// Called before the host unmaps memory whose code has ended. Because of this call, later registrations need not check the
-    /// memory.
+    /// Marks memory that the host is about to unmap as lost. All code in the memory has ended. Because of the marks, later
+    /// registrations need not check the memory.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {
@@ -95,7 +95,7 @@ impl Regions {
         for region in self.overlapping(start, end).filter(|region| region.is_private()) {
             let (start, end) = (start.max(region.start()), end.min(region.end()));
             let has_file = undisturbed(|| region.naming().has_file());
-            // If there is no memory for the bits, a later check finds the loss.
+            // If memory for the record of lost pages is lacking, a later check finds the loss.
             if has_file && undisturbed(|| self.lose(status, region, start, end, iter::empty())) {
                 region.tally.settle(start - region.start(), end - start);
             }

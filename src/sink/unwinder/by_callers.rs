@@ -4,7 +4,7 @@
 //!
 //! A call first writes its record. Then the call reports the code to the unwinder, unless the ids show that the code has
 //! ended or moved meanwhile. So the writer has nothing to add when it reads the record later. The writer still removes ended
-//! code, including code whose end no call has reported (for example, with a region).
+//! code, including code whose end no call has reported (for example, code that ended with its region).
 
 use super::tables::is_room;
 use super::told::{told, Told};
@@ -14,19 +14,19 @@ use crate::format::cfi::absolute::{self, Frame};
 use crate::registry::ids::Ids;
 use crate::sys::thread;
 
-/// At most this many pieces are removed under one lock, because LLVM libunwind takes long to forget code while other threads
-/// wait.
+/// At most this many pieces are removed before other threads get the lock, because LLVM libunwind takes long to forget code.
 const AT_A_TIME: usize = 64;
 
-/// Called when the sink has been opened, before the calls learn that it runs. Returns whether calls report code to the
-/// unwinder from now on.
+/// Decides whether calls report code to the unwinder from now on, and returns the decision. Called when the sink is open, before
+/// calls learn that it runs.
 pub fn begin() -> bool {
     let Some(mut told) = told() else { return false };
     told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
     told.by_callers
 }
 
-/// Called when the sink ends: the unwinder forgets all code. A call that is already running adds no code afterwards.
+/// When the sink ends: makes the unwinder forget all code, if calls have reported code. A call that is already running reports no
+/// code afterwards.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);

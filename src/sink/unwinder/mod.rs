@@ -1,7 +1,7 @@
-//! The unwinder of the process: C++ exceptions, `backtrace` and the end of a thread find the callers of code.
+//! Reports live code to the unwinder of the process, for C++ exceptions, `backtrace` and the end of threads.
 //!
-//! The unwinder must know a table before the code runs, and must know no table of code that has ended. So while this sink
-//! runs, calls wait for the writer or report code to the unwinder themselves (`by_callers`).
+//! The unwinder must know the unwind table of code before the code runs, and must know no table of code that has ended.
+//! So while this sink runs, calls wait for the writer or report code to the unwinder themselves (`by_callers`).
 
 pub mod by_callers;
 mod tables;
@@ -30,8 +30,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 
-/// Called in a forked child when its sinks are open. If the child does not run this sink, the unwinder forgets all code.
-/// Otherwise the unwinder forgets only code that the child does not take over.
+/// In a forked child, once its sinks are open: makes the unwinder forget the parent's code. If the child runs this sink,
+/// the unwinder forgets only code that the child does not take over.
 pub fn end_inherited(lives: impl Fn(u64) -> bool) {
     let Some(mut told) = TOLD.try_lock() else { return };
     if told.is_let_go && !told.tables.is_empty() && told.can_change() {

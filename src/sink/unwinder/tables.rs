@@ -13,7 +13,7 @@ use crate::format::cfi::absolute::{self, Frame};
 use crate::sys::unwinder::{self, Dialect, Registered};
 use crate::sys::{libunwind, reserve};
 
-/// Tables are merged up to this many pieces of code.
+/// Two tables are merged only if the merged table has at most this many pieces of code.
 const PIECES_MAX: usize = 8192;
 /// The unwinder has at most this many tables, and two more for every `PIECES_MAX` pieces.
 const TABLES: usize = 16;
@@ -38,12 +38,12 @@ struct Piece {
 #[derive(Debug, Default)]
 struct Known {
     registered: Vec<Registered>,
-    /// Used only for `Dialect::Offsets`.
+    /// The copies of the entries that nongnu libunwind reads. Used only for `Dialect::Offsets`.
     copy: Option<libunwind::Table>,
 }
 
-/// Code that the unwinder finds by one table, or by one for each FDE. A table in a list must contain all code between its first
-/// piece and its last one.
+/// Code that the unwinder finds by one table, or by one table for each FDE. A table in a list must contain all code between its
+/// first piece and its last one.
 #[derive(Debug)]
 struct Table {
     /// This field precedes `pieces` so that it is dropped first: it refers to the pieces.
@@ -78,7 +78,7 @@ impl Table {
 }
 
 /// Whether an unwinder has memory to register a table. The unwinder does not check its allocations, and cannot use this
-/// library's reserve.
+/// library's reserve of memory (`sys/reserve`).
 pub fn is_room() -> bool {
     reserve::is_there(NOTES) && !reserve::is_short()
 }
@@ -101,8 +101,8 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
     Some(known)
 }
 
-/// Makes an unwinder with a list search a table that it already knows, and that is the only table with this code. The first
-/// search of a table sorts it. So the table is sorted now, and not when the host throws an exception.
+/// Makes an unwinder with a list search a table once. The first search sorts the table. Otherwise the host would wait for the
+/// sorting when it throws an exception. The unwinder must already know the table, and no other table may have this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
         // Tables of this dialect are already sorted.
@@ -115,8 +115,9 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
 
 /// Registers an FDE with an unwinder that has a tree.
 ///
-/// A node of the tree separates addresses where code once began. Up to version 14.2, libgcc does not find the second part of
-/// code that lies on both sides of such an address (gcc bug 119151). In this case the second part gets another table.
+/// The nodes of the tree divide the address space at addresses where code once began. Up to version 14.2, libgcc does not find
+/// the second part of code that lies on both sides of such an address (gcc bug 119151). In this case the second part gets
+/// another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
     // The host may have registered the code with the unwinder itself. No address may be in two tables.
@@ -304,8 +305,8 @@ impl Tables {
         Some(())
     }
 
-    /// Splits a table in two, without ended code: one table for pieces below `from`, and one for pieces from `to` on. Returns
-    /// `None` if there is no memory.
+    /// Splits a table in two and leaves ended code out: one table for pieces below `from`, and one for pieces from `to` on.
+    /// Returns `None` if there is no memory.
     fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
         let table = self.tables.get_mut(&start)?;
         let live = table.pieces.iter().filter(|piece| piece.id != 0);

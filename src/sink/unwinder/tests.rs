@@ -55,7 +55,7 @@ fn entries_have_addresses() {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
     assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
-    // A section may lack an FDE for a part of the code. The whole section has no FDE for code of another size.
+    // A section that is cut short has no FDE. The whole section has no FDE for code of another size.
     let whole = eh_frame(48, 99);
     for len in 0..whole.len() - 4 {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// Personality routines and LSDAs are preserved in all encodings, and LSDAs inside the code move with it.
+/// Personality routines and LSDAs are preserved in all encodings. LSDAs inside the code move with the code.
 #[test]
 fn handlers_at_random() {
     const ADDR: u64 = 0x7000_0000_1000;

@@ -9,8 +9,8 @@ use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::unwinder::{self, Dialect};
 
-/// The code that the unwinders of the process know. In a forked child they know the same code, even if the child does not
-/// take over its parent's code.
+/// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if
+/// the child does not take it over.
 pub(super) struct Told {
     /// The tables of each unwinder.
     pub tables: Vec<Tables>,
@@ -23,21 +23,23 @@ pub(super) struct Told {
 pub(super) static TOLD: TimedLock<Told> =
     TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// How long the sink first waits for threads that are registering code with an unwinder. Such a thread waits neither for a
-/// disk nor for the writer.
+/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. Such a thread
+/// waits neither for a disk nor for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the sink waits for the lock of an unwinder, which may never be released. Calls wait longer for the sink.
+/// How long the sink waits for the lock of an unwinder, which may never be released. The calls that start the sink wait
+/// longer.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes the lock, once `Unwinder::open` has taken it in this process. Returns `None` if other threads keep the lock longer
-/// than a call waits.
+/// Takes the lock. `Unwinder::open` must have taken the lock in this process before (`told_at_first`). Returns `None` if
+/// other threads keep the lock longer than a call waits.
 pub(super) fn told() -> Option<Locked<'static, Told>> {
     TOLD.lock_in_time()
 }
 
-/// Takes the lock for the first time in a process, with a single attempt. In a child that was forked while another thread
-/// changed the lock, nobody completes the change.
+/// Takes the lock for the first time in a process. Tries again and again, at most for `PATIENCE`, but never waits inside the
+/// lock. In a child that was forked while another thread changed the lock, nobody completes the change, so a wait inside the
+/// lock would not end.
 pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
     let end = Instant::now() + PATIENCE;
     loop {

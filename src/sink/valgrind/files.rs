@@ -58,7 +58,7 @@ impl Files {
             let shown = self.show_here(due, executable, code.clone(), data);
             let is_noexec = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
             if !shown.as_ref().is_err_and(is_noexec) || self.dirs.len() < 2 {
-                // A file that valgrind has not read has no use.
+                // A file that valgrind has not read is useless, so it is removed.
                 return shown.inspect_err(|_| self.remove_one(due.number));
             }
             self.remove();
@@ -90,9 +90,9 @@ impl Files {
         let (pages, text_at) = (&due.pages, executable.text_at);
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
-            // The code bytes are for users who disassemble the code that a profiler has counted, so other tools get no bytes.
-            // Code that cannot be read is left out. helgrind would report the read as an access without a lock, by another
-            // thread than the host's.
+            // The code bytes are for users who disassemble the code that a profiler has counted. So memcheck, helgrind and DRD
+            // get no bytes. helgrind would also report the read, as an access by a second thread without a lock. Code that
+            // cannot be read is left out.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
@@ -137,7 +137,7 @@ impl Files {
         }
         self.known = 0..0;
         let maps = maps::within(pages.start, pages.end)?;
-        // Under valgrind the program's heap is a separate one, which the kernel does not name `[heap]`.
+        // valgrind gives the program a separate heap, which the kernel does not name `[heap]`.
         let heap_end = code_memory::heap_end();
         let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
         let is_code = |map: &maps::Mapping| {

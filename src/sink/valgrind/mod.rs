@@ -1,4 +1,4 @@
-//! valgrind: names, lines and unwind tables of live code, in files that are mapped in the place of the code for a moment.
+//! Reports names, lines and unwind tables of live code to valgrind, in files that replace the code's mapping for a moment.
 //!
 //! valgrind's tools read names when code first runs. So calls wait for the writer while this sink runs. The sink runs only
 //! under valgrind. Elsewhere, other threads that run the code at that moment would find no memory there
@@ -40,7 +40,7 @@ pub static KIND: Kind = Kind {
 };
 
 /// Much code may end at once. So the end of code is reported to valgrind after this time, or when other code comes to its
-/// page. If the page then has no code, the end is reported at once, because the host may unmap the page.
+/// page. If a page has no code left, the end is reported at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
@@ -211,7 +211,8 @@ impl Sink for Valgrind {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // helgrind and DRD do not understand how two threads of this library wait for each other.
+        // helgrind and DRD would report races, because they do not understand how two threads of this library wait for each
+        // other.
         valgrind::unreported(|| self.bring_up_to_date(round.now));
         Ok(())
     }

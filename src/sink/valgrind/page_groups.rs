@@ -16,9 +16,9 @@ use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// The most functions of a group that is extended because a function lies in two of its pages.
+/// The largest number of functions in a group that is extended because a function crosses its boundary.
 const FUNCTIONS_MAX: usize = 512;
-/// The most functions of a group that is extended because code comes to the page after it.
+/// The largest number of functions in a group that is extended because code comes to the page after it.
 const NEIGHBOURS_MAX: usize = 32;
 
 /// A function.
@@ -56,7 +56,7 @@ impl Function {
     }
 }
 
-/// Pages with one file.
+/// A group of pages. One file describes the code in these pages.
 struct Group {
     end: u64,
     number: u32,
@@ -339,8 +339,9 @@ impl Groups {
         })
     }
 
-    /// Called when groups from `take_due` were reported to valgrind. `is_all` means that all of these groups were reported.
-    /// Only in this case can the numbers of removed groups be used again, because valgrind must not know two files by one name.
+    /// Frees the file numbers of removed groups, once groups from `take_due` were reported to valgrind. `is_all`: whether all of
+    /// these groups were reported. If not, the numbers are never used again: valgrind may still know the old files, and must not
+    /// know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -372,7 +373,8 @@ impl Groups {
         parts
     }
 
-    /// Makes a group of these pages. Groups that they touch are merged with it, unless the result would be too large.
+    /// Makes a group of these pages. Merges it with the groups that have some of these pages, unless the merged group would be
+    /// too large.
     fn join(&mut self, mut pages: Range<u64>, fresh: &[u64], due: &mut BTreeSet<u64>) {
         let mut joined: Vec<u64> = Vec::new();
         for start in self.touching(&pages) {
@@ -407,8 +409,8 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The merged group keeps the file number of the largest group. In a profile, code of the other groups appears in two
-        // files.
+        // The merged group keeps the file number of the largest group. In a profile, code of the other merged groups appears in
+        // two files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -423,8 +425,8 @@ impl Groups {
             if group.number != number {
                 self.left.push(group.number);
             }
-            // The old content is usable only if all code outside the old group is new. Other code outside the group may be
-            // missing in every file, because valgrind has refused it.
+            // The old content is usable only if all code outside the old group is new. Older code outside the group may be in no
+            // file, because valgrind has refused it, and would then be missing.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });

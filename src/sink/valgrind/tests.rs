@@ -20,8 +20,8 @@ const BEGIN: u64 = 0x7000_0000;
 struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
-    /// Does the same as `Valgrind::bring_up_to_date`. `fails` tells for each group whether valgrind refuses it. `refused` has
-    /// the ids in refused groups that were not reported since.
+    /// Does the same as `Valgrind::bring_up_to_date`. `fails` returns for each group whether valgrind refuses the group.
+    /// `refused` has the ids in refused groups that were not reported since.
     fn tell(
         &mut self,
         groups: &mut Groups,
@@ -74,7 +74,7 @@ impl Known {
         self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
 
-    /// Whether valgrind knows all bytes of some code by this id, and, with `in_one`, in one file.
+    /// Whether valgrind knows all bytes of some code by this id. With `in_one`, one file must have all of these bytes.
     fn has(&self, id: u64, code: &Range<u64>, in_one: bool) -> bool {
         let mut at = code.start;
         let mut places = 0;

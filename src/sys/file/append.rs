@@ -1,4 +1,4 @@
-//! Appends to files in few system calls, either everything or nothing.
+//! Appends many pieces to a file in few system calls.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -8,7 +8,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 /// Appends all of `slices` in as few system calls as the kernel allows. Changes `slices`. Returns how many bytes were written,
 /// also on failure.
 pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Result<()>) {
-    // The kernel's limit (Linux IOV_MAX).
+    // The most slices that the kernel takes in one call (Linux IOV_MAX).
     const MOST: usize = 1024;
     let mut written = 0;
     while !slices.is_empty() {
@@ -30,13 +30,14 @@ pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Resu
 pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
     let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
-        // Readers would lose the records or lines after a partial one.
+        // After a partial record or line, readers would not find the next one.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)
 }
 
-/// Allows writes at any offset. While `O_APPEND` is set, `pwrite` writes at the end of the file, whatever the offset.
+/// Clears `O_APPEND`, so that the file can be written at any offset. With `O_APPEND`, `pwrite` ignores its offset and writes at
+/// the end of the file.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, fcntl_getfl(file)?.difference(OFlags::APPEND))?)
 }

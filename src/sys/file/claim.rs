@@ -20,8 +20,8 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) ->
 ///
 /// Fails without touching the existing file if the file is a link, has a second name, or belongs to another user. Also fails if
 /// the file is used by another library in this process (`TAKEN`), or by a living process with the same pid in another
-/// namespace. Such a process holds a lock on its file. The kernel releases the lock when the last descriptor or mapping of the
-/// open file is closed.
+/// namespace. A living process holds a lock on its file. The kernel releases the lock when the last descriptor and the last
+/// mapping of the open file are gone.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -38,12 +38,13 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Whether `claim` failed only because the name belongs to a file that must stay. In that case another name may work.
+/// Whether `error`, which `claim` has returned, means that a file of this name exists and must stay. In that case another name
+/// may work.
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
-        // The name belongs to another user's file. If there is an error number, the kernel has refused to create a file in
-        // the directory.
+        // Without an error number, this module has refused the name, because it belongs to another user's file. With an error
+        // number, the kernel has refused to create any file in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
@@ -63,15 +64,16 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. If
-    // this user may not write to the file, this process cannot lock it, and only checks the locks of others.
+    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. A
+    // file that this user may not write to cannot be locked. For such a file, the code only checks whether others have locked
+    // it.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // A marked file that nobody in this process uses is a leftover. It comes from an earlier process, or from the program
-    // that this process ran before it executed this one. An unmarked file belongs to another library if it was written since
-    // this process started.
+    // A file with this library's mark that nobody in this process uses is a leftover: of an earlier process, or of the program
+    // that this process ran before it executed the present program. A file without the mark belongs to another library if the
+    // file was written since this process started.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

@@ -16,16 +16,18 @@ pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 
 /// A file that is kept open for a long time.
 ///
-/// In the library's own descriptor table nobody else can close the descriptor. In the host's table the descriptor may be closed,
-/// because daemons close all descriptors. Later its number may refer to another file, or to the same file opened by the host. So
-/// an open file in the host's table is marked, and a descriptor without the mark is neither used nor closed.
+/// In the library's own descriptor table nobody else can close the descriptor. In the host's table the host may close the
+/// descriptor, because daemons close all descriptors. Later its number may refer to another file, or to the same file opened by
+/// the host. So an open file in the host's table gets a mark, if this is possible. If the mark is missing later, the descriptor
+/// is neither used nor closed. A descriptor that could not be marked is never closed, because it may be the host's.
 #[derive(Debug)]
 pub struct Held {
     file: ManuallyDrop<File>,
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// A unique number. For a descriptor in the host's table, it shows which `Held` was the last to get that descriptor number.
+    /// A number that only this `Held` has. `holder_of` has the number of the last `Held` that got a certain descriptor number
+    /// in the host's table.
     serial: u32,
 }
 
@@ -97,12 +99,14 @@ impl Drop for Held {
 /// number until the host closed its descriptor.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // If two descriptors share an entry, the older one counts as closed by the host, and is never closed. That does no harm.
+    // Two descriptors may share an entry. In that case the older descriptor counts as closed by the host. It stays open for
+    // ever, which does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
 /// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has no
-/// effect, because nobody requests a signal for input or output. The setting belongs to the open file, not to the descriptor.
+/// effect, because nobody requests this signal for the file. The kernel keeps the setting for each open file, not for each
+/// descriptor.
 const MARK: libc::c_int = libc::SIGWINCH;
 
 fn mark(file: &File) -> bool {

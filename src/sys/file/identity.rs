@@ -12,20 +12,20 @@ use rustix::fs::fstat;
 pub struct Identity {
     pub device: u64,
     pub inode: u64,
-    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not record this. Needed because a new
-    /// file may immediately get the inode number of a removed file.
+    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not record this. This time is needed
+    /// because a new file may get the inode number of a file that was just removed.
     pub born: u64,
 }
 
 impl Identity {
-    /// Whether both identify the same file, as far as is known.
+    /// Whether the two identities may belong to the same file. An unknown time of creation equals any other.
     pub fn is(&self, other: &Identity) -> bool {
         let born_alike = self.born == other.born || self.born == 0 || other.born == 0;
         self.device == other.device && self.inode == other.inode && born_alike
     }
 
-    /// Whether both certainly identify the same file. Device and inode alone do not suffice, because whoever forges an identity
-    /// can guess both numbers.
+    /// Whether the two identities certainly belong to the same file. The time of creation must be known, because somebody who
+    /// forges an identity can guess the device and the inode number.
     pub(super) fn is_surely(&self, other: &Identity) -> bool {
         self.born != 0 && self == other
     }

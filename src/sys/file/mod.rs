@@ -33,7 +33,7 @@ use refuse::refuse;
 
 /// How a file is opened for writing.
 pub type Access = OFlags;
-/// Writes go to the end of the file. So records stay whole even if somebody else writes to the file.
+/// Each write goes to the end of the file. So records stay whole even if somebody else writes to the file.
 pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
 /// Writes go to any offset.
 pub const ANYWHERE: Access = OFlags::RDWR;
@@ -44,14 +44,15 @@ pub const OURS: u32 = libc::S_ISVTX;
 /// The kind of error for a file that another library in this process uses.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
-/// The byte, far after the end of all files, that a process locks in each file that it writes to.
+/// The byte that a process locks in each file that it writes to. The byte lies far after the end of any file.
 const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 
-/// Locks a file that is to be written to, for as long as it is open or mapped. Returns false if somebody else has a lock for
-/// writing.
+/// Locks a file before it is written to. The lock lasts as long as the file is open or mapped. Returns false if somebody else
+/// has locked the file for writing.
 ///
-/// flock(2) is not used, because anybody who may read a file could take its lock. Any reader can also take a lock for reading.
-/// So a lock for reading does not count: the result is true, although this call has not locked the file.
+/// flock(2) is not used, because anybody who may read a file could take its lock. Any reader can also take the lock that is
+/// used here, but only for reading. A lock for reading does not count: the result is true, although this call could not lock
+/// the file.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))

@@ -1,4 +1,4 @@
-//! Makes the error that tells why a file is refused.
+//! Makes the error for a file that the library refuses to use.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Opens existing files to continue them: the sink's own files, files of a dead process, and files of others in this process.
+//! Opens existing files to write on: files that a sink has closed, files of a dead process, and files of other libraries in
+//! this process.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -12,8 +13,8 @@ use super::{check_plain, lock, look_at, refuse, Access, Identity, APPEND, OURS};
 use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
-/// Opens a file that somebody else in this process has made, to append to it. Makes all others in this process append too. Marks
-/// the file as the library's, because recovery completes only marked files if the process is killed.
+/// Opens a file that somebody else in this process has made, to append to it. Makes all other writers in this process append
+/// too. Marks the file as the library's: if the process is killed, recovery completes only marked files.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
     let data = file.metadata()?;
@@ -24,7 +25,7 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file for writing, if it is still the file `expected`, which this process wrote before.
+/// Opens a file for writing. Fails if the name no longer belongs to the file `expected`, which this process wrote before.
 pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
     let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
@@ -35,8 +36,8 @@ pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io
     Ok(file)
 }
 
-/// Opens a file for reading, if it is still the file `expected`. Takes a path, because the calling thread may have another
-/// descriptor table, in which the directory is not open.
+/// Opens a file for reading. Fails if the path no longer leads to the file `expected`. The argument is a path and not an open
+/// directory, because the calling thread may have a descriptor table in which the directory is not open.
 pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
     let file = Dir::of(path)?.open_file(path.file_name().unwrap_or_default(), OFlags::RDONLY | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
@@ -48,8 +49,9 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
 /// Opens a file that this library wrote in a process that is now dead, to append to it. The file must be one of `known`.
 /// Returns the file and its identity.
 ///
-/// The caller's identities are not trusted: the file must be a plain file with the library's mark, and one identity must
-/// match it for certain. If `may_be_locked` is set, a lock on the file does not mean that its writer lives.
+/// The identities may be forged. So the file must pass `check_plain`, must have the library's mark, and must certainly have one
+/// of the identities (`is_surely`). If `may_be_locked` is false, a lock on the file means that its writer lives, and the call
+/// fails.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

@@ -1,4 +1,5 @@
-//! Room in file systems: how much is free, and whether allocating room before the writes makes them faster.
+//! Room in file systems: tells how much is free, and allocates room for a file before the writes if this makes the writes
+//! faster.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,7 +9,7 @@ use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 use crate::sys::open_at::c_string;
 
 /// Whether writes are faster if room was allocated before. On ext4, writes to allocated room took as little as a third of the
-/// time. A file system in memory would clear the pages first, which costs as much as filling them.
+/// time. A file system in memory would clear the pages when they are allocated, which costs as much as writing to them.
 pub fn gains_by_reserve(file: &File) -> bool {
     file_system(file) == Some(EXT4)
 }
@@ -36,8 +37,8 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     (data.f_blocks > 0).then(|| data.f_bavail * data.f_frsize)
 }
 
-/// Asks the file system to allocate `len` bytes from `offset`. The length of the file stays the same. This is only advice: a
-/// failure does no harm.
+/// Asks the file system to allocate `len` bytes from `offset`. The length of the file stays the same. If this fails, the later
+/// writes allocate the room.
 pub fn reserve(file: &File, offset: u64, len: u64) {
     let _ = fallocate(file, FallocateFlags::KEEP_SIZE, offset, len);
 }

@@ -26,9 +26,9 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     create_with(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode, APPEND)
 }
 
-/// A lock for tests that change the whole process, and for tests that a change of the process would disturb. The start of a
-/// child is also a change of the process. Until the child executes its program, it has copies of all descriptors, and so keeps
-/// the locks of files that the parent closes.
+/// A lock for tests that change the whole process, and for tests that such a change would disturb. A test that starts a child
+/// also takes this lock. Until the child executes its program, it has copies of all descriptors, and so keeps the locks of
+/// files that the parent closes.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,7 +57,8 @@ fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
     let dir = dir("living");
     let path = dir.join("jit-1.dump");
-    // The file is opened in another descriptor table, because a file that is open in the host's table counts in any case.
+    // The file is opened in another descriptor table: `claim` refuses every file that is open in the host's table, even without
+    // a lock.
     let is_alive = || is_locked(&Dir::of(&path).unwrap(), path.file_name().unwrap());
     fs::write(&path, "alive").unwrap();
     File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();

@@ -1,11 +1,12 @@
-//! Pages that tell a process without a system call whether it is a forked child, and what it has inherited.
+//! Pages from which a process learns, without a system call, whether it is a forked child and what it has inherited.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// Maps a page that the kernel clears in forked children, for every kind of fork. Also returns whether this kernel does so.
+/// Maps a page that the kernel clears in forked children, for every kind of fork. Also returns whether this kernel really
+/// clears it.
 pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
     let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);
@@ -27,7 +28,7 @@ pub struct ForkPage {
 pub struct Words {
     /// 1 in the process that made the page.
     same_process: AtomicU32,
-    /// Not 0 once a thread of the child takes the inherited state over.
+    /// 0 until a thread of the child begins to take over the inherited state.
     pub taking: AtomicU32,
     /// How much of the inherited state the child can use: a number of `Rest` (`queue::quiesce`).
     pub state: AtomicU32,
@@ -56,7 +57,7 @@ pub struct WithChildren {
 }
 
 impl ForkPage {
-    /// Makes the pages. They stay mapped until the process ends, because calls may read them at any time.
+    /// Makes the two pages. They stay mapped until the process ends, because calls of the library may read them at any time.
     pub fn new() -> io::Result<ForkPage> {
         let (words, kept_by_kernel) = zero_in_child()?;
         let shared = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?;
@@ -67,8 +68,8 @@ impl ForkPage {
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
 
-    /// Clears the page in a forked child, if the kernel does not. The other words are set before they are read, so they need
-    /// not be cleared.
+    /// Clears the words that a forked child reads before it sets them. Must be called in the child if the kernel does not clear
+    /// the page. The child sets the other words before it reads them.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words;
         for word in [same_process, taking, state] {

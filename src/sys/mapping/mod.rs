@@ -37,9 +37,9 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping, which is unmapped when this value is dropped.
 ///
-/// memmap2 (see `marker`) cannot map memory that nobody may access, or memory that a forked child shares. rustix 1.1.6 does not
-/// help either. Where rustix uses the C library, it gives all kinds of advice but one with `posix_madvise`. It also passes
-/// `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, which the kernel refuses.
+/// The crate memmap2, which `marker` uses, cannot map memory that nobody may access, or memory that a forked child shares.
+/// rustix 1.1.6 has two faults where it uses the C library. It calls `posix_madvise` for all kinds of advice but one. It also
+/// passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel refuses the call.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,
@@ -65,8 +65,8 @@ impl OwnedMapping {
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
-    /// Maps memory like `new`, but the memory is not locked, even in a process that locks all it maps (mlockall(2),
-    /// `MCL_FUTURE`). The kernel would provide every page of locked memory at once, or refuse the memory for
+    /// Maps memory like `new`, but the memory is not locked, even if the process has asked the kernel to lock all new mappings
+    /// (mlockall(2), `MCL_FUTURE`). The kernel would provide every page of locked memory at once, or refuse the memory for
     /// `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
@@ -94,13 +94,13 @@ impl OwnedMapping {
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
-    /// Gives advice that is more than a hint. Returns whether the kernel follows the advice.
+    /// Gives advice on which the caller relies. Returns whether the kernel follows the advice.
     fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// Whether even advice that does not exist is accepted. No kernel does this. But qemu 7.2, when it runs a program of
-    /// another architecture, accepts any advice and does nothing.
+    /// Whether `madvise` succeeds even for advice that does not exist. Linux never does this. But qemu 7.2, when it runs a
+    /// program of another architecture, accepts any advice and ignores it.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);

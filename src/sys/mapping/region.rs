@@ -11,12 +11,13 @@ use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
-/// Zeroed memory for records. Only the parts that were opened may be accessed. Forked children do not inherit the memory.
+/// Memory for records, which is zero at first. Only parts that were opened may be accessed. Forked children do not inherit the
+/// memory.
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Whether this forked child has inherited the memory, or a future child will, because the kernel has ignored
-    /// `MADV_DONTFORK`.
+    /// Whether the kernel has ignored `MADV_DONTFORK`. In that case forked children inherit the memory. False in a child that
+    /// has unmapped the memory.
     is_inherited: AtomicBool,
 }
 
@@ -42,9 +43,9 @@ impl Region {
         Ok(Region { mapping, is_inherited })
     }
 
-    /// Unmaps the memory in a forked child, which must not use it.
+    /// Unmaps the memory in a forked child, if the child has inherited it. The child must not use the memory.
     pub fn leave_in_child(&self) {
-        // This happens only once, because this child's own children will not have the memory.
+        // The flag becomes false, so this child's own children, which do not have the memory, unmap nothing.
         if self.is_inherited.swap(false, Ordering::Relaxed) {
             self.mapping.unmap();
         }
@@ -69,8 +70,8 @@ impl Region {
     /// Makes the kernel provide the pages of an open range of a file. Fails if there is no room for them. On a full file
     /// system, an access to a missing page would raise SIGBUS.
     ///
-    /// This uses no descriptor, because the calling thread may have another descriptor table than the thread that has opened
-    /// the file.
+    /// No descriptor of the file is used here, because the calling thread may have another descriptor table than the thread
+    /// that has opened the file.
     pub fn provide(&self, range: Range<usize>) -> io::Result<()> {
         match self.mapping.heeds(range.clone(), libc::MADV_POPULATE_WRITE) {
             true => Ok(()),
@@ -78,8 +79,8 @@ impl Region {
         }
     }
 
-    /// Does the same as `provide`, for kernels before 5.14. The kernel writes to each page, and returns an error where an
-    /// access would raise a signal.
+    /// Does the same as `provide`, for kernels before 5.14. Writes to each page by a system call, which returns an error where
+    /// an access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
         // An emulator may report larger pages than those of the file system.
         const SMALLEST_PAGE: usize = 4096;
@@ -96,7 +97,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by new private memory, which is open.
+    /// Replaces a range that nobody uses by new private memory, which may be accessed at once.
     pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
         let flags = PRIVATE | libc::MAP_NORESERVE;
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, flags, None);
@@ -144,7 +145,7 @@ impl Region {
     /// Replaces the memory of this region by that of another region of the same length, in which only the first `head` bytes
     /// are open. While the memory is replaced, others may only read these bytes.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
-        // This takes two steps, because the open part and the rest are two mappings for the kernel.
+        // For the kernel, the open bytes and the bytes after them are two mappings. So they are moved one after the other.
         let (head, rest) = (0..head, head..self.mapping.len);
         self.replace(&rest, other.mapping.at(&rest))?;
         // The pages are moved, so `other` must not unmap them at their old address.
@@ -153,7 +154,7 @@ impl Region {
         self.replace(&head, from)
     }
 
-    /// Moves the pages at the address `from` to the place of a range.
+    /// Moves pages from the address `from` to a range of this region, and so replaces the pages of the range.
     fn replace(&self, range: &Range<usize>, from: *mut libc::c_void) -> io::Result<()> {
         let (len, how) = (range.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         // SAFETY: the caller owns the pages, and nobody uses them. The range lies in the region. Others only read it, and find
@@ -161,7 +162,8 @@ impl Region {
         checked(unsafe { libc::mremap(from, len, len, how, self.mapping.at(range)) }).map(drop)
     }
 
-    /// Frees the pages of a range that nobody uses, in the file too. The range reads as zero afterwards.
+    /// Frees the pages of a range that nobody uses. If the range belongs to a file, the file loses them too. The range reads as
+    /// zero afterwards.
     pub fn discard(&self, range: Range<usize>) {
         // `MADV_REMOVE` is for pages of a file, and fails for private pages. `MADV_DONTNEED` is for private pages.
         if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {

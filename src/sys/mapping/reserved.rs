@@ -2,7 +2,7 @@
 
 use super::{checked, page_size, OwnedMapping, PRIVATE};
 
-/// Sets `len` bytes at this address aside until the process ends, if nothing is mapped there. Returns the address.
+/// Sets `len` bytes at this address aside until the process ends. Returns the address, or `None` if something is mapped there.
 pub fn reserve_at(start: u64, len: u64) -> Option<u64> {
     let (at, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
     let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -10,11 +10,11 @@ pub fn reserve_at(start: u64, len: u64) -> Option<u64> {
         // SAFETY: a mapping that replaces no other one changes no existing memory.
         let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
         let found = OwnedMapping { start: checked(found).ok()?, len };
-        // A kernel before 4.17 does not know the flag. It takes the address for a hint, and may map elsewhere.
+        // A kernel before 4.17 does not know `MAP_FIXED_NOREPLACE`. It takes the address for a hint, and may map other
+        // addresses.
         (found.start.as_ptr() as usize == at).then_some(found)
     };
-    // Maps one page first, unlocks it, and extends it in place, so that the memory is not locked (see
-    // `OwnedMapping::unlocked`).
+    // The memory must not be locked (see `OwnedMapping::unlocked`). So this maps one page, unlocks it, and extends it in place.
     let mut found = map(page_size().min(len))?;
     found.unlock();
     if found.resize(len, 0).is_err() {

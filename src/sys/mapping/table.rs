@@ -1,7 +1,7 @@
 //! A growing array of plain values in separate pages.
 //!
-//! When the array is dropped, its pages return to the kernel, whereas an allocator would keep them. So a process that has
-//! stored many records and dropped them is as small as before.
+//! When the array is dropped, its pages return to the kernel. An allocator would keep them. So a process that stores many
+//! records and drops them is afterwards as small as before.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,9 +14,9 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// The least address space for an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// Beyond `LARGE` bytes the kernel provides pages before their first use, `AT_ONCE` bytes at a time. A fault for each page
-/// would cost a sixth more. While the kernel provides pages, calls of the host that change its mappings have to wait, so
-/// `AT_ONCE` is not larger.
+/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time. A
+/// fault for each page would cost a sixth more. While the kernel provides pages, the host cannot change its mappings and has to
+/// wait. So `AT_ONCE` is not larger.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 128 * 1024;
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// The pages up to this byte are present, or become present at their first use.
+    /// Up to this byte, nothing more is to be done for the pages. They are present, or become present at their first use.
     made: usize,
     values: PhantomData<T>,
 }
@@ -70,7 +70,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Removes all values. The pages stay if they are at most `kept` bytes, and are freed otherwise.
+    /// Removes all values. If the array has at most `kept` bytes of address space, its pages stay. Otherwise they are freed.
     pub fn clear(&mut self, kept: usize) {
         match self.mapping.len <= kept {
             true => self.len = 0,

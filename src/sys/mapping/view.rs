@@ -1,5 +1,5 @@
-//! A mapping of a file, through which forked children can read the file. They inherit the mapping, but no descriptor of the
-//! file.
+//! A mapping of a file, through which forked children can read the file. Children inherit the mapping, but have no descriptor
+//! of the file.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,8 @@ use crate::sys::process_memory;
 
 /// The smallest view covers this many bytes.
 const LEAST: u64 = 16 << 20;
-/// A view is made to cover this many times the file's length, so that it is rarely replaced: `perf record -d` records each view.
+/// A new view covers at least this many times the file's length. So views are rarely replaced: `perf record -d` records each
+/// view.
 const STEP: u64 = 4;
 
 /// A mapping of a file for forked children. Only system calls read it, so that a read raises no signal if the file was
@@ -19,7 +20,8 @@ const STEP: u64 = 4;
 pub struct View(OwnedMapping);
 
 impl View {
-    /// Maps a file of `len` bytes, with room for it to grow. Pages after its end take only address space.
+    /// Maps a file of `len` bytes, and more bytes into which the file can grow. The pages after the file's end take only
+    /// address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
             // If address space is limited, all of it is left to the host.

@@ -1,5 +1,5 @@
-//! Atomics for builds that look for races. A test can make one access weaker, to show that the test would notice the missing
-//! order (see `sync`).
+//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test fails then, it would
+//! also notice a missing memory order in the code.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,8 +11,8 @@ use loom::sync::atomic as inner;
 #[cfg(not(jitsym_loom))]
 use std::sync::atomic as inner;
 
-/// The place in the source whose accesses and fences give no order: the line, and the end of the file's path. Line 0 means no
-/// place. Both values are read by relaxed loads, which give no order either.
+/// The place in the source whose accesses are relaxed and whose fences do nothing: the line, and the end of the file's path.
+/// Line 0 means that there is no such place. The two values are read by relaxed loads, which add no order to the program.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 

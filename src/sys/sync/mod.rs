@@ -1,13 +1,14 @@
-//! Atomics, locks and channels for the whole library, in variants that tools for finding races understand.
+//! Atomics, locks and channels for the whole library. Builds for tools that find races use other types than normal builds.
 //!
-//! * By default they are the types of the standard library and of crossbeam.
-//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. The standard library's
-//!   locks are futexes, and partly in code that no tool has instrumented.
-//! * With `--cfg jitsym_loom` (`tests/models`) they are loom's. loom runs every order of events, and each load with every
-//!   value that it may return.
+//! * In normal builds they are the types of the standard library and of crossbeam.
+//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. These tools do not
+//!   understand the standard library's locks, which are futexes. A part of these locks' code is also compiled without the
+//!   instructions that ThreadSanitizer adds.
+//! * With `--cfg jitsym_loom` (`tests/models`) they are the types of loom. loom runs a test with every order of events, and
+//!   with every value that each load may return.
 //!
-//! In builds with one of these flags, a test can take the memory order from one access (`weaken`), to see that the tools
-//! notice.
+//! In builds with one of these flags, a test can make one access relaxed (`weaken`), to check that the tools notice the missing
+//! order.
 
 #[cfg(any(jitsym_locks, jitsym_loom))]
 pub mod atomic;
@@ -27,7 +28,8 @@ pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard, Witness
 #[cfg(jitsym_locks)]
 pub use posix::{Condvar, Mutex, MutexGuard};
 
-/// Locks that loom does not control. They exist once, and are not created again for each run of a model.
+/// The types for locks that loom does not control. These locks exist once in the process, and loom does not create them again
+/// for each run of a model.
 #[cfg(not(jitsym_loom))]
 pub use self as outside;
 #[cfg(jitsym_loom)]
@@ -38,8 +40,8 @@ pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stands for pieces of memory that are not atomic. In loom builds, loom is told of their reads and writes. In this build,
-/// the functions do nothing.
+/// Reports reads and writes of memory that is not atomic. In loom builds the reports go to loom. In this build the functions do
+/// nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

@@ -1,6 +1,6 @@
-//! loom's locks with the interface of the standard library's, and channels and waiting for models (see `sync`).
+//! What models (see `sync`) use: channels, waits, and loom's locks with the interface of the standard library's locks.
 //!
-//! Nothing ever times out here: a model fails if a thread waits for something that never happens.
+//! No wait in a model times out. So a model fails if a thread waits for something that never happens.
 
 use std::collections::VecDeque;
 use std::sync::LockResult;
@@ -100,9 +100,9 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 /// Does nothing, because a waiting thread keeps reading the word.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A channel that replaces crossbeam's, which is not made for loom. It is protected by a single lock, which gives more order
-/// between sending and receiving threads than crossbeam's channel does. So models do not find errors that only this
-/// additional order prevents.
+/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. The lock
+/// gives more order between sending and receiving threads than crossbeam's channel does. If the library needs this additional
+/// order somewhere, models do not find that error.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;
@@ -157,7 +157,7 @@ pub mod channel {
     }
 }
 
-/// Stands for pieces of memory that are not atomic. loom is told of their reads and writes.
+/// Reports to loom the reads and writes of memory that is not atomic. Each piece of this memory has a number.
 #[derive(Debug)]
 pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 

@@ -1,27 +1,29 @@
-//! `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 instead of 24 ns).
+//! Computes `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 instead of
+//! 24 ns).
 //!
-//! The writer compares the counter with the clock once a round and publishes a straight line: time as a function of the
-//! counter. A registering thread reads the counter and looks up the time on the line. Such a stamp differs from the clock by
-//! less than a microsecond (by tens of nanoseconds, unless the kernel has just begun to slew the clock). Stamps never go
-//! back: if a thread takes a stamp and then publishes data, no thread that has seen the data takes an earlier stamp. This
-//! rests on six facts.
+//! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
+//! counter. A registering thread reads the counter, and computes the time by the line. This time, its stamp, differs from the
+//! clock by less than a microsecond. The difference is tens of nanoseconds, unless the kernel has just begun to slew the clock
+//! (to let it run faster or slower). Stamps never go back: if a thread takes a stamp and then publishes data, no thread that
+//! has read the data takes an earlier stamp. Six facts guarantee this.
 //!
-//! * The counter is read after everything that precedes it in the program, see `clock::arch_ticks`.
-//! * A new line begins where the old line is, or higher. A line that is ahead of the clock runs slower until they meet.
-//! * A line begins no lower than the clock, so its stamps are no earlier than the stamps that threads took from the clock
-//!   before. If threads go back from a line to the clock, the clock is held: stamps are no earlier than the height that the
-//!   line has reached. While the clock is held, each stamp is a nanosecond later than the one before.
-//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If it continues for longer
-//!   than the line reaches, it jumps past the line's end. All stamps from the line are then no later than the clock, so the
-//!   clock is not held. A counter that restarts could, hours later, reach values that the old line covers. So the line is
-//!   withdrawn before the writer sleeps.
-//! * A thread uses a stamp only if the line is still the published one afterwards. So a thread that was interrupted does not
-//!   return a time from an old line.
-//! * The rates of the old and the new line differ by less than 100 parts in a million, and a new line is published within
+//! * A thread reads the counter after all its earlier instructions have completed, see `clock::arch_ticks`.
+//! * A new line begins at the old line's height at that moment, or higher. A line that is ahead of the clock is less steep, so
+//!   that it meets the clock.
+//! * A line begins no lower than the clock. So its stamps are no earlier than stamps that threads took from the clock before.
+//!   When threads change from a line back to the clock, the clock is held: stamps are no earlier than the height that the line
+//!   has reached. While the clock is held, each stamp is a nanosecond later than the one before.
+//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues, it
+//!   may jump past the line's end. In that case all stamps from the line are no later than the clock, so the clock is not held.
+//!   If the counter restarts, it could hours later reach values that the old line covers. So the line is withdrawn before the
+//!   writer sleeps.
+//! * After a thread has computed a stamp, it checks that the line is still the published line. Otherwise it takes a new stamp.
+//!   So a thread that was interrupted does not return a time from an old line.
+//! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line in this time are ahead of the
-//!   new line by 2 ns at most. Taking a stamp and passing it on takes several times as long. If the writer is interrupted
-//!   between its last reading of the counter and the next store, the 2 ns grow by about 1 ns for each millisecond, while the
-//!   clock is not slewed.
+//!   new line by 2 ns at most. A thread takes several times as long to take a stamp and pass it on. The writer may be
+//!   interrupted between its last reading of the counter and the store that publishes the line. In that case the 2 ns grow by
+//!   about 1 ns for each millisecond, while the clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -32,28 +34,29 @@ use crate::sys::sync::outside::Mutex;
 
 /// The length of a line. After the end of a line, threads ask the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
-/// A line is drawn through samples that are at least this far apart. A short span makes a short line.
+/// A line is drawn through two samples that are at least this far apart. If the span between them is short, the line is short
+/// too.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
-/// For the first line, the rates of two spans may differ by this number of parts in a million. It covers the slewing of NTP
-/// (500) and the error of a reading. If the rates differ by more, the counter or the clock has jumped.
+/// Before the first line is drawn, the rates of two spans are compared. They may differ by this many parts in a million: the
+/// slewing of NTP (500) and the error of a reading. If they differ by more, the counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
 /// The span grows to between one and two times this length. Such a span is long compared with the error of a reading, and
 /// short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
-/// A longer span is not used, because slewing long ago says nothing about the present rate.
+/// A longer span is not used, because the clock may have been slewed during the span, and may have another rate now.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
 /// If a line misses the clock by more than this, the line is dropped, and so are the samples that it was drawn from.
 const TOLERANCE_NS: u64 = 2_000;
-/// A line that is ahead of the clock meets the clock after this time, unless a new line replaces it before.
+/// A line that begins ahead of the clock is so steep that it meets the clock after this time. A new line may replace it before.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// A stamp of a held clock is later than the clock by less than this. The clock is held until it is this much above the line.
-/// Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
+/// While the clock is held, a stamp exceeds the clock or the line's height, whichever is higher, by at most this. The clock is
+/// held until it is this much above that height. Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
 const HELD_NS: u64 = 1_000_000;
 /// The most ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
 /// A reading of the clock that takes longer than this was interrupted. The limit is about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
-/// A sample is the best of this many readings.
+/// Of this many readings, the one that took the shortest time becomes the sample.
 const READINGS: usize = 4;
 
 /// The clock and the counter at one moment.
@@ -64,7 +67,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns `None` if each reading was interrupted.
+    /// Reads the clock and the counter. Returns `None` if each reading was interrupted.
     fn take() -> Option<Sample> {
         let reading = || {
             // The counter comes first, so that a line through the sample is not below the clock.
@@ -108,7 +111,8 @@ impl Line {
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// The height that the line has reached: no thread has taken a later stamp from the line. `ns` is the time of the clock.
+    /// The height that the line has reached when the counter is `tsc` and the clock `ns`. No thread has taken a later stamp
+    /// from the line.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -131,7 +135,7 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // No line was ever published, so no stamp is ahead of the clock, and the clock need not be held.
+            // No line was published yet. So no stamp is ahead of the clock, and the clock need not be held.
             monotonic_ns()
         } else {
             self.clock(0, last_held)
@@ -163,7 +167,8 @@ fn rate(from: Sample, to: Sample) -> u64 {
     (to.ns.wrapping_sub(from.ns) << 32) / to.tsc.wrapping_sub(from.tsc).max(1)
 }
 
-/// The writer's knowledge: the line, and two older samples. One of these is always old enough to draw the next line from it.
+/// What the writer keeps from round to round: the line, and two earlier samples. The next line has the rate between the older
+/// of the two and the new sample.
 #[derive(Clone, Copy, Debug)]
 struct Calibration {
     line: Line,
@@ -172,13 +177,13 @@ struct Calibration {
 }
 
 impl Calibration {
-    /// Begins a calibration with a sample, and the time below which no stamp may be.
+    /// Begins a calibration with its first sample. No stamp may be earlier than `floor`.
     fn start(sample: Sample, floor: u64) -> Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Drops everything except the height of the line at the time when the new calibration is published. Threads follow the
-    /// line until that time.
+    /// Begins a new calibration. Keeps only the height that the old line reaches before the new calibration is published,
+    /// because threads use the old line until then.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -258,8 +263,8 @@ impl PublishedLine {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Published {
-    /// How many lines were published. The lowest bit is the index of the last line. The next line is written to the other place,
-    /// so no thread ever waits for a writer that is interrupted.
+    /// How many lines were published. The lowest bit is the index in `lines` of the last line. The next line is written to the
+    /// other element. So no thread has to wait if the writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
     /// The last stamp that was taken while the clock was held.
@@ -282,8 +287,8 @@ impl Published {
     /// Must be called by one thread at a time.
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        // This overwrites the line before the last. A thread may still be reading that line, and find new values in it. Such
-        // a thread also finds a new count.
+        // The store overwrites the line before the last. A thread may still be reading that line, and find new values in it.
+        // The fence makes sure that such a thread also finds a new count.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
@@ -293,15 +298,16 @@ impl Published {
 /// Whether this machine's counter is fit to tell the time.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Not determined yet. The test takes some 40 µs, for which `jitsym_init` should not wait.
+    /// Not determined yet. The test takes some 40 µs. `jitsym_init` should not take longer for it, so the first `rebase` makes
+    /// the test.
     #[default]
     Unknown,
     Fit(Calibration),
-    /// The counter was never fit, or the kernel has given it up.
+    /// The counter was never fit, or the kernel no longer uses it.
     Unfit,
 }
 
-/// The calibrated counter. Until the first line is published, its time is the time of the clock.
+/// A clock that is computed from the counter. Until the first line is published, its time is that of the system's clock.
 #[derive(Debug, Default)]
 pub struct Calibrated {
     published: Published,
@@ -323,12 +329,13 @@ impl Calibrated {
         self.published.now(unordered_ticks)
     }
 
-    /// Must be called every 1 to 50 ms, by one thread at a time, as long as threads want to know the time.
+    /// Takes a sample, and publishes a new line if possible. Must be called every 1 to 50 ms, by one thread at a time, as long
+    /// as threads want to know the time.
     pub fn rebase(&self) {
         self.change(Calibration::next);
     }
 
-    /// Must be called when `rebase` will not be called for long. From then on threads ask the clock.
+    /// Withdraws the line, so that threads ask the clock. Must be called before a long time without calls of `rebase`.
     pub fn rest(&self) {
         self.change(|old, sample| old.restart(sample));
     }
@@ -358,7 +365,7 @@ impl Calibrated {
                 }
                 self.published.set(new.line);
             }
-            // The line may have missed the clock because the kernel has found the counter unstable and given it up.
+            // If the line was dropped, the reason may be that the kernel has found the counter unstable, and no longer uses it.
             let is_given_up = old.line.exists() && !new.line.exists() && !is_clock_source();
             *counter = if is_given_up { Counter::Unfit } else { Counter::Fit(new) };
             return;

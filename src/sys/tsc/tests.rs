@@ -5,7 +5,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A simulated counter, and a clock that gains `rate` with each tick of the counter.
+/// A simulated counter and a simulated clock. With each tick of the counter the clock advances by `rate`.
 #[derive(Clone)]
 struct Fake {
     tsc: u64,
@@ -53,12 +53,13 @@ impl Fake {
         Calibration::start(self.sample(), 0)
     }
 
-    /// The stamp that a thread with this line gets now.
+    /// The stamp that a thread gets now if this line is published.
     fn stamp(&self, line: &Line) -> u64 {
         line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
 
-    /// Rebases after each interval. Returns the worst error of the stamps in between, which must not go back.
+    /// Takes a sample after each of `passes` intervals, and checks that the stamps in between do not go back. Returns the worst
+    /// error of these stamps.
     fn run(&mut self, calibration: &mut Calibration, interval: u64, passes: u64) -> u64 {
         let mut worst = 0;
         let mut last = 0;
@@ -145,7 +146,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let mut fake = Fake::new(1 << 40, 0);
     let mut calibration = fake.start();
     fake.run(&mut calibration, 10 * MS, 100);
-    // The line has this error after a reading with an error of 1.5 µs.
+    // A line has such an error after a reading of the clock that was 1.5 µs wrong.
     calibration.line.ns += 1_500;
     let before = calibration.line;
     let sample = fake.sample();
@@ -155,7 +156,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // If a line would begin far ahead of the clock, none is drawn until the clock is close.
+    // No line is drawn if it would begin far ahead of the clock. A line is drawn once the clock is close.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -181,7 +182,7 @@ fn a_counter_that_misses_the_clock_is_not_used_until_it_is_sane() {
         fake.slew(ppm);
         fake.run(&mut calibration, 50 * MS, 1);
         assert!(!calibration.line.exists(), "after the first pass that sees it, at {ppm} ppm");
-        // The clock is held at the line's height, and only until the clock has reached that height.
+        // The clock is held at the line's height. 2 ms later the clock is above that height, and stamps are the clock's time.
         fake.pass(2 * MS);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
         let worst = fake.run(&mut calibration, 50 * MS, 20);
@@ -236,7 +237,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // The machine is suspended right after a round, and later, until the line is nearly at its end.
+        // The machine is suspended right after a round, or later, but before the line's end.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -424,7 +425,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // Each result is the same line, described from a different point of the line.
+    // For each `from`, the result is the same line, but begins at another point of it.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }

@@ -20,12 +20,12 @@ use crate::sys::held_dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file whose name is that of a map, a jitdump, a spool, or a file of a region or for valgrind.
+/// A file with the name of a map, a jitdump, a spool, or a file of a region or for valgrind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The path of the file.
     pub path: PathBuf,
-    /// Why the file was kept; `None` if it was removed, or would be without `dry_run`.
+    /// Why the file was kept. `None` if the file was removed, or would be removed without `dry_run`.
     pub kept: Option<String>,
     /// How many bytes of disk space the removal frees. If a file has several names, each name counts for an equal part.
     pub bytes: u64,

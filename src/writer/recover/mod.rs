@@ -1,12 +1,12 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
 //! Recovery begins at the last round that the writer has committed. It cuts the jitdump to its length at that round, and
-//! rewrites the map. Then it applies everything published but not consumed, as the writer would have done. It removes the
-//! spool last, so that another recovery can begin at the same round if this one is interrupted.
+//! rewrites the map. Then it applies all records that were published but not consumed, as the writer would have done. It
+//! removes the spool last, so that another recovery can begin at the same round if this one is interrupted.
 //!
-//! A spool is the memory of a process that may have been killed because it misbehaved. Or somebody made the spool to have
-//! files written. So recovery trusts nothing in a spool, and does not map it: if somebody cuts a file, access to its mapping
-//! raises a signal.
+//! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the
+//! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map it: if somebody cuts a file,
+//! access to its mapping raises a signal.
 
 pub mod clean;
 mod replay;
@@ -82,9 +82,10 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// Cleans up the spools of dead processes when a session opens, whether recovery was asked for (`all`) or not. Removes empty
-/// spools. Also handles spools of earlier programs of this process: removes a spool if the new files replace its files, and
-/// otherwise completes the files. If the work takes too long for a session, it continues in the background.
+/// Cleans up the spools of dead processes when a session opens. Removes empty spools. `all`: whether recovery was asked for.
+/// If so, also recovers the spools with unwritten records. If not, leaves most of these spools alone (`LEFT_ALONE`). Also
+/// handles spools of earlier programs of this process: completes the files of each, or removes the spool if the new files
+/// replace its files. If the work takes too long for a session, it continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
@@ -102,8 +103,8 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
             Opened::Locked | Opened::Other => {}
         }
     }
-    // Both kinds count, because the namespace of a spool is not certain: the kernel may give its number to a later
-    // namespace.
+    // Spools of other namespaces count too, because the namespace of a spool is not certain: the kernel may give the number of
+    // a namespace to a later one.
     let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
@@ -125,8 +126,8 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     }
 }
 
-/// Removes the spools of dead processes that contain nothing unwritten, such as those of forked children that have flushed and
-/// ended without exit handlers.
+/// Removes those spools of dead processes that contain nothing unwritten. Forked children leave such spools if they flush and
+/// then end without exit handlers.
 pub fn remove_empty(dir: &Path) {
     for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
         match Dead::open(&listed.path) {
@@ -315,7 +316,8 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // Notes the commit in the spool, because the next announcement overwrites the announcement that proves it.
+            // Notes the commit in the spool. Only an announcement in the spool proves the commit, and `announce` overwrites
+            // this announcement later.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
@@ -391,7 +393,8 @@ impl Dead {
         };
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
-        // Sorted by serial number: of records with the same time, those in the chunk that was begun first come first.
+        // Sorted by serial number. So of two records with the same time, the record in the chunk that was begun first comes
+        // first.
         let mut order: Vec<_> = copies.iter().enumerate().map(|(at, copied)| (copied.chunk.serial(), at)).collect();
         sort(&mut order);
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
@@ -399,7 +402,7 @@ impl Dead {
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
         // The jitdump has the lines that the map lacks, and the groups that moves need.
         let search = header.state().map_is_stale || moves();
-        // Children of a dead process hold the locks that the process had.
+        // Children of a dead process may still hold the locks that the process had.
         let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);
         let mut replay = Replay::new(Arc::new(status), &files, header, (search, may_be_locked), &mut report.problems);
         let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));
@@ -417,7 +420,7 @@ impl Dead {
     }
 }
 
-/// Whether a spool is that of a dead process that would be visible here if it lived.
+/// Whether a spool belongs to a dead process that would be visible here if it were alive.
 fn is_dead_ones(path: &Path) -> bool {
     let described = SpoolFile::open_to_look(path).ok().and_then(|file| read_description(&file));
     described.is_some_and(|(owner, _)| owner.is_visible() && !owner.is_visibly_alive())

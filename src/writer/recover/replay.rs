@@ -24,7 +24,8 @@ const BEFORE_IDS: u64 = (1 << 32) - 1;
 /// See the module's description.
 pub struct Replay {
     applier: Applier,
-    /// The replay gives code its own ids, because code that was read from the files no longer has an id.
+    /// The last id that was given out. The replay makes new ids, because code that was read from the files no longer has an
+    /// id.
     last_id: u64,
     /// The last id of code that is known from the files.
     last_from_files: u64,
@@ -32,15 +33,15 @@ pub struct Replay {
     ids: BTreeMap<u64, u64>,
     /// Whether a file could not be taken over, although another attempt may succeed.
     pub lacks_a_file: bool,
-    /// Why the jitdump could not be read. If it could not, code may be missing.
+    /// Why the jitdump could not be read. If there is a reason, code may be missing.
     unread: Option<String>,
     /// Whether memory was short.
     is_short: bool,
 }
 
 impl Replay {
-    /// Takes over the files, and adds to `problems` what cannot be taken over. `search`: also reads the code in the jitdump.
-    /// `may_be_locked`: accepts that a process with another pid holds a lock on a file.
+    /// Takes over the files, and adds to `problems` which files cannot be taken over, and why. `search`: also reads the code
+    /// in the jitdump. `may_be_locked`: accepts that a process with another pid holds a lock on a file.
     pub fn new(
         status: Arc<Status>,
         files: &Files,
@@ -63,8 +64,7 @@ impl Replay {
             is_short: false,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
-            // Nobody knows any more whether this code is live. It is added as live code, because bytes with live code are
-            // not free.
+            // Whether this code is still live is unknown. It is added as live code, so that its bytes do not count as free.
             if size < TOO_LARGE {
                 replay.know(
                     &Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0, home: Home::Plain },
@@ -96,7 +96,7 @@ impl Replay {
         self.last_id
     }
 
-    /// Adds all code in the jitdump to the registry. A move copies the group of its code from the jitdump.
+    /// Adds all code in the jitdump to the registry, because a move copies the group of its code from the jitdump.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.applier.sinks.dump() {
@@ -215,7 +215,7 @@ mod tests {
     use crate::format::jitdump::Group;
     use crate::sys::clock::Clock;
 
-    /// Whether the record of such code is accepted.
+    /// Whether a record of code with this address, size and flags is accepted.
     fn is_taken(addr: u64, size: u64, flags: u8) -> bool {
         let group =
             Group { pid: 1, tid: 1, index: 1, addr, size, name: b"name", lines: Lines::Rows(&[]), unwind: None };

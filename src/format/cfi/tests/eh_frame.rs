@@ -286,7 +286,7 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
-/// Unwinders reject an instruction that needs state that is missing.
+/// An instruction is refused if the state that it needs does not exist, because unwinders reject such an instruction.
 #[test]
 fn eh_frame_instructions_out_of_place() {
     let expression = &[0x0f, 1, 0x57][..];
@@ -400,7 +400,7 @@ fn cies_that_no_compiler_makes() {
     let unwind = |bytes: &[u8]| encode(Arch::X86_64, &Unwind::EhFrame { bytes, addr: SECTION }, CODE, 100).map(drop);
     let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let cie_len = 4 + word(&plain, 0) as usize;
-    // The bytes of the CIE are the instructions of an FDE.
+    // `around` is an FDE whose instructions are the bytes of a CIE.
     let (cie, fde) = plain.split_at(cie_len);
     let mut around = Vec::from(&fde[..17]);
     around.extend_from_slice(cie);

@@ -1,4 +1,4 @@
-//! Tests of the descriptions that are not CFI yet.
+//! Tests of descriptions by frame pointer, fixed frame and rows.
 
 use super::*;
 use crate::api::code::{FixedFrame, FramePointer, UnwindRow};

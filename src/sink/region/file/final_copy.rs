@@ -1,4 +1,4 @@
-//! Makes the final copy of a region's file, with the contents from before code was replaced.
+//! Makes a final copy of a region's file: for older epochs, or when the region or the process ends.
 
 use std::fs::File;
 use std::io;
@@ -17,9 +17,9 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Brings this file up to date, and writes its contents to an empty file, as if [`RegionFile::finish`] had been called
-    /// there. Code and unwind tables lie at the same places.
+    /// there. Code and unwind tables lie at the same places in both files.
     ///
-    /// `has_bytes` tells whether the bytes that the file has for the code at an offset in the text still belong to that code.
+    /// `has_bytes` gets the offset of code in the text, and tells whether the copy gets the bytes of this code.
     pub fn snapshot(
         &mut self,
         to: File,
@@ -105,7 +105,8 @@ impl RegionFile {
         }
     }
 
-    /// Calls `each` with the parts of the file that have the bytes of known code.
+    /// Calls `each` with the ranges of the file that have the bytes of known code. Leaves out code for which `has_bytes`
+    /// returns false.
     fn code_ranges(
         &self,
         has_bytes: impl Fn(u64) -> bool,

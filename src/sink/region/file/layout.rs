@@ -13,7 +13,7 @@ pub struct Layout {
     pub text: u64,
     /// The length of the code.
     pub text_len: u64,
-    /// The maximum length of the code. The parts after the code begin after that room.
+    /// The maximum length of the code. The parts of the file after the code begin after this room.
     pub text_room: u64,
     /// Offset of the tables, after the text or before it, and their size; see [`RegionFile::tables_room`].
     pub tables: u64,

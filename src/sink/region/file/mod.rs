@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
-//! text     .text                  the code, which others write through a shared mapping; nothing where the memory is private
+//! text     .text                  the code, which the host writes through a shared mapping; empty if the memory is private
 //! tables   .eh_frame              appended to
-//!          .eh_frame_hdr, twice   one is in use: appended to while new code lies highest, else the other one is written
+//!          .eh_frame_hdr, twice   one is in use. Rows of the highest code are appended; for other rows, the other one is written
 //!          room for private memory to grow, and the bytes of the code in it, see `write_code`
 //!          .symtab, .strtab, .debug_*   appended to; see `part`
 //! ```
-//! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of
-//! such a file. The bytes of the code lie elsewhere in the file. Only a [`RegionFile::snapshot`] has these bytes where
-//! readers look for them.
+//! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of a
+//! file for private memory. The bytes of the code lie elsewhere in that file. Only a [`RegionFile::snapshot`] has these bytes
+//! where readers look for them.
 //!
 //! The header page lies lowest in memory, or over the beginning of the text, or is not mapped. The tables are in no segment.
 //! So the object reaches from the header page, or from the text, to the end of the text.
@@ -59,7 +59,7 @@ const EH_FRAME_MIN: u64 = 64 << 10;
 /// The most room for `.eh_frame`, enough for some million functions. With this limit, tables and a region of `SIZE_MAX` lie
 /// within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
-/// If more bytes than this wait, they are written before the next code is added.
+/// If more bytes than this wait to be written, they are written before the next code is added.
 const AT_ONCE: usize = 8 << 20;
 /// If more bytes than this wait for a file that cannot be written, new code is left out.
 const WAITING_MAX: usize = 64 << 20;
@@ -116,8 +116,9 @@ pub struct RegionFile {
     is_reset: bool,
     begin: u64,
     build_id: Option<[u8; 20]>,
-    /// How much is missing from the file: code that lies outside of the region, or for which memory was short; unwind tables,
-    /// where the tables are full or too far away; source lines with inlined functions.
+    /// How many pieces of information are missing from the file. Code is missing if it lies outside of the region, or if memory
+    /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines with inlined functions
+    /// may be missing too.
     left_out: u64,
     /// When to write again after a failure.
     pub again: Option<Retry>,
@@ -192,8 +193,8 @@ impl RegionFile {
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
-            // Names and lines are written to another place. The old names and lines stay until the new ones are complete.
-            // Tables have only one place.
+            // New names and lines are written to another place, so the old ones stay until the new ones are complete. The
+            // tables have only one place, so the header page gives up the old tables first.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }

@@ -50,7 +50,8 @@ impl Space {
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Later functions often have longer names and lines. A few functions tell little about the rest.
+        // Later functions often have longer names and lines, so an eighth is added. A few functions tell little about the
+        // others, so the result is limited.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 
@@ -60,7 +61,7 @@ impl Space {
         self.left.is_empty()
     }
 
-    /// A header has just been written. This header no longer mentions the ranges that were left before.
+    /// Records that a header was written that no longer mentions the ranges left so far.
     pub fn published(&mut self) {
         let now = Instant::now();
         for stretch in &mut self.left {
@@ -100,7 +101,7 @@ pub struct Part {
     next_patch: u64,
 }
 
-/// The length of a symbol is enough for every patch.
+/// The bytes of a patch, and how many of them count. No patch is longer than a symbol.
 type Patch = ([u8; 24], usize);
 
 impl Part {

@@ -1,8 +1,8 @@
 //! The search table of a region's file (`.eh_frame_hdr`). The file has two places for the table, and one place is in use.
 //!
-//! New rows that come last are appended to the table in use, because readers do not look past its count. Other rows wait
-//! until a new table is due. The new table is written in order to the other place, and then the header points there. Readers
-//! in the middle of the old table can continue.
+//! New rows for the highest code are appended to the table in use: readers do not look past the table's count, which is written
+//! last. Other rows wait until a new table is due. The new table is written in order to the other place, and then the header
+//! points there. Readers in the middle of the old table can continue.
 
 use std::io;
 use std::ops::Range;
@@ -31,11 +31,11 @@ pub struct SearchTable {
     rows: Vec<Row>,
     /// How many of `rows` are in the file.
     written: usize,
-    /// The count of rows in the file.
+    /// The count that the table in the file states.
     counted: usize,
     /// Whether the rows in the file differ from the first rows of `rows`, or include dead rows.
     stale: bool,
-    /// Rows that wait: their FDEs by the starts of their code.
+    /// Rows that wait to enter `rows`: their FDEs by the starts of their code.
     fresh: Ordered,
     not_before: Instant,
 }
@@ -111,8 +111,8 @@ impl SearchTable {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the count in the file is out of date. (Rows that can be appended come with FDEs, which are news of another
-    /// section.)
+    /// Whether the count in the file is out of date. (New rows need no check here. They come with new FDEs, for which the
+    /// section `.eh_frame` has news.)
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }

@@ -8,7 +8,7 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
 
 impl RegionFile {
-    /// Forgets code that overlaps a part of the text. Returns the place for other code there.
+    /// Forgets code that overlaps a part of the text. Returns the place in `known` for other code in this part.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
         // An address where no code ever lies: below the text, or after it if the text begins with the file.
         let nowhere = if self.layout.text == 0 { self.layout.text_room } else { 0 }.to_ne_bytes();
@@ -47,7 +47,7 @@ impl RegionFile {
         self.symbols[number as usize - 1].size.into()
     }
 
-    /// Whether the file has had more symbols than this percentage of the live code, plus a constant.
+    /// Whether the file has had more symbols than this percentage of the number of live functions, plus a constant.
     pub fn is_wasteful(&self, percent: u64) -> bool {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
     }

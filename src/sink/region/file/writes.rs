@@ -60,8 +60,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes pieces that lie near each other as one. The file keeps the bytes between them. If pieces overlap, the last one
-    /// counts.
+    /// Writes pieces that lie near each other in a single write. The file keeps the bytes between the pieces. If pieces
+    /// overlap, the last one counts.
     pub fn write_pieces<'a>(
         &mut self,
         range: Range<u64>,

@@ -47,7 +47,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             region.file.set_begin(4096 * (number % 3));
             region.file.reset();
             region.truth.clear();
-            // A second reset, before anybody has seen the epoch, makes no difference.
+            // A second reset before the next write makes no difference.
             if number > 200 {
                 region.add(0, Truth::new(number, 100));
                 region.file.reset();
@@ -106,7 +106,7 @@ fn a_write_that_fails_is_made_up_for() {
     }
 }
 
-/// Adds code, and lets one of the writes fail. Returns false if fewer writes happen.
+/// Adds code, and lets the write with the number `fail_at` fail. Returns false if there are fewer writes.
 fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut region = Region::new(1 << 18);
     let mut writes = 0;

@@ -66,11 +66,11 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                 }
                 region.check();
             }
-            // At most ten appends, the header, and sections that move.
+            // Each update costs at most ten appends and the header. Sections that move cost some more writes.
             assert!(writes * 20 < functions * 11 + 4000, "{writes} writes");
             costs.push(bytes as f64 / functions as f64);
         }
-        // In order, bytes are written twice only when a section moves.
+        // If code comes in order of addresses, bytes are written twice only when a section moves.
         println!("{what}: {costs:?} bytes for each");
         assert!(order > 0 || costs[costs.len() - 1] < 2.0 * costs[0], "{costs:?}");
     }
@@ -146,7 +146,8 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// More code lives on into a new epoch than may wait at a time. Until the epoch is complete, readers see the epoch before.
+/// A new epoch begins with more live code than may wait to be written. Until the epoch is complete, readers see the epoch
+/// before.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {

@@ -23,7 +23,7 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::format::info::Info;
 use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 
-/// Where the code of these tests runs. An address that is taken for an offset by mistake fails with this value.
+/// Where the code of these tests runs. The address is so high that a test fails if the library takes an address for an offset.
 const BASE: u64 = 0x7f12_3450_0000;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
@@ -214,7 +214,7 @@ fn code_in_any_order_is_found_after_each_write() {
         let mut random = Random(9);
         for number in 0..400 {
             let slot = order(number, &mut random);
-            // Sizes that are multiples of nothing. In the random order some code replaces older code.
+            // The sizes are arbitrary. In the random order some code replaces older code.
             let size = 20 + random.below(1200);
             let begin = slot * 2000 + random.below(700);
             region.add(begin, Truth::new(number, size));
@@ -238,8 +238,8 @@ fn what_is_not_due_waits_and_names_do_not() {
         let begin = Instant::now();
         region.file.write(false).unwrap();
         region.check();
-        // Code after all other code, and code before it. The file has all data of the code after the other code. For the code
-        // before it, the row in the search table is missing.
+        // Adds code after all other code, and code before all other code. The file then has all data of the code after the
+        // other code. For the code before the other code, the row in the search table is missing.
         region.add(0x9000, Truth::new(1, 100));
         region.add(0x1000, Truth::new(2, 100));
         region.file.write(false).unwrap();
@@ -292,7 +292,7 @@ fn final_copy(is_private: bool) {
     let bytes_at = region.file.bytes.unwrap();
     for number in 0..200 {
         let offset = number * 1001 % 200 * 5000;
-        // The next page is not registered as code.
+        // Only the first 300 bytes are registered as code.
         let bytes = [number as u8 | 1; 4999];
         match is_private {
             true => region.file.write_code(offset, &bytes).unwrap(),
@@ -380,7 +380,7 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // The tables have room for 2046 rows. For the simplest code the rows are full before the 64 KiB for FDEs.
+    // The tables have room for 2046 rows. With the simplest code, the rows are full before the 64 KiB for FDEs are full.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));
@@ -416,7 +416,7 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out());
 }
 
-/// Code that was registered where its tables had to lie elsewhere has the tables twice. Only one copy counts.
+/// Code with a frame load (see `frame_load`) has unwind tables twice. Only the tables outside of the frame load count.
 #[test]
 fn stand_ins_count_for_nothing() {
     let mut region = Region::new(1 << 16);

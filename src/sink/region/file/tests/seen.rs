@@ -222,7 +222,7 @@ fn inlines<'a>(
 ) -> Vec<Inline<'static>> {
     let text = |value| -> &'static [u8] {
         let text = dwarf.attr_string(unit, value).unwrap().to_vec();
-        // The expected names are `'static` too, and both are compared.
+        // The names are leaked because they are compared with the expected names, which are `'static`.
         Box::leak(text.into_boxed_slice())
     };
     let depth = entries.current().unwrap().depth();

@@ -131,9 +131,9 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// The header page may lie over the first code, which begins at address 0. Readers that leave out address 0 get a second
-/// symbol of another type for this code. addr2line must know no name for address 0: perf 6 asks for that address to find the
-/// end of the answer to its question.
+/// The header page may lie over the first code, which begins at address 0. For readers that skip address 0, the file has a
+/// second symbol of another type for this code. addr2line must know no name for address 0: perf 6 asks for that address to find
+/// the end of the answer to its question.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
