@@ -131,7 +131,7 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
   JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: after SIGKILL, unwritten records are lost. */
   JITSYM_INIT_RECOVER = 128,       /* First complete files of processes that were killed, as jitsym recover does. */
-  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files. Without this flag the child's first call does. */
+  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files, with all code. */
   JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW. */
   JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit: for readers of living processes. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
@@ -167,9 +167,10 @@ typedef struct jitsym_options {
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
 
 /* Fork: the parent is not affected, and the child continues its parent's sessions and ids. The child's first call
-   (except jitsym_close and jitsym_wanted) makes separate files, with all code that was live at the fork. fork waits for
-   the library for 75 milliseconds at most, and for 1 second more while adopted memory is copied. A child that cannot
-   continue its parent's sessions gets JITSYM_ERR_FORKED, and may call jitsym_init. */
+   (except jitsym_close and jitsym_wanted) makes separate files. Code of the parent follows in these files from two
+   seconds on, and jitsym_flush does not wait for this code. fork waits for the library for 75 milliseconds at most,
+   and for 1 second more while adopted memory is copied. A child that cannot continue its parent's sessions gets
+   JITSYM_ERR_FORKED, and may call jitsym_init. */
 
 /* Waits until everything that was registered before the call is in the files. The files survive even SIGKILL.
    timeout_ms: the longest wait in milliseconds; 0: 10 seconds.

@@ -168,6 +168,7 @@ programs! {
     #[ignore = "slow"] late, "gcc", "c-tests/calls/late.c", &["--leak-check=no"], &[];
     #[ignore = "slow"] fork, "gcc", "c-tests/fork/fork.c", &["--leak-check=no"], &[];
     #[ignore = "slow"] fork_child, "gcc", "c-tests/fork/fork_child.c", &["--leak-check=no"], &[];
+    #[ignore = "slow"] inherit_late, "gcc", "c-tests/fork/inherit_late.c", &["--leak-check=no"], &[];
     #[ignore = "slow"] ends, "gcc", "c-tests/ends/ends.c", &["--leak-check=no"], &[];
     // Code changes in mappings of files, where valgrind expects that least. Children have the memory of the parent's threads.
     #[ignore = "slow"] region, "gcc", "c-tests/regions/region.c", &["--smc-check=all", "--leak-check=no"], &[];

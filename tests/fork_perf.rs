@@ -167,10 +167,10 @@ fn expected(truth: &Truth) -> Vec<(u32, String)> {
 }
 
 /// Recorded from the start. Every worker ran its parent's code before and after its first call, its own, and its own in the
-/// place of its parent's; with the time of the first call or at once.
+/// place of its parent's. Its files need not have its parent's code for that.
 #[test]
 fn a_server_that_forks_ahead() {
-    for (name, environment) in [("first-call", &[][..]), ("at-once", &[("JITSYM_FORK", "now")][..])] {
+    for (name, environment) in [("late", &[][..]), ("at-once", &[("JITSYM_FORK", "now")][..])] {
         let (truth, samples) = record(name, environment);
         check_names(&truth, &samples);
         // Between the fork and the first call too.
@@ -188,7 +188,7 @@ fn a_server_that_forks_ahead() {
             let named = early.filter(|sample| sample.sym == "common_0").count();
             assert!(named >= ENOUGH, "{named} samples in {worker} before its first call");
         }
-        check_files(&truth);
+        check_files(&truth, name == "late");
     }
 }
 
@@ -206,8 +206,9 @@ fn clocks_of_time_namespaces() {
     }
 }
 
-/// Every process has files with its own records alone, and its own marker.
-fn check_files(truth: &Truth) {
+/// Every process has files with its own records alone, and its own marker. `late`: workers have written none of their parent's code,
+/// or all of it.
+fn check_files(truth: &Truth, late: bool) {
     for &pid in truth.workers.iter().chain([&truth.parent]) {
         let file = std::fs::read(format!("/tmp/jit-{pid}.dump")).expect("dump");
         let mut names = Vec::new();
@@ -217,7 +218,9 @@ fn check_files(truth: &Truth) {
         }
         let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
         let is_parent = pid == truth.parent;
-        assert_eq!((count("common"), count("worker")), (2, if is_parent { 0 } else { 3 }), "{names:?}");
+        let may_lack = late && !is_parent && count("common") == 0;
+        assert!(count("common") == 2 || may_lack, "{names:?}");
+        assert_eq!(count("worker"), if is_parent { 0 } else { 3 }, "{names:?}");
         assert_eq!(count("own_of_the_parent"), usize::from(is_parent), "{names:?}");
     }
 }

@@ -154,10 +154,13 @@ pub struct Options {
 /// What a forked child takes over, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fork {
-    /// The child takes over sessions and live code, in its first call that uses a session.
+    /// The child takes over sessions and live code, in its first call that uses a session. Its map and jitdump begin with its own
+    /// code, and get the inherited code after two seconds.
     #[default]
+    Late,
+    /// Like `Late`, but in the same call the child writes the inherited code to its files.
     FirstCall,
-    /// The child takes over sessions and live code, before `fork` returns in the child.
+    /// The child takes over sessions and live code, and writes this code to its files, before `fork` returns in the child.
     AtOnce,
     /// The child takes over nothing.
     Alone,

@@ -12,6 +12,11 @@ impl Registry {
         self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
 
+    /// Whether the group of each live registration outside of regions was handed to the jitdump.
+    pub fn are_all_stored(&self) -> bool {
+        self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
+    }
+
     /// The ids of the live registrations of one home, or of all. They are sorted by the place of the group in the jitdump,
     /// or of the info records in memory. `None` if memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {

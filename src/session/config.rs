@@ -182,6 +182,7 @@ fn parse_fork(value: OsString) -> Option<Fork> {
         b"now" => Some(Fork::AtOnce),
         b"off" | b"0" => Some(Fork::Alone),
         b"on" | b"1" => Some(Fork::FirstCall),
+        b"late" => Some(Fork::Late),
         _ => None,
     }
 }
@@ -340,13 +341,14 @@ mod tests {
         let fork = |options: Option<Fork>, value: &str| {
             config(Options { fork: options, ..Options::default() }, &[("JITSYM_FORK", value)]).unwrap().fork
         };
-        assert_eq!(config(Options::default(), &[]).unwrap().fork, Fork::FirstCall);
+        assert_eq!(config(Options::default(), &[]).unwrap().fork, Fork::Late);
         for (value, expected) in [
             ("now", Fork::AtOnce),
             ("off", Fork::Alone),
             ("0", Fork::Alone),
             ("on", Fork::FirstCall),
-            ("?", Fork::FirstCall),
+            ("late", Fork::Late),
+            ("?", Fork::Late),
         ] {
             assert_eq!(fork(None, value), expected, "{value}");
             assert_eq!(fork(Some(Fork::AtOnce), value), Fork::AtOnce);

@@ -31,7 +31,7 @@ const VARIABLES: [(&str, Takes); 18] = [
     ("JITSYM_ADOPT", Takes::Switch),
     ("JITSYM_DEBUG", Takes::Anything),
     ("JITSYM_DIR", Takes::Directory),
-    ("JITSYM_FORK", Takes::Words(&["now", "off", "on", "0", "1"])),
+    ("JITSYM_FORK", Takes::Words(&["now", "late", "off", "on", "0", "1"])),
     ("JITSYM_GDB", Takes::Switch),
     ("JITSYM_JITDUMP_MAX", Takes::Bytes),
     ("JITSYM_LATE", Takes::Words(&["off", "on", "remember", "0", "1"])),
@@ -271,7 +271,7 @@ mod tests {
             ("JITSYM_DIR", "tmp", "JITSYM_DIR=tmp: is no absolute path, and refused"),
             ("JITSYM_DIR", "/nowhere", "JITSYM_DIR=/nowhere: there is no such directory"),
             ("JITSYM_LIB", "/nowhere.so", "JITSYM_LIB=/nowhere.so: there is no such file"),
-            ("JITSYM_FORK", "never", "JITSYM_FORK=never: is none of now, off, on, 0, 1, and ignored"),
+            ("JITSYM_FORK", "never", "JITSYM_FORK=never: is none of now, late, off, on, 0, 1, and ignored"),
             ("JITSYM_ADOPT", "please", "JITSYM_ADOPT=please: anything but 0 and off counts as on"),
         ] {
             assert_eq!(doubts_of(name, value), expected);

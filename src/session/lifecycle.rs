@@ -306,7 +306,8 @@ impl Lifecycle {
             return Err(Error::Conflict);
         }
         match asked.without(known) {
-            Sinks::NONE => Ok(()),
+            // In a forked child, inherited code may be missing from the files. Each change of sinks writes this code.
+            Sinks::NONE if shared.status.counters.inherited.get() == 0 => Ok(()),
             on => self.change(shared, &config, on, Sinks::NONE),
         }
     }

@@ -39,6 +39,9 @@ pub trait Sink: Send {
     /// Reports that the registry has changed in ways that no other method has reported.
     fn changed(&mut self) {}
 
+    /// In a forked child: the code that lives now is reported later, by `changed`.
+    fn inherit_later(&mut self) {}
+
     /// Writes the changes that were collected since the last call. Each change of a file has to pass `Status::write_gate`.
     fn write(&mut self, _round: &mut Round<'_>) -> io::Result<()> {
         Ok(())
@@ -166,18 +169,23 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
-/// Calls `each` for all live code, in regions too, with id, place, name and info. Returns false if there is no memory.
-pub fn each_live(
+/// Calls `each` for all live code that `wants` accepts, in regions too, with id, place, name and info. Only for this code, groups
+/// are read. Returns false if there is no memory.
+pub fn each_live<T>(
     registry: &Registry,
     group_of: GroupOf<'_>,
-    mut each: impl FnMut(u64, &Live, &[u8], Info<'_>),
+    sink: &mut T,
+    wants: impl Fn(&T, u64, &Live) -> bool,
+    each: impl Fn(&mut T, u64, &Live, &[u8], Info<'_>),
 ) -> bool {
     let Some(ids) = registry.live_by_place(None) else { return false };
     for id in ids {
         let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) else { continue };
-        let kept = registry.info_of(id);
-        let group = live.stored.filter(|_| kept.is_empty()).and_then(&mut *group_of).unwrap_or_default();
-        each(id, &live, name, if kept.is_empty() { Info::of_group(&group, name) } else { kept });
+        if wants(sink, id, &live) {
+            let kept = registry.info_of(id);
+            let group = live.stored.filter(|_| kept.is_empty()).and_then(&mut *group_of).unwrap_or_default();
+            each(sink, id, &live, name, if kept.is_empty() { Info::of_group(&group, name) } else { kept });
+        }
     }
     true
 }

@@ -306,6 +306,21 @@ impl SinkSet {
         }
     }
 
+    /// In a forked child: `write_inherited` will write the inherited code to the files.
+    pub fn inherit_later(&mut self) {
+        self.each().for_each(|(_, sink)| sink.inherit_later());
+    }
+
+    /// In a forked child: writes a part of the inherited code to the files. `is_first`: no part was written before. `time` is later
+    /// than the times of all records so far. Returns whether code is left, or `None` if the jitdump cannot be written now.
+    pub fn write_inherited(&mut self, is_first: bool, registry: &mut Registry, time: u64) -> Option<bool> {
+        if is_first {
+            self.changed();
+        }
+        let Some(dump) = self.dump() else { return Some(false) };
+        (dump.is_ok() && dump.list_live(registry)).then(|| dump.write_more(registry, time))
+    }
+
     /// Reports all live code to sinks that have just started. `time` is later than the times of all records so far. Returns false
     /// if there is no memory.
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
@@ -315,7 +330,7 @@ impl SinkSet {
         // drops.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
-            let mut group_of = |stored| dump.group_before(stored);
+            let mut group_of = |stored| dump.read_back(stored);
             has_all &= sink.load_live(registry, &mut group_of);
         }
         if running.has(Sinks::JITDUMP) {

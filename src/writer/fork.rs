@@ -1,32 +1,15 @@
-//! The writer and forks: how the writer quiesces, and how the child's writer takes over data. The data is the live code, and
-//! a copy of each piece's jitdump group for the child's own jitdump.
+//! The writer quiesces for a fork.
 
 use std::time::Duration;
 
 use super::{Source, Writer};
-use crate::api::options::{Config, Sinks};
+use crate::api::options::Config;
 use crate::queue::quiesce::Quiesce;
-use crate::queue::spool::layout::FileState;
-use crate::registry::{Home, Registry};
-use crate::sink::jitdump::backlog::Contents;
-use crate::sink::region::Regions;
-use crate::sink::Round;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
 
 /// How long a fork waits for threads that are writing a record.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
-
-/// The data that a child inherits from its parent.
-pub struct Inheritance {
-    /// The live code.
-    pub registry: Registry,
-    /// The parent's regions.
-    pub regions: Option<&'static Regions>,
-    pub dump: Option<Contents>,
-    /// When the child was forked, by the clock of its records.
-    pub forked_at: u64,
-}
 
 impl Writer {
     pub(super) fn quiesce(&self) -> &'static Quiesce {
@@ -78,38 +61,5 @@ impl Writer {
     pub unsafe fn of_parent(place: *mut ()) -> Option<&'static mut Writer> {
         // SAFETY: the caller's promise.
         unsafe { place.cast::<Writer>().as_mut() }
-    }
-
-    /// In a forked child: takes, from the parent's writer, the data with which the child continues. The parent's files are
-    /// closed, except for the jitdump, which the child reads.
-    pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
-        let registry = std::mem::take(&mut self.applier.registry);
-        Inheritance { registry, regions: None, dump: self.applier.sinks.let_go(), forked_at }
-    }
-
-    /// In a forked child, once the sinks are open: continues with the parent's data.
-    pub fn inherit(&mut self, inheritance: Inheritance) {
-        let Inheritance { mut registry, dump, forked_at, .. } = inheritance;
-        // Dead code has never run in the child.
-        registry.forget_dead(Home::Plain);
-        registry.forget_dead(Home::Region);
-        let applier = &mut self.applier;
-        applier.registry = registry;
-        applier.inherit_regions(forked_at);
-        applier.last_time = forked_at;
-        applier.sinks.inherit(dump, &mut applier.registry);
-        applier.sinks.load_live(Sinks::ANY, &mut applier.registry, forked_at);
-        // The child's map is still empty, so a rewrite has the same result as appending.
-        applier.sinks.changed();
-        let memory = self.shared.pool.memory();
-        let announce = |_, file: FileState| memory.header().set_next_map(file.identity);
-        let registry = &mut applier.registry;
-        applier.sinks.write(&mut Round { registry, now: true, time: forked_at, announce: &announce });
-        applier.write_regions(true, forked_at);
-        let live = applier.live_count() as u64;
-        applier.status.counters.inherited.add(live);
-        applier.status.counters.live.set(live);
-        self.committed = applier.state();
-        memory.commit(&self.committed);
     }
 }

@@ -60,7 +60,7 @@ impl Writer {
     /// Starts again: ends the registrations that the last session left, and accepts requests again. Discards the records of
     /// calls that were too late for the last close. These calls have returned `Closed`.
     pub(super) fn begin(&mut self) {
-        self.off = false;
+        (self.off, self.inherit_at, self.is_inheriting) = (false, None, false);
         let Applier { registry, notices, .. } = &mut self.applier;
         registry.remove_all(|id| notices.push(Notice::FreeLater(id)));
         self.applier.regions.no_code_at_all();

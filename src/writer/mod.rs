@@ -6,6 +6,7 @@
 mod applier;
 mod collect;
 mod fork;
+mod inherit;
 mod life;
 mod merge;
 #[cfg(jitsym_loom)]
@@ -38,7 +39,7 @@ use crate::sink::Round;
 use crate::sys::sync::MutexGuard;
 use crate::sys::{barrier, reserve, rights};
 pub use applier::{Applier, Notice};
-pub use fork::Inheritance;
+pub use inherit::Inheritance;
 pub use life::fail;
 pub use merge::Merge;
 use source::Source;
@@ -91,6 +92,10 @@ pub struct Writer {
     committed: Progress,
     /// The options with which the sinks were opened.
     config: Option<Config>,
+    /// In a forked child: when the map and the jitdump get the next part of the inherited code. `None` if they have all of it.
+    inherit_at: Option<Instant>,
+    /// Whether the map has the inherited code, and the jitdump perhaps a part of it.
+    is_inheriting: bool,
     /// All records stamped before this time are read, except those that were published late.
     until: u64,
     /// Whether memory has run out, so that some records are still unread.
@@ -121,6 +126,8 @@ impl Writer {
             exiting: false,
             committed: Progress::default(),
             config: None,
+            inherit_at: None,
+            is_inheriting: false,
             until: 0,
             asked_at: 0,
             short: false,
@@ -196,8 +203,9 @@ impl Writer {
             if self.is_asked() {
                 continue;
             }
-            if signal_flush.is_some() {
-                self.rest();
+            match signal_flush {
+                Some(_) => self.rest(),
+                None => self.write_inherited(),
             }
             // Registers for barriers only when no caller waits, because with several threads the kernel needs milliseconds.
             // Until this registration, threads use fences.
@@ -210,7 +218,7 @@ impl Writer {
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
             idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
             if idle_rounds <= IDLE_ROUNDS {
-                self.shared.parker.park(Some(pause));
+                self.shared.parker.park(Some(self.inherits_in().map_or(pause, |left| left.min(pause))));
                 continue;
             }
             idle_rounds = 0;

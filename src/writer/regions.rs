@@ -182,8 +182,9 @@ impl Applier {
     }
 
     /// In a forked child: takes over the live code of the parent's regions. Code in a region of the child is named by that
-    /// region's file, all other code by the other sinks.
-    pub(super) fn inherit_regions(&mut self, time: u64) {
+    /// region's file, all other code by the other sinks. Returns whether all this code lies in regions of the child.
+    pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
+        let mut are_all_in_regions = true;
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
             let (name_len, info_len) = self.lens_of(id);
             if !self.make_room_for(id, name_len, info_len) {
@@ -199,6 +200,7 @@ impl Applier {
                     self.enter(region, &NewCode { id, time, live: &live, name, info, bytes: &[], is_told: false });
                 }
                 None => {
+                    are_all_in_regions = false;
                     self.registry.insert(id, &Live { home: Home::Plain, ..live }, name, &mut Vec::new());
                     self.registry.keep_info(id, info);
                 }
@@ -208,6 +210,7 @@ impl Applier {
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
+        are_all_in_regions
     }
 
     /// Updates the files of regions. `until`: all records stamped before this time have been read.

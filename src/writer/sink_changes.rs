@@ -19,6 +19,7 @@ impl Writer {
     pub(super) fn change_sinks(&mut self, change: Change) {
         let Change { on, off, config, ack } = change;
         self.quiesce().enter();
+        self.write_all_inherited();
         let result = if reserve::is_short() { Err(Error::NoMemory) } else { self.change(on, off, config) };
         self.quiesce().leave();
         ack.give(result);

@@ -33,7 +33,7 @@ impl Writer {
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            let again = self.applier.sinks.again_in();
+            let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).min();
             if last_thread::first_has_ended() {
                 self.end_with_the_last_thread();
                 self.shared.parker.park(Some(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND))));

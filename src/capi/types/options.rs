@@ -24,7 +24,7 @@ pub enum jitsym_init_flag {
     ///
     /// The processes are those of this user that left a spool.
     JITSYM_INIT_RECOVER = 128,
-    /// `fork` makes the child's files. Without this flag the child's first call does.
+    /// `fork` makes the child's files, with all code.
     ///
     /// Every child pays the cost, even a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,

@@ -42,12 +42,16 @@ fn is_sound(bytes: &[u8], at: usize) -> bool {
     is_whole.is_some()
 }
 
-/// Whether `head` passes [`is_group_head`], and its code has this index and name.
+/// Whether `head` passes [`is_group_head`], and its code has this name.
+pub fn is_group_named(head: &[u8], size: u64, name: &[u8]) -> bool {
+    let name_at = || head.len().checked_sub(name.len() + 1);
+    is_group_head(head, size, name.len()) && name_at().is_some_and(|at| head[at..].starts_with(name))
+}
+
+/// Whether `head` passes [`is_group_named`], and its code has this index.
 pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     let load = || head.len().checked_sub(LOAD_FIXED_SIZE + name.len() + 1);
-    is_group_head(head, size, name.len())
-        && load()
-            .is_some_and(|at| u64_at(head, at + 48) == Some(index) && head[at + LOAD_FIXED_SIZE..].starts_with(name))
+    is_group_named(head, size, name) && load().is_some_and(|at| u64_at(head, at + 48) == Some(index))
 }
 
 /// A LOAD record of a file: the fields that later operations on the code need.

@@ -143,7 +143,7 @@ impl Shared {
 
     pub fn fork(&self) -> Fork {
         let mode = self.fork.load(Ordering::Relaxed);
-        [Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
+        [Fork::FirstCall, Fork::AtOnce, Fork::Alone].into_iter().find(|known| *known as u8 == mode).unwrap_or_default()
     }
 
     /// Counts a fork. Returns whether the writer should now look for spools of children.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use self::objects::{Code, Objects};
 use crate::api::options::{Config, Sinks};
 use crate::queue::status::Status;
-use crate::registry::Registry;
+use crate::registry::{Live, Registry};
 use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::sys::{debugger, valgrind};
@@ -157,11 +157,12 @@ impl Sink for Gdb {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        each_live(registry, group_of, |id, live, name, info| {
-            // Code that the objects have contained since before a fork needs no new entry.
-            if self.objects.addr_of(id) != Some(live.addr) {
-                self.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
-            }
+        // Code that the objects have contained since before a fork needs no new entry.
+        let wants = |gdb: &Gdb, id, live: &Live| {
+            gdb.objects.addr_of(id).map_or_else(|| gdb.objects.live_count() < gdb.most(), |addr| addr != live.addr)
+        };
+        each_live(registry, group_of, self, wants, |gdb, id, live, name, info| {
+            gdb.add(&Code { id, addr: live.addr, size: live.size, name, info: Some(info) });
         })
     }
 

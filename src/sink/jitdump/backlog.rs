@@ -115,6 +115,9 @@ impl Backlog {
     }
 }
 
+/// More than the bytes of all groups that a writer collects before it writes them: a batch, and one group of less than 4 GiB.
+const COLLECTED_MOST: u64 = 1 << 33;
+
 /// The file, the places of its groups, and the backlog.
 #[derive(Debug, Default)]
 pub struct Contents {
@@ -125,6 +128,10 @@ pub struct Contents {
     pub backlog: Backlog,
     /// The place of the next group in the order of all groups.
     pub next: u64,
+    /// In a forked child: the parent's jitdump, which has all groups whose place is before `first`. `None` once this file has the
+    /// groups of all live code.
+    parent: Option<Box<Contents>>,
+    first: u64,
 }
 
 impl Contents {
@@ -133,14 +140,46 @@ impl Contents {
         Contents { own, next, ..Contents::default() }
     }
 
-    /// Whether the group has only been collected, or is being written. In a forked child, a group of the parent is underway
-    /// if the parent forked while it wrote the group.
+    /// In a forked child that has written no group yet: takes over the contents of the parent's jitdump, to read them.
+    pub fn inherit(&mut self, parent: Contents) {
+        // The registry may have groups that the parent had collected and was about to write when it forked.
+        self.next = parent.next + COLLECTED_MOST;
+        self.first = self.next;
+        self.parent = Some(Box::new(parent));
+    }
+
+    pub fn forget_parent(&mut self) {
+        self.parent = None;
+    }
+
+    /// The number of processes from whose jitdumps this process still reads.
+    pub fn ancestors(&self) -> usize {
+        std::iter::successors(self.parent.as_deref(), |parent| parent.parent.as_deref()).count()
+    }
+
+    /// Whether the group was written, or was about to be written, by a process from which this process was forked.
+    pub fn is_inherited(&self, stored: Stored) -> bool {
+        stored.offset < self.first
+    }
+
+    /// The contents of the process that has written the group. `None` if that process is an ancestor whose jitdump is closed.
+    fn owner(&self, order: u64) -> Option<&Contents> {
+        std::iter::successors(Some(self), |contents| contents.parent.as_deref())
+            .find(|contents| order >= contents.first)
+    }
+
+    /// Whether the group has only been collected, or is being written. For an inherited group this means that the process forked
+    /// during that write.
     pub fn is_underway(&self, stored: Stored) -> bool {
-        stored.offset >= self.next
+        self.owner(stored.offset).is_some_and(|contents| stored.offset >= contents.next)
     }
 
     /// Reads the first `bytes.len()` bytes of a group, from the backlog or the file.
     pub fn read(&self, order: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.owner(order).ok_or(io::ErrorKind::NotFound)?.read_own(order, bytes)
+    }
+
+    fn read_own(&self, order: u64, bytes: &mut [u8]) -> io::Result<()> {
         if let Some(group) = self.backlog.get(order) {
             bytes.copy_from_slice(group.get(..bytes.len()).ok_or(io::ErrorKind::InvalidData)?);
             return Ok(());
@@ -168,7 +207,7 @@ impl Contents {
     }
 
     pub fn close(&mut self) {
-        self.view = None;
+        (self.view, self.parent) = (None, None);
         self.own.close();
     }
 
@@ -224,5 +263,34 @@ mod tests {
         assert_eq!((backlog.bytes(), backlog.first().count(), backlog.get(1)), (40, 1, None));
         backlog.remove(121);
         assert!(backlog.is_empty() && backlog.bytes() == 0);
+    }
+
+    #[test]
+    fn a_child_reads_the_groups_of_its_ancestors() {
+        let with = |order, bytes: &[u8; 4]| {
+            let mut contents = Contents { backlog: Backlog::new(100), next: order, ..Contents::default() };
+            assert!(contents.backlog.add(order, 4, &[bytes]));
+            contents.next += 4;
+            contents
+        };
+        let stored = |offset| Stored { offset, len: 4 };
+        let (mut child, mut grandchild) = (Contents::default(), Contents::default());
+        child.inherit(with(64, b"1111"));
+        let first_of_child = child.next;
+        child.backlog = with(first_of_child, b"2222").backlog;
+        child.next += 4;
+        grandchild.inherit(child);
+        assert_eq!(grandchild.ancestors(), 2);
+        for (order, bytes) in [(64, b"1111"), (first_of_child, b"2222")] {
+            assert!(grandchild.is_inherited(stored(order)) && !grandchild.is_underway(stored(order)));
+            assert_eq!(grandchild.group(stored(order)).unwrap(), bytes);
+        }
+        // The first process was about to write a group when it forked, and the grandchild is about to write one.
+        assert!(grandchild.is_inherited(stored(68)) && grandchild.is_underway(stored(68)));
+        let own = stored(grandchild.next);
+        assert!(!grandchild.is_inherited(own) && grandchild.is_underway(own));
+        grandchild.forget_parent();
+        assert_eq!(grandchild.ancestors(), 0);
+        assert!(grandchild.group(stored(64)).is_err() && !grandchild.is_underway(stored(68)));
     }
 }

@@ -5,6 +5,7 @@
 //! built from the registry's data and the bytes at the address of the code.
 
 use super::backlog::Contents;
+use super::left::Reopened;
 use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::{inlines, is_group_of, relocate, set_process};
@@ -20,7 +21,7 @@ const BATCH_GROUPS: usize = 1024;
 /// A group that is about to be written.
 struct Pending {
     id: u64,
-    stored: Option<Stored>,
+    stored: Stored,
     tables_len: u32,
 }
 
@@ -28,45 +29,76 @@ impl Jitdump {
     /// Writes the groups of all live code when the sink is enabled late, or in a forked child. `timestamp` is later than the times
     /// of all records so far. Returns false if there is no memory for this.
     pub fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
-        self.flush();
-        let (left, parent) = (std::mem::take(&mut self.reopened), self.parent.take());
-        let Some(ids) = registry.live_by_place(Some(Home::Plain)) else {
+        let is_listed = self.list_live(registry);
+        if !is_listed {
             self.count(0, 0, registry.live_count(Home::Plain) as u64);
-            return false;
-        };
+        }
+        while self.write_more(registry, timestamp) {}
+        is_listed
+    }
+
+    /// Lists the live code whose groups are not in this file, for `write_more`, unless code is listed already. Returns false if there
+    /// is no memory for this.
+    pub fn list_live(&mut self, registry: &Registry) -> bool {
+        if self.unwritten.is_some() {
+            return true;
+        }
+        self.flush();
+        let mut listed = Vec::new();
+        let ids = registry.live_by_place(Some(Home::Plain));
+        let ids = ids.filter(|_| listed.try_reserve_exact(registry.live_count(Home::Plain)).is_ok());
+        let is_listed = ids.is_some();
+        listed.extend(ids.into_iter().flatten().filter(|&id| registry.get(id).is_some_and(|live| self.lacks(&live))));
+        self.unwritten = is_listed.then(|| listed.into_iter());
+        is_listed
+    }
+
+    /// Whether this file has no group of the code, and will not get one by itself.
+    fn lacks(&self, live: &Live) -> bool {
+        live.home == Home::Plain && live.stored.is_none_or(|stored| self.contents.is_inherited(stored))
+    }
+
+    /// Writes the next groups of the listed code, as many as one system call writes. Returns whether groups are left.
+    pub fn write_more(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
+        self.flush();
         let (mut batch, mut lens, mut pending) = (Vec::new(), Vec::new(), Vec::new());
         let mut left_out = 0;
-        for id in ids {
-            if batch.len() >= BATCH_BYTES || pending.len() >= BATCH_GROUPS {
-                self.write_batch(registry, &mut batch, &mut lens, &mut pending);
-            }
-            let Some(live) = registry.get(id) else { continue };
-            if let Some(stored) = left.find(live.index).filter(|_| self.goes_on) {
+        while batch.len() < BATCH_BYTES && pending.len() < BATCH_GROUPS {
+            let Some(id) = self.unwritten.as_mut().and_then(Iterator::next) else { break };
+            // Meanwhile the code may have ended or moved.
+            let Some(mut live) = registry.get(id).filter(|live| self.lacks(live)) else { continue };
+            // The file has the code that has come into these bytes. The later mapping would hide it.
+            let end = live.addr + live.size;
+            live.reach = if registry.live_begins_in(end, live.reach) { end } else { live.reach };
+            if let Some(stored) = self.reopened.find(live.index).filter(|_| self.goes_on) {
                 registry.set_stored(id, Some(stored), live.tables_len);
                 continue;
             }
-            if live.stored.is_some_and(|stored| parent.as_ref().is_some_and(|parent| parent.is_underway(stored))) {
+            if live.stored.is_some_and(|stored| self.contents.is_underway(stored)) {
                 // The parent forked while it was writing this group. Only the parent has the lines and tables of the code.
                 registry.set_stored(id, None, live.tables_len);
                 left_out += 1;
                 continue;
             }
             let (start, offset) = (batch.len(), self.contents.next + batch.len() as u64);
-            let put = self.put_group(&mut batch, registry, id, &live, parent.as_ref(), timestamp);
-            let (len, tables_len) = put.unzip();
-            if len.is_some() {
-                lens.push(batch.len() - start);
-            } else {
+            let put = self.put_group(&mut batch, registry, id, &live, timestamp);
+            let Some((len, tables_len)) = put else {
                 batch.truncate(start);
                 self.status.counters.unreadable.add(1);
-            }
-            let stored = len.map(|len| Stored { offset, len });
-            pending.push(Pending { id, stored, tables_len: tables_len.unwrap_or(0) });
+                continue;
+            };
+            lens.push(batch.len() - start);
+            pending.push(Pending { id, stored: Stored { offset, len }, tables_len });
         }
         self.write_batch(registry, &mut batch, &mut lens, &mut pending);
         self.count(0, 0, left_out);
+        if self.unwritten.as_ref().is_some_and(|left| left.len() > 0) {
+            return true;
+        }
+        (self.unwritten, self.reopened) = (None, Reopened::default());
+        self.contents.forget_parent();
         registry.tidy();
-        true
+        false
     }
 
     /// Writes the group of live code whose info records are in the registry.
@@ -74,7 +106,7 @@ impl Jitdump {
         self.flush();
         let Some(live) = registry.get(id) else { return };
         let mut batch = Vec::new();
-        match self.put_group(&mut batch, registry, id, &live, None, timestamp) {
+        match self.put_group(&mut batch, registry, id, &live, timestamp) {
             Some((len, tables_len)) => {
                 let stored = Stored { offset: self.contents.next, len };
                 self.put(&[&batch], &[batch.len()]);
@@ -97,7 +129,7 @@ impl Jitdump {
             self.put(&[batch], lens);
         }
         for Pending { id, stored, tables_len } in pending.drain(..) {
-            registry.set_stored(id, stored, tables_len);
+            registry.set_stored(id, Some(stored), tables_len);
         }
         batch.clear();
         lens.clear();
@@ -111,12 +143,11 @@ impl Jitdump {
         registry: &Registry,
         id: u64,
         live: &Live,
-        parent: Option<&Contents>,
         timestamp: u64,
     ) -> Option<(usize, u32)> {
         let (name, pid) = (registry.name_of(id)?, self.status.pid);
         let start = out.len();
-        let copied = parent.and_then(|file| copy_group(out, file, live, name, timestamp));
+        let copied = copy_group(out, &self.contents, live, name, timestamp);
         if let Some((len, tables_len)) = copied {
             set_process(&mut out[start..], pid);
             return Some((len, tables_len));
@@ -127,17 +158,17 @@ impl Jitdump {
         let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
         // In a forked child, nothing is counted here, because the parent has already counted the code that it could not read.
-        if !whole && parent.is_none() {
+        if !whole && self.contents.ancestors() == 0 {
             self.status.counters.unreadable.add(1);
         }
         Some((len, if records.is_empty() { 0 } else { live.tables_len }))
     }
 }
 
-/// Appends a copy of the parent's group of this code, with the code bytes. Returns the same as `put_group`, or `None` if the
-/// parent has no such group.
+/// In a forked child: appends a copy of the inherited group of this code, with the code bytes. Returns the same as `put_group`, or
+/// `None` if there is no such group.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
-    let Stored { offset, len } = live.stored?;
+    let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
     let start = out.len();
     let whole = len.checked_add(live.size as usize)?;
     make_room(out, whole)?;

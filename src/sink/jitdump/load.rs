@@ -1,7 +1,7 @@
 //! Adds the groups of newly registered and moved code to the jitdump. Most groups are written unchanged from the record.
 
 use super::{frame_load_space, Jitdump};
-use crate::format::jitdump::{frame_load, relocate, Relocation};
+use crate::format::jitdump::{frame_load, is_group_named, relocate, set_process, Relocation};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry, Stored};
@@ -13,7 +13,12 @@ impl Jitdump {
     pub(super) fn add(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         let (stored, tables_len) = match code.origin {
             Origin::Registered(chunk, event, load) => self.add_record(code.live, chunk, event, load),
-            Origin::Moved { event, body, before } => self.add_moved(code.live, event, body, before),
+            Origin::Moved { event, body, before } => match self.add_moved(code, event, body, before) {
+                None if before.is_some_and(|stored| self.contents.is_inherited(stored)) => {
+                    return self.write_one(registry, code.id, event.timestamp);
+                }
+                moved => moved.unwrap_or((before, code.live.tables_len)),
+            },
             Origin::LeftRegion(time, _) => return self.write_one(registry, code.id, time),
         };
         registry.set_stored(code.id, stored, tables_len);
@@ -72,21 +77,32 @@ impl Jitdump {
     }
 
     /// Writes a move as a new LOAD: perf 7.2 crashes on MOVE records, and no version of perf unwinds through code that a MOVE
-    /// record has moved.
+    /// record has moved. `None` if the group of the code cannot be read.
     #[cold]
     #[inline(never)]
-    fn add_moved(&mut self, live: &Live, event: &Event, body: &[u8], before: Option<Stored>) -> (Option<Stored>, u32) {
-        let mut live = *live;
-        let Some(mut group) = before.and_then(|stored| self.read_back(stored)) else {
-            return (before, live.tables_len);
-        };
+    fn add_moved(
+        &mut self,
+        code: &Loaded<'_>,
+        event: &Event,
+        body: &[u8],
+        before: Option<Stored>,
+    ) -> Option<(Option<Stored>, u32)> {
+        let mut live = *code.live;
+        let mut group = self.read_back(before?)?;
+        // The file of a parent may have changed.
+        let is_inherited = self.contents.is_inherited(before?);
+        if is_inherited && !is_group_named(&group, live.size, code.name) {
+            return None;
+        }
         let had_frame_load = frame_load::len(&group) > 0;
         if had_frame_load {
-            let Some(tables_len) = frame_load::remove(&mut group) else { return (before, live.tables_len) };
-            live.tables_len = tables_len as u32;
+            live.tables_len = frame_load::remove(&mut group)? as u32;
         }
         let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
         let (timestamp, tid) = (event.timestamp, event.tid);
+        if is_inherited {
+            set_process(&mut group, self.status.pid);
+        }
         relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
         if had_frame_load && mapped_size == 0 {
             (group, live.tables_len) = self.doubled(&group, &live).unwrap_or((group, live.tables_len));
@@ -99,7 +115,7 @@ impl Jitdump {
         let stored = Stored { offset: self.next_place(), len: group.len() };
         self.groups.push_owned(group);
         self.groups.add(code, live.size as usize);
-        (Some(stored), live.tables_len)
+        Some((Some(stored), live.tables_len))
     }
 
     /// The place of the next group in the order of all groups.
@@ -125,7 +141,8 @@ impl Jitdump {
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
         self.write_until(stored);
         let read = self.contents.group(stored);
-        if let Err(error) = &read {
+        // If a forked child cannot read its parent's file, this is no failed write of the child.
+        if let Some(error) = read.as_ref().err().filter(|_| !self.contents.is_inherited(stored)) {
             self.status.counters.write_errors.add(1);
             self.status.last_error.set(self.contents.own.describe("read back", error));
         }
@@ -137,14 +154,6 @@ impl Jitdump {
         // Most moved code has a group that was written long ago. So a flush is rare here, and batches stay large.
         if self.contents.is_underway(stored) {
             self.flush();
-        }
-    }
-
-    /// Reads a group like `read_back`. In a forked child that has written nothing yet, reads from the parent's jitdump.
-    pub fn group_before(&mut self, stored: Stored) -> Option<Vec<u8>> {
-        match &self.parent {
-            Some(parent) => parent.group(stored).ok(),
-            None => self.read_back(stored),
         }
     }
 

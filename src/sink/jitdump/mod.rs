@@ -73,8 +73,8 @@ pub struct Jitdump {
     groups: Groups,
     /// The live code that the file held when the sink was stopped.
     reopened: Reopened,
-    /// In a forked child: the parent's jitdump, until the child has written its live code.
-    parent: Option<Contents>,
+    /// The ids of live code whose groups `write_more` still has to write. `None` if no code is listed.
+    unwritten: Option<std::vec::IntoIter<u64>>,
     /// Whether this process recovers the file of a dead process.
     dead: bool,
 }
@@ -102,7 +102,7 @@ impl Jitdump {
             lost: 0,
             groups: Groups::default(),
             reopened: Reopened::default(),
-            parent: None,
+            unwritten: None,
             dead: false,
         }
     }
@@ -176,7 +176,12 @@ impl Jitdump {
 
     /// In a forked child: keeps the parent's groups until `write_live` has copied them.
     pub fn inherit(&mut self, parent: Option<Contents>) {
-        self.parent = parent;
+        parent.into_iter().for_each(|parent| self.contents.inherit(parent));
+    }
+
+    /// In a forked child: the number of processes from whose jitdumps this process still reads.
+    pub fn ancestors(&self) -> usize {
+        self.contents.ancestors()
     }
 
     /// Forgets the collected groups, because their chunks are about to be recycled.
@@ -238,6 +243,8 @@ impl Sink for Jitdump {
         let mut reopened = forget_places(registry, keep, |stored| self.contents.group(stored).ok());
         reopened.retain(|stored| self.contents.places.get(stored.offset).is_some());
         self.reopened = reopened;
+        self.unwritten = None;
+        self.contents.forget_parent();
     }
 
     fn is_ok(&self) -> bool {

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use super::backlog::Contents;
 use super::Jitdump;
 use crate::registry::{Home, Registry, Stored};
 use crate::sink::retry::Retry;
@@ -56,7 +57,8 @@ impl Jitdump {
         let registry = &*round.registry;
         let mut groups: Vec<(u64, usize)> = Vec::new();
         groups.try_reserve_exact(registry.live_count(Home::Plain))?;
-        groups.extend(registry.stored().map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
+        let own = registry.stored().filter(|&(_, stored, _)| !self.contents.is_inherited(stored));
+        groups.extend(own.map(|(_, stored, size)| (stored.offset, stored.len + size as usize)));
         sort(&mut groups);
         let total: u64 = groups.iter().map(|&(_, len)| len as u64).sum();
         if total > self.rewrite_most() {
@@ -71,16 +73,20 @@ impl Jitdump {
 
     /// Writes new groups for live code whose group had no room in the backlog, or was lost with the file.
     fn write_lost(&mut self, registry: &mut Registry, time: u64) -> io::Result<()> {
-        let is_lost = |order| self.contents.places.get(order).is_none() && self.contents.backlog.get(order).is_none();
+        let Contents { places, backlog, .. } = &self.contents;
+        let is_lost = |stored: Stored| {
+            let (place, waits) = (places.get(stored.offset), backlog.get(stored.offset));
+            place.is_none() && waits.is_none() && !self.contents.is_inherited(stored)
+        };
         let mut lost: Vec<u64> = Vec::new();
         lost.try_reserve_exact(registry.live_count(Home::Plain))?;
-        lost.extend(registry.stored().filter(|(_, stored, _)| is_lost(stored.offset)).map(|(id, ..)| id));
+        lost.extend(registry.stored().filter(|&(_, stored, _)| is_lost(stored)).map(|(id, ..)| id));
         for id in lost {
             let Some(live) = registry.get(id) else { continue };
             let mut group = Vec::new();
             // `time` is the time of the last applied record. The code is live at that time, and timestamps in the file must
             // not decrease.
-            let put = self.put_group(&mut group, registry, id, &live, None, time);
+            let put = self.put_group(&mut group, registry, id, &live, time);
             let (len, tables_len) = put.ok_or(io::ErrorKind::OutOfMemory)?;
             let stored = Stored { offset: self.contents.next, len };
             self.put_again(&group)?;

@@ -56,6 +56,8 @@ pub struct PerfMap {
     pending: Vec<u8>,
     /// Whether lines in the file have to change. In a shared map: whether lines may be missing.
     stale: bool,
+    /// Whether the file still lacks the lines of code that this forked child has inherited.
+    lacks_inherited: bool,
     not_before: Instant,
     /// Whether lines of live code are left out of the file for lack of room.
     omits: bool,
@@ -74,6 +76,7 @@ impl PerfMap {
             dead: false,
             pending: Vec::new(),
             stale: false,
+            lacks_inherited: false,
             not_before: Instant::now(),
             omits: false,
         }
@@ -220,7 +223,8 @@ impl PerfMap {
         self.len = self.own.hold(file)?;
         self.marks.note(&text, self.len);
         self.pending.clear();
-        (self.stale, self.omits) = (false, counters.map_omitted.get() > 0);
+        (self.stale, self.lacks_inherited) = (false, false);
+        self.omits = counters.map_omitted.get() > 0;
         counters.map_rewrites.add(1);
         counters.map_bytes.add(text.len() as u64);
         Ok(())
@@ -289,8 +293,8 @@ impl Sink for PerfMap {
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {
-            MapChange::None => return,
-            MapChange::Append => {}
+            MapChange::None if !self.lacks_inherited => return,
+            MapChange::None | MapChange::Append => {}
             MapChange::Rewrite => self.stale |= !self.shared,
         }
         let alone = self.shared || !self.status.sinks().has(Sinks::JITDUMP);
@@ -309,6 +313,10 @@ impl Sink for PerfMap {
 
     fn changed(&mut self) {
         self.stale = true;
+    }
+
+    fn inherit_later(&mut self) {
+        self.lacks_inherited = true;
     }
 
     /// Rewrites the file only if a rewrite is due or the round asks for it.

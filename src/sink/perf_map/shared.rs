@@ -98,7 +98,7 @@ impl PerfMap {
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
             self.pending = self.missing(registry)?;
-            self.stale = false;
+            (self.stale, self.lacks_inherited) = (false, false);
             self.not_before = Instant::now() + (begin.elapsed() * REWRITE_SHARE).max(REWRITE_INTERVAL);
         }
         let (mut file, len) = self.own.held()?.checked_len()?;

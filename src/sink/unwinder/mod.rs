@@ -16,7 +16,7 @@ use self::tables::Tables;
 use self::told::{told, told_at_first, Told, TOLD};
 use crate::api::options::{Config, Sinks};
 use crate::queue::status::Status;
-use crate::registry::Registry;
+use crate::registry::{Live, Registry};
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, NewCode, Sink};
 use crate::sys::timed_lock::Locked;
 use crate::sys::unwinder;
@@ -84,12 +84,11 @@ impl Sink for Unwinder {
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
         let Some(mut told) = told() else { return false };
-        each_live(registry, group_of, |id, live, _, info| {
-            let place = (live.addr, live.size);
-            // The unwinder keeps the code that it has known since before a fork.
-            if !told.tables.iter().all(|tables| tables.has(id, place)) {
-                told.add(id, place, Some(info));
-            }
+        // The unwinder keeps the code that it has known since before a fork.
+        let wants =
+            |told: &Told, id, live: &Live| !told.tables.iter().all(|tables| tables.has(id, (live.addr, live.size)));
+        each_live(registry, group_of, &mut *told, wants, |told, id, live, _, info| {
+            told.add(id, (live.addr, live.size), Some(info));
         })
     }
 

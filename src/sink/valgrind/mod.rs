@@ -201,9 +201,15 @@ impl Sink for Valgrind {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        each_live(registry, group_of, |id, live, name, info| {
-            self.add(id, (live.addr, live.size), name, Some(info));
-        })
+        each_live(
+            registry,
+            group_of,
+            self,
+            |_, _, _| true,
+            |valgrind, id, live, name, info| {
+                valgrind.add(id, (live.addr, live.size), name, Some(info));
+            },
+        )
     }
 
     fn gone(&mut self, id: u64) {

@@ -1,0 +1,122 @@
+//! A forked child's side of the writer: takes over the parent's data, and writes inherited code to the child's files.
+
+use std::time::{Duration, Instant};
+
+use super::Writer;
+use crate::api::options::{Fork, Sinks};
+use crate::queue::spool::layout::FileState;
+use crate::registry::{Home, Registry};
+use crate::sink::jitdump::backlog::Contents;
+use crate::sink::region::Regions;
+use crate::sink::Round;
+use crate::sys::reserve;
+
+/// How long after a child's first call its files get the inherited code. A recording that covers the fork has the names of this
+/// code from the parent's files, so a child that ends earlier does not need them.
+const INHERIT_AFTER: Duration = Duration::from_secs(2);
+/// The child writes in parts. After each part it pauses for this many times the duration of the part.
+const INHERIT_PAUSE: u32 = 4;
+/// How long the child waits if the jitdump cannot be written, or memory is short.
+const INHERIT_AGAIN: Duration = Duration::from_secs(1);
+/// From how many processes' jitdumps a child reads at most. Each jitdump is a mapping.
+const ANCESTORS_MOST: usize = 4;
+
+/// The data that a child inherits from its parent.
+pub struct Inheritance {
+    /// The live code.
+    pub registry: Registry,
+    /// The parent's regions.
+    pub regions: Option<&'static Regions>,
+    pub dump: Option<Contents>,
+    /// The sinks of the parent that ran.
+    pub sinks: Sinks,
+    /// When the child was forked, by the clock of its records.
+    pub forked_at: u64,
+}
+
+impl Writer {
+    /// In a forked child: takes, from the parent's writer, the data with which the child continues. The parent's files are
+    /// closed, except for the jitdump, which the child reads.
+    pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
+        let registry = std::mem::take(&mut self.applier.registry);
+        let sinks = self.shared.status.sinks();
+        Inheritance { registry, regions: None, dump: self.applier.sinks.let_go(), sinks, forked_at }
+    }
+
+    /// In a forked child, once the sinks are open: continues with the parent's data.
+    pub fn inherit(&mut self, inheritance: Inheritance) {
+        let Inheritance { mut registry, dump, forked_at, sinks: of_parent, .. } = inheritance;
+        // Dead code has never run in the child.
+        registry.forget_dead(Home::Plain);
+        registry.forget_dead(Home::Region);
+        let applier = &mut self.applier;
+        applier.registry = registry;
+        let are_all_in_regions = applier.inherit_regions(forked_at);
+        applier.last_time = forked_at;
+        applier.sinks.inherit(dump, &mut applier.registry);
+        applier.sinks.load_live(Sinks::ANY.without(Sinks::JITDUMP), &mut applier.registry, forked_at);
+        // Code can wait if the parent's files have it.
+        let wanted = self.config.as_ref().is_some_and(|config| config.fork == Fork::Late);
+        let files = Sinks(self.shared.status.sinks().0 & Sinks::MAP.with(Sinks::JITDUMP).0);
+        let may_wait = wanted && of_parent.has(files) && are_all_in_regions && {
+            let registry = &applier.registry;
+            applier.sinks.dump().is_none_or(|dump| dump.ancestors() <= ANCESTORS_MOST && registry.are_all_stored())
+        };
+        self.inherit_at = may_wait.then(|| Instant::now() + INHERIT_AFTER);
+        if may_wait {
+            applier.sinks.inherit_later();
+        } else {
+            applier.sinks.load_live(Sinks::JITDUMP, &mut applier.registry, forked_at);
+            // The child's map is still empty, so a rewrite has the same result as appending.
+            applier.sinks.changed();
+        }
+        let memory = self.shared.pool.memory();
+        let announce = |_, file: FileState| memory.header().set_next_map(file.identity);
+        let registry = &mut applier.registry;
+        applier.sinks.write(&mut Round { registry, now: true, time: forked_at, announce: &announce });
+        applier.write_regions(true, forked_at);
+        let live = applier.live_count() as u64;
+        applier.status.counters.inherited.add(live);
+        applier.status.counters.live.set(live);
+        self.committed = applier.state();
+        memory.commit(&self.committed);
+    }
+
+    /// In a forked child: writes a part of the inherited code to the map and the jitdump, if it is time.
+    pub(super) fn write_inherited(&mut self) {
+        if self.inherits_in().is_some_and(|left| left.is_zero()) {
+            self.quiesce().enter();
+            self.write_inherited_part();
+            self.quiesce().leave();
+        }
+    }
+
+    /// In a forked child: writes all inherited code to the map and the jitdump. Gives up if the jitdump cannot be written.
+    pub(super) fn write_all_inherited(&mut self) {
+        while self.inherit_at.is_some() && self.write_inherited_part() {}
+    }
+
+    /// Returns false if nothing could be written.
+    fn write_inherited_part(&mut self) -> bool {
+        let (begin, applier) = (Instant::now(), &mut self.applier);
+        let time = self.until.max(applier.last_time);
+        let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
+        // Code that was published late may overlap some of this code.
+        applier.last_time = time + 1;
+        self.round_inside(false);
+        let pause = match written {
+            Some(true) => Some(begin.elapsed() * INHERIT_PAUSE),
+            Some(false) => None,
+            None => Some(INHERIT_AGAIN),
+        };
+        self.inherit_at = pause.map(|pause| Instant::now() + pause);
+        self.is_inheriting = true;
+        written.is_some()
+    }
+
+    /// How long to wait until `write_inherited` has work. `None` if it has none, or cannot work now.
+    pub(super) fn inherits_in(&self) -> Option<Duration> {
+        let at = self.inherit_at.filter(|_| !self.exiting && !reserve::is_short())?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+}
