@@ -61,7 +61,7 @@ static void check_files(pid_t parent, size_t more) {
       unsigned number = (unsigned)atoi(strrchr(record->name, ' '));
       CHECK(number < CODES && codes[number].live && record->addr == codes[number].addr);
       CHECK(record->size == codes[number].size && record->tid == (uint32_t)getpid());
-      CHECK(record->time >= before_fork && record->time <= after_fork);
+      CHECK(record->time + TEST_CLOCK_ERROR >= before_fork && record->time <= after_fork + TEST_CLOCK_ERROR);
       check_same_group(record, find_index(&theirs, record->index));
       found++;
     }

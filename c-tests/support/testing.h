@@ -218,6 +218,9 @@ static inline struct test_path test_subdir(const char *name, int make) {
   return path;
 }
 
+/* By how many nanoseconds the time of a record may differ from the clock (src/sys/tsc). */
+enum { TEST_CLOCK_ERROR = 1000 };
+
 static inline uint64_t test_now(void) {
   struct timespec now;
   CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
