@@ -184,7 +184,8 @@ fn lists_at_random() {
         let files = fresh_dir("lists-files");
         let mut command = perf::command(&program);
         command.arg(seed.to_string()).arg(&dir).arg(VARIANTS.to_string());
-        command.env("JITSYM_DIR", &files).env("JITSYM_ADOPT", "1");
+        // The child's files are to be complete.
+        command.env("JITSYM_DIR", &files).env("JITSYM_ADOPT", "1").env("JITSYM_FORK", "on");
         let text = stdout(&run(bridged(&mut command)));
         let child = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid");
         assert!(!are_regions(&files));

@@ -159,7 +159,8 @@ fn events_at_random() {
     for seed in first..first + if fixed.is_some() { 1 } else { 3 } {
         println!("JITSYM_COLLECTOR_SEED={seed}");
         let dir = fresh_dir("events");
-        let text = events(&dir, seed, |_| {});
+        // The child's files are to be complete.
+        let text = events(&dir, seed, |command| _ = command.env("JITSYM_FORK", "on"));
         let (truth, child) = text.trim_end().rsplit_once("\nchild ").expect("child");
         let (truth, parent) = truth.rsplit_once("\nparent ").expect("parent");
         assert_eq!(checker::assert_all_sound(&dir, &[]), 4, "maps and jitdumps of parent and child");

@@ -176,7 +176,8 @@ impl Recording {
         let data = scratch_dir(name).join("perf.data");
         until_enough(ENOUGH, |pace| {
             let mut record = Self::perf(&data);
-            record.arg(host()).args(arguments(actions)).env(PACE, pace.to_string());
+            // Each process's files are to be complete.
+            record.arg(host()).args(arguments(actions)).env(PACE, pace.to_string()).env("JITSYM_FORK", "on");
             let output = {
                 let _alone = serial();
                 run(&mut record)

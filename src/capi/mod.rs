@@ -257,7 +257,7 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 /// `timeout_ms`: the longest wait in milliseconds; 0: 10 seconds.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. A forked child does
-/// not wait for the code that was live [at the fork](docs/conventions.md#fork).
+/// not wait for its [parent's code](conventions.md#fork).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (other sinks are up to
 /// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.

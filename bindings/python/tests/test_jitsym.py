@@ -137,6 +137,8 @@ class Life(TestCase):
             if child == 0:
                 with contextlib.suppress(BaseException):
                     session.register(ADDR + 64, 6, "of the child", CODE)
+                    # Otherwise the parent's code follows only after two seconds.
+                    session.enable(jitsym.Sink.MAP)
                     session.close()
                     os._exit(0)
                 os._exit(1)
