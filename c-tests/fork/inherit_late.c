@@ -170,7 +170,9 @@ static void changes_first(void) {
 
 static pid_t first_process;
 
-static void from_the_first_process(void) {
+static void grandchild(void) {
+  test_inherits_threads = 1;
+  test_register(session, CHILD + 0x1000, 64, "of the grandchild");
   await_inherited(first_process, 2, 0);
 }
 
@@ -180,14 +182,7 @@ static void forks_first(void) {
   test_register(session, CHILD, 64, "of the child");
   CHECK_OK(test_flush(session));
   uint64_t forked = before_fork;
-  pid_t pid = fork();
-  CHECK(pid >= 0);
-  if (pid == 0) {
-    test_inherits_threads = 1;
-    test_register(session, CHILD + 0x1000, 64, "of the grandchild");
-    from_the_first_process();
-    exit(0);
-  }
+  pid_t pid = test_start(grandchild);
   before_fork = forked;
   await_inherited(first_process, 1, 0);
   test_wait_ok(pid);
@@ -297,6 +292,7 @@ static void by_default(void) {
 static int removed[2];
 
 static void after_the_removal(void) {
+  test_inherits_threads = 1;
   char nothing;
   CHECK_OK(test_flush(session));
   CHECK(read(removed[0], &nothing, 1) == 1);
@@ -317,13 +313,7 @@ static void removed_by_the_parent(void) {
   session = test_open_flags(SINKS, JITSYM_INIT_REMOVE_FILES);
   fill();
   CHECK_OK(test_flush(session));
-  pid_t pid = fork();
-  CHECK(pid >= 0);
-  if (pid == 0) {
-    test_inherits_threads = 1;
-    after_the_removal();
-    exit(0);
-  }
+  pid_t pid = test_start(after_the_removal);
   CHECK_OK(jitsym_close(session));
   CHECK(!file_exists(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text) && write(removed[1], "", 1) == 1);
   test_wait_ok(pid);
@@ -331,6 +321,7 @@ static void removed_by_the_parent(void) {
 
 /* Another runtime in the parent takes the parent's jitdump for its own file. */
 static void after_the_damage(void) {
+  test_inherits_threads = 1;
   char nothing;
   CHECK_OK(test_flush(session));
   CHECK(read(removed[0], &nothing, 1) == 1);
@@ -352,20 +343,9 @@ static void damaged_in_the_parent(void) {
   session = test_open();
   fill();
   CHECK_OK(test_flush(session));
-  pid_t pid = fork();
-  CHECK(pid >= 0);
-  if (pid == 0) {
-    test_inherits_threads = 1;
-    after_the_damage();
-    exit(0);
-  }
+  pid_t pid = test_start(after_the_damage);
   struct test_path path = test_path(session, JITSYM_SINK_JITDUMP);
-  size_t size;
-  unsigned char *bytes = file_read(path.text, &size);
-  memset(bytes + 60, 0x41, size - 60);
-  FILE *file = fopen(path.text, "r+b");
-  CHECK(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
-  free(bytes);
+  overwrite_groups(path.text);
   CHECK(write(removed[1], "", 1) == 1);
   test_wait_ok(pid);
   CHECK_OK(jitsym_close(session));
@@ -374,6 +354,7 @@ static void damaged_in_the_parent(void) {
 
 /* The parent has no files, so no recording has its code by them. */
 static void remembered_child(void) {
+  test_inherits_threads = 1;
   jitsym *own = test_open();
   CHECK_OK(test_flush(own));
   CHECK(inherited_by(getpid()).dump == live_codes() && inherited_by(getpid()).map == live_codes());
@@ -384,13 +365,7 @@ static void remembered(void) {
   session = test_open_flags(0, JITSYM_INIT_OFF_BY_DEFAULT | JITSYM_INIT_REMEMBER);
   fill();
   CHECK_OK(test_flush(session));
-  pid_t pid = fork();
-  CHECK(pid >= 0);
-  if (pid == 0) {
-    test_inherits_threads = 1;
-    remembered_child();
-    exit(0);
-  }
+  pid_t pid = test_start(remembered_child);
   test_wait_ok(pid);
   CHECK_OK(jitsym_close(session));
 }

@@ -17,7 +17,7 @@ impl Jitdump {
                 None if before.is_some_and(|stored| self.contents.is_inherited(stored)) => {
                     return self.write_one(registry, code.id, event.timestamp);
                 }
-                moved => moved.unwrap_or((before, code.live.tables_len)),
+                moved => moved.map_or((before, code.live.tables_len), |(stored, len)| (Some(stored), len)),
             },
             Origin::LeftRegion(time, _) => return self.write_one(registry, code.id, time),
         };
@@ -86,11 +86,11 @@ impl Jitdump {
         event: &Event,
         body: &[u8],
         before: Option<Stored>,
-    ) -> Option<(Option<Stored>, u32)> {
-        let mut live = *code.live;
-        let mut group = self.read_back(before?)?;
+    ) -> Option<(Stored, u32)> {
+        let (mut live, before) = (*code.live, before?);
+        let mut group = self.read_back(before)?;
         // The file of a parent may have changed.
-        let is_inherited = self.contents.is_inherited(before?);
+        let is_inherited = self.contents.is_inherited(before);
         if is_inherited && !is_group_named(&group, live.size, code.name) {
             return None;
         }
@@ -115,7 +115,7 @@ impl Jitdump {
         let stored = Stored { offset: self.next_place(), len: group.len() };
         self.groups.push_owned(group);
         self.groups.add(code, live.size as usize);
-        Some((Some(stored), live.tables_len))
+        Some((stored, live.tables_len))
     }
 
     /// The place of the next group in the order of all groups.

@@ -339,7 +339,7 @@ fn all_copies_have_their_tables_at_the_same_place() {
     let mut region = Region::new(1 << 20);
     let (mut own, mut copies) = (Vec::new(), Vec::new());
     for number in 0..4 {
-        // Each table has to be sorted anew, so it goes to the other place.
+        // Each table has to be sorted again, so it goes to the other place.
         region.add((100 - number) * 1000, Truth::new(1, 300));
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| true, None).unwrap();
