@@ -47,6 +47,12 @@ impl Guest {
     /// With a tool of valgrind, or natively.
     fn new(valgrind: Option<(&Path, &str)>, name: &str, what: &[&str]) -> Guest {
         let dir = fresh_dir(name);
+        let path = dir.clone();
+        Guest::with_path(valgrind, dir, &path, what)
+    }
+
+    /// `path` is by what the program finds `dir`.
+    fn with_path(valgrind: Option<(&Path, &str)>, dir: PathBuf, path: &Path, what: &[&str]) -> Guest {
         let mut command = Command::new("env");
         if let Some((valgrind, tool)) = valgrind {
             command.arg(valgrind).arg(format!("--tool={tool}")).args(["-q", "--error-exitcode=9"]);
@@ -54,7 +60,7 @@ impl Guest {
                 command.arg(format!("--{tool}-out-file={}", dir.join("out").display()));
             }
         }
-        command.arg(guest()).arg(&dir).args(what);
+        command.arg(guest()).arg(path).args(what);
         for variable in ["JITSYM", "JITSYM_DIR", "JITSYM_VALGRIND", "JITSYM_GDB", "JITSYM_ADOPT", "JITSYM_LATE"] {
             command.env_remove(variable);
         }

@@ -80,7 +80,7 @@ impl Image {
         let (symtab, strtab) = if has_symbols { (&self.symtab, &self.strtab) } else { (&(0..0), &(0..0)) };
 
         let section = |name, kind, flags, range: &Range<u64>, align| Entry {
-            name: name_at(NAMES, name),
+            name,
             kind,
             flags,
             addr: if flags & SHF_ALLOC == 0 { 0 } else { range.start },
@@ -91,27 +91,27 @@ impl Image {
         let code = SHF_ALLOC | SHF_EXECINSTR;
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
-            section(".text", SHT_PROGBITS, code, text, 16),
+            section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
             // This section has the code over which the header page lies. The symbols of this code refer to the first `.text`,
             // because old readers subtract from a symbol the difference between its section's address and offset. In a final
             // copy, the difference is not 0 for this section.
-            Entry { addr: self.text.start, ..section(".text", SHT_PROGBITS, code, &self.first, 16) },
-            section(".note.gnu.build-id", SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
-            section(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
+            Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
+            section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
+            section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
             // perf with libunwind uses the section's address, and subtracts the start of the first segment (linux
             // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header.
             Entry {
                 addr: self.eh_frame_hdr.start.wrapping_add(self.begin),
-                ..section(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4)
+                ..section(name_at!(".eh_frame_hdr"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4)
             },
-            section(".symtab", SHT_SYMTAB, 0, symtab, 8),
-            section(".strtab", SHT_STRTAB, 0, strtab, 1),
-            section(".debug_abbrev", SHT_PROGBITS, 0, &abbrev, 1),
-            section(".debug_info", SHT_PROGBITS, 0, &self.debug_info, 1),
-            section(".debug_line", SHT_PROGBITS, 0, &self.debug_line, 1),
-            section(".debug_aranges", SHT_PROGBITS, 0, &self.debug_aranges, 1),
-            section(".debug_ranges", SHT_PROGBITS, 0, &self.debug_ranges, 1),
-            section(".shstrtab", SHT_STRTAB, 0, &names, 1),
+            section(name_at!(".symtab"), SHT_SYMTAB, 0, symtab, 8),
+            section(name_at!(".strtab"), SHT_STRTAB, 0, strtab, 1),
+            section(name_at!(".debug_abbrev"), SHT_PROGBITS, 0, &abbrev, 1),
+            section(name_at!(".debug_info"), SHT_PROGBITS, 0, &self.debug_info, 1),
+            section(name_at!(".debug_line"), SHT_PROGBITS, 0, &self.debug_line, 1),
+            section(name_at!(".debug_aranges"), SHT_PROGBITS, 0, &self.debug_aranges, 1),
+            section(name_at!(".debug_ranges"), SHT_PROGBITS, 0, &self.debug_ranges, 1),
+            section(name_at!(".shstrtab"), SHT_STRTAB, 0, &names, 1),
         ];
         let mut at = SECTIONS_AT + usize::from(SECTION_HEADER);
         let mut count = 1;
@@ -192,10 +192,24 @@ pub(super) fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PRO
     out
 }
 
-/// Offset of a section's name in the section of names.
-pub(super) fn name_at(names: &[u8], name: &str) -> u32 {
-    names.windows(name.len()).position(|at| at == name.as_bytes()).unwrap_or(0) as u32
+/// Offset of a section's name in the section of names. Meant for `name_at!`, because it is slow.
+pub(super) const fn find_name(names: &[u8], name: &[u8]) -> u32 {
+    let (mut at, mut same) = (0, 0);
+    while same < name.len() {
+        let is_same = names[at + same] == name[same];
+        (at, same) = if is_same { (at, same + 1) } else { (at + 1, 0) };
+    }
+    assert!(names[at + same] == 0);
+    at as u32
 }
+
+/// Offset of a section's name in `NAMES` of the module, found when the library is built.
+macro_rules! name_at {
+    ($name:literal) => {
+        const { $crate::format::elf::header::find_name(NAMES, $name.as_bytes()) }
+    };
+}
+pub(super) use name_at;
 
 /// The fields of a section header.
 #[derive(Clone, Copy, Debug, Default)]

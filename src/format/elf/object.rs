@@ -25,7 +25,7 @@ pub const SPAN_MAX: u64 = 0x7000_0000;
 pub const GAP_MAX: u64 = 4096;
 
 /// Names of sections: the beginning of `.shstrtab`.
-const NAMES: &[u8] =
+pub(super) const NAMES: &[u8] =
     b"\0.text\0.eh_frame\0.symtab\0.strtab\0.debug_abbrev\0.debug_info\0.debug_line\0.debug_ranges\0.debug_frame\0.shstrtab\0";
 
 /// A function. The functions of an object do not overlap.
@@ -88,13 +88,13 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
         eh_frame.try_reserve(4).ok()?;
         eh_frame.extend_from_slice(&[0; 4]);
     }
-    let (entry, bytes) = section(".eh_frame", SHT_PROGBITS, 8, &eh_frame);
+    let (entry, bytes) = section(name_at!(".eh_frame"), SHT_PROGBITS, 8, &eh_frame);
     in_memory(&texts, &parts, (Entry { addr: eh_frame_at, ..entry }, bytes))
 }
 
 /// An object without functions.
 pub fn empty() -> Vec<u8> {
-    in_memory(&[], &Parts::default(), section(".eh_frame", SHT_PROGBITS, 8, &[])).unwrap_or_default()
+    in_memory(&[], &Parts::default(), section(name_at!(".eh_frame"), SHT_PROGBITS, 8, &[])).unwrap_or_default()
 }
 
 /// The whole object, with a section without bytes for each range in `texts`.
@@ -130,8 +130,8 @@ pub(super) struct Parts {
 }
 
 /// A section that has its bytes in the file. The offset in the file is filled in later.
-pub(super) fn section<'a>(name: &str, kind: u32, align: u64, bytes: &'a [u8]) -> (Entry, &'a [u8]) {
-    let (name, len) = (name_at(NAMES, name), bytes.len() as u64);
+pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry, &[u8]) {
+    let len = bytes.len() as u64;
     (Entry { name, kind, align, len, ..Entry::default() }, bytes)
 }
 
@@ -193,13 +193,13 @@ impl Parts {
         let names = section_names(texts.len())?;
         let sections = [
             frames,
-            section(".symtab", SHT_SYMTAB, 8, &self.symtab),
-            section(".strtab", SHT_STRTAB, 1, &self.strtab),
-            section(".debug_abbrev", SHT_PROGBITS, 1, abbrev),
-            section(".debug_info", SHT_PROGBITS, 1, &self.info),
-            section(".debug_line", SHT_PROGBITS, 1, &self.line),
-            section(".debug_ranges", SHT_PROGBITS, 1, &self.ranges),
-            section(".shstrtab", SHT_STRTAB, 1, &names),
+            section(name_at!(".symtab"), SHT_SYMTAB, 8, &self.symtab),
+            section(name_at!(".strtab"), SHT_STRTAB, 1, &self.strtab),
+            section(name_at!(".debug_abbrev"), SHT_PROGBITS, 1, abbrev),
+            section(name_at!(".debug_info"), SHT_PROGBITS, 1, &self.info),
+            section(name_at!(".debug_line"), SHT_PROGBITS, 1, &self.line),
+            section(name_at!(".debug_ranges"), SHT_PROGBITS, 1, &self.ranges),
+            section(name_at!(".shstrtab"), SHT_STRTAB, 1, &names),
         ];
         let sections = sections.iter().filter(|(_, bytes)| !bytes.is_empty());
         let count = 1 + texts.len() + sections.clone().count();
@@ -244,7 +244,7 @@ fn section_names(texts: usize) -> Option<Vec<u8>> {
 
 fn text_name_of(number: usize) -> u32 {
     match number.checked_sub(1) {
-        None => name_at(NAMES, ".text"),
+        None => name_at!(".text"),
         Some(before) => (NAMES.len() + TEXT_NAME * before) as u32,
     }
 }

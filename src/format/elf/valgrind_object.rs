@@ -8,10 +8,10 @@
 use std::ops::Range;
 
 use super::header::{
-    elf_header, program_header, Entry, ELF_HEADER, ET_EXEC, PF_R, PF_W, PF_X, PROGRAM_HEADER, PT_LOAD, SHF_ALLOC,
-    SHF_EXECINSTR, SHT_PROGBITS,
+    elf_header, name_at, program_header, Entry, ELF_HEADER, ET_EXEC, PF_R, PF_W, PF_X, PROGRAM_HEADER, PT_LOAD,
+    SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS,
 };
-use super::object::{section, Function, Parts};
+use super::object::{section, Function, Parts, NAMES};
 use crate::format::cfi::debug_frame::DebugFrame;
 
 /// A file in two parts. The bytes of the code lie between them.
@@ -48,10 +48,10 @@ impl Content {
     /// there is no memory.
     pub fn executable(&self, pages: &Range<u64>, data: u64, page_size: u64) -> Option<Executable> {
         let (text_at, len) = (page_size, pages.end - pages.start);
-        let (text, _) = section(".text", SHT_PROGBITS, 16, &[]);
+        let (text, _) = section(name_at!(".text"), SHT_PROGBITS, 16, &[]);
         let text = Entry { flags: SHF_ALLOC | SHF_EXECINSTR, addr: pages.start, at: text_at, len, ..text };
         let (rest_at, mut rest) = (text_at + len, Vec::new());
-        let frames = section(".debug_frame", SHT_PROGBITS, 8, &self.frames.bytes);
+        let frames = section(name_at!(".debug_frame"), SHT_PROGBITS, 8, &self.frames.bytes);
         let (count, headers_at) = self.parts.finish([text].into_iter(), frames, rest_at, &mut rest)?;
 
         let mut head = Vec::new();

@@ -359,6 +359,9 @@ impl Groups {
 
     /// Splits pages into parts with a limited number of functions each, if possible between two functions.
     fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        if pages.end - pages.start == self.page_size {
+            return vec![pages];
+        }
         let mut parts = Vec::new();
         let (mut start, mut count, mut last_end) = (pages.start, 0, 0);
         for (addr, function) in self.within(&pages) {
