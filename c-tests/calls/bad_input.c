@@ -172,9 +172,6 @@ static void lines(void) {
     line[i].file = NULL;
     CODE_REFUSED(JITSYM_ERR_LINE_FILE, &code);
     line[i] = good;
-    line[i].line = 0;
-    CODE_REFUSED(JITSYM_ERR_LINE_FILE, &code);
-    line[i] = good;
     line[i].reserved = 1;
     CODE_REFUSED(JITSYM_ERR_FLAGS, &code);
     line[i] = good;
@@ -185,10 +182,10 @@ static void lines(void) {
   CODE_REFUSED(JITSYM_ERR_LINE_OFFSET, &code);
   /* Rows may be in any order, and what is wrong with one is found wherever it belongs. */
   line[2].offset = 1;
-  line[2].line = 0;
+  line[2].file = "";
   CODE_REFUSED(JITSYM_ERR_LINE_FILE, &code);
   line[2].offset = 8;
-  line[2].line = 3;
+  line[2].file = "c.c";
 
   static const size_t small[] = {1, 8, sizeof line[0] - 1};
   for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
@@ -217,6 +214,15 @@ static void lines(void) {
   code.line_size = 0;
   code.name = "lines";
   CHECK_OK(jitsym_register(session, &code, NULL));
+  /* Rows with line 0 are left out, with or without a file. */
+  jitsym_line zero[3] = {{0, 0, 9, 0, "a.c"}, {4, 12, 0, 0, "d.c"}, {20, 0, 0, 0, NULL}};
+  code.lines = zero;
+  code.name = "without lines";
+  code.line_count = 1;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  code.name = "one line";
+  code.line_count = 3;
+  CHECK_OK(jitsym_register(session, &code, NULL));
   CHECK_OK(test_flush(session));
 
   /* Both tables came to the same, with the later one of two rows for the same place. */
@@ -235,6 +241,10 @@ static void lines(void) {
     got = dump_line(load->debug, last);
     CHECK(got.line == 3 && strcmp(got.file, "c.c") == 0);
   }
+  const struct dump_record *without = dump_load(&dump, "without lines", 0), *one = dump_load(&dump, "one line", 0);
+  CHECK(without != NULL && without->debug == NULL && one != NULL && one->debug != NULL && one->debug->lines == 2);
+  struct dump_line only = dump_line(one->debug, 0);
+  CHECK(only.addr == ADDR + 4 && only.line == 12 && strcmp(only.file, "d.c") == 0);
   dump_free(&dump);
   end();
 }

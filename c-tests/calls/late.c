@@ -585,6 +585,17 @@ static void several_sessions(void) {
   CHECK_OK(jitsym_enable(one, BOTH));
   CHECK(loads("since then") == 1 && loads("and then") == 1);
   CHECK_OK(jitsym_close(one));
+
+  /* A session starts the sinks that earlier sessions have not asked for. These sinks run until the last session closes. */
+  one = test_open_flags(JITSYM_SINK_MAP, 0);
+  test_register(one, ADDR + 0x5000, 64, "before it");
+  other = test_open_flags(JITSYM_SINK_JITDUMP, 0);
+  CHECK(running(one) == BOTH);
+  test_register(one, ADDR + 0x6000, 64, "with both");
+  CHECK_OK(jitsym_close(other));
+  test_register(one, ADDR + 0x7000, 64, "after it");
+  CHECK_OK(jitsym_close(one));
+  CHECK(loads("before it") == 1 && loads("with both") == 1 && loads("after it") == 1);
 }
 
 static jitsym *in_child;

@@ -121,7 +121,7 @@ pub trait LineTable {
 pub struct Line<'a> {
     /// Bytes from the start of the code.
     pub offset: u32,
-    /// Line number, from 1.
+    /// Line number, from 1. A row with line 0 is left out.
     pub line: u32,
     /// Column, from 1; 0 if unknown.
     pub column: u32,

@@ -38,7 +38,7 @@ errors! {
     7 AddressRange, "JITSYM_ERR_ADDRESS_RANGE", "address plus size does not fit the address space, or the address is 0";
     8 TooLarge, "JITSYM_ERR_TOO_LARGE", "the code or its record is larger than the format can say";
     9 LineOffset, "JITSYM_ERR_LINE_OFFSET", "a line table entry lies outside the code";
-    10 LineFile, "JITSYM_ERR_LINE_FILE", "a line table entry has no file name or line number 0";
+    10 LineFile, "JITSYM_ERR_LINE_FILE", "a line table entry has no file name";
     11 UnwindOrder, "JITSYM_ERR_UNWIND_ORDER", "unwind offsets are out of order or outside the code";
     12 UnwindRegister, "JITSYM_ERR_UNWIND_REGISTER", "an unwind description names an unknown register";
     13 UnwindFormat, "JITSYM_ERR_UNWIND_FORMAT", "an unwind description cannot be expressed";

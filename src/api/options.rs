@@ -209,12 +209,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether a session that asks for `self` can share the files of a process that runs with `running`.
-    pub fn can_join(&self, running: &Config) -> bool {
-        let map = !self.sinks.has(Sinks::MAP) || (self.map_dir == running.map_dir && self.dialect == running.dialect);
-        let dump = !self.sinks.has(Sinks::JITDUMP) || self.dump_dir == running.dump_dir;
-        // The sink for regions need not run in the process: as long as the process makes no region, the session misses nothing.
-        running.sinks.has(self.asked_for().without(Sinks::REGION)) && map && dump
+    /// Whether a session that asks for `self` can share the files of the sinks `started`, which were started with `running`.
+    pub fn can_join(&self, running: &Config, started: Sinks) -> bool {
+        let shares = |sink| self.sinks.has(sink) && started.has(sink);
+        let map = self.map_dir == running.map_dir && self.dialect == running.dialect;
+        (map || !shares(Sinks::MAP)) && (self.dump_dir == running.dump_dir || !shares(Sinks::JITDUMP))
     }
 
     /// The sinks, except for the sink for valgrind, which runs wherever valgrind runs.

@@ -35,11 +35,11 @@ use types::*;
 /// If `options` is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the other sinks.
 ///
-/// A later session uses the options of the first session. `JITSYM_ERR_CONFLICT`: a later session asks for other
-/// directories, another dialect, or a sink that does not run (except for `JITSYM_SINK_REGION`). After the last session
-/// is closed, a new session may have other options. A new session with the same directories continues the same files.
-/// If this is the first call in a forked child, the child also continues all sessions of its parent, with these
-/// options.
+/// A later session also starts the sinks that it asks for and that do not run yet. These sinks receive the code of all
+/// sessions, and run until the last session closes. Otherwise a later session uses the options of the first session.
+/// `JITSYM_ERR_CONFLICT`: a running sink has another directory or dialect. After the last session is closed, a new
+/// session may have other options. A new session with the same directories continues the same files. If this is the
+/// first call in a forked child, the child also continues all sessions of its parent, with these options.
 ///
 /// `JITSYM_ERR_TIMEOUT`: a disk hangs. Either the files cannot be opened, or another call that opens a session, closes
 /// a session or enables sinks still waits for the disk.

@@ -35,7 +35,7 @@ pub enum jitsym_status {
     JITSYM_ERR_TOO_LARGE = 8,
     /// A line table entry lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
-    /// A line table entry has no file name, or line number 0.
+    /// A line table entry has no file name.
     JITSYM_ERR_LINE_FILE = 10,
     /// Offsets for unwinding lie outside the code, or are not in order.
     JITSYM_ERR_UNWIND_ORDER = 11,
@@ -81,7 +81,7 @@ pub enum jitsym_status {
     JITSYM_ERR_FORKED = 23,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 24,
-    /// An open session has other directories, another dialect, or lacks a sink.
+    /// A running sink has another directory or dialect.
     JITSYM_ERR_CONFLICT = 25,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 26,

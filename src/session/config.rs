@@ -358,11 +358,13 @@ mod tests {
     #[test]
     fn a_session_joins_only_the_same_files() {
         let running = config(Options { sinks: Some(Sinks::MAP), ..Options::default() }, &[]).unwrap();
-        let with = |options: Options| config(options, &[]).unwrap().can_join(&running);
-        assert!(with(Options { sinks: Some(Sinks::MAP), ..Options::default() }));
-        assert!(with(Options { sinks: Some(Sinks::NONE), ..Options::default() }));
-        assert!(!with(Options::default()));
-        assert!(with(Options { sinks: Some(Sinks::MAP.with(Sinks::REGION)), ..Options::default() }));
-        assert!(!with(Options { sinks: Some(Sinks::MAP), map_dir: Some("/m".into()), ..Options::default() }));
+        let with = |options: Options| config(options, &[]).unwrap().can_join(&running, Sinks::MAP);
+        let elsewhere = || Options { map_dir: Some("/m".into()), jitdump_dir: Some("/d".into()), ..Options::default() };
+        assert!(with(Options::default()));
+        assert!(with(Options { map_dir: None, ..elsewhere() }));
+        assert!(with(Options { sinks: Some(Sinks::NONE), ..elsewhere() }));
+        assert!(with(Options { sinks: Some(Sinks::JITDUMP), ..elsewhere() }));
+        assert!(!with(elsewhere()));
+        assert!(!with(Options { map_dialect: Dialect::Simpleperf, ..Options::default() }));
     }
 }

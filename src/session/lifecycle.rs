@@ -275,12 +275,11 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// Makes a session join the open sessions. Starts its sinks only if no session has asked for sinks so far, so that the
-    /// writer only remembers code. Makes the writer remember code if this session is the first to ask for that.
+    /// Makes a session join the open sessions. Starts the session's sinks that were not started yet. Makes the writer remember
+    /// code if this session is the first to ask for that.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
-        let only_remembers = running.config.asked_for() == Sinks::NONE;
-        let on = if only_remembers { config.asked_for() } else { Sinks::NONE };
+        let on = config.asked_for().without(started(shared));
         if on == Sinks::NONE && (running.config.remember || !config.remember) {
             return Ok(());
         }
@@ -294,7 +293,6 @@ impl Lifecycle {
     pub fn enable(&mut self, parts: Parts, config: Config) -> Result<()> {
         let shared = parts.shared;
         self.finish_earlier(shared)?;
-        let (asked, known) = (config.sinks, shared.status.sinks().without(shared.status.sinks_by_default()));
         let Some(running) = &self.running else {
             self.start(parts, config, None)?;
             return match shared.status.sinks_failed() {
@@ -302,10 +300,11 @@ impl Lifecycle {
                 _ => Err(Error::SinkFailed),
             };
         };
-        if !(Config { sinks: Sinks(asked.0 & known.0), ..config.clone() }).can_join(&running.config) {
+        let started = started(shared);
+        if !config.can_join(&running.config, started) {
             return Err(Error::Conflict);
         }
-        match asked.without(known) {
+        match config.sinks.without(started) {
             // In a forked child, inherited code may be missing from the files. Each change of sinks writes this code.
             Sinks::NONE if shared.status.counters.inherited.get() == 0 => Ok(()),
             on => self.change(shared, &config, on, Sinks::NONE),
@@ -425,6 +424,11 @@ impl Lifecycle {
         let result = answer?;
         self.fetch_writer().and(result)
     }
+}
+
+/// The running sinks that a session has asked for.
+pub fn started(shared: &Shared) -> Sinks {
+    shared.status.sinks().without(shared.status.sinks_by_default())
 }
 
 /// The work that a writer thread is given. The thread opens all files itself, in a separate descriptor table.

@@ -8,7 +8,7 @@ use crate::api::options::{Config, Options, Sinks};
 use crate::queue::own_fds;
 use crate::queue::shared::Shared;
 use crate::session::handle::{new_handle, set_off};
-use crate::session::lifecycle::{Lifecycle, STOP_TIMEOUT};
+use crate::session::lifecycle::{self, Lifecycle, STOP_TIMEOUT};
 use crate::session::process::{self, Process};
 use crate::session::register::watch_thread_if_running;
 use crate::session::{autoload, explain, fork};
@@ -72,9 +72,7 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &lifecycle.running {
-        Some(running) if running.config.asked_for() != Sinks::NONE && !config.can_join(&running.config) => {
-            return Err(Error::Conflict)
-        }
+        Some(running) if !config.can_join(&running.config, lifecycle::started(shared)) => return Err(Error::Conflict),
         Some(_) => {
             if config.recover && config.sinks != Sinks::NONE {
                 let (status, config) = (shared.status.clone(), config.clone());

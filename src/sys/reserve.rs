@@ -35,7 +35,10 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
 /// Whether `bytes` bytes can be allocated. For use before an infallible allocation.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
-    probe.try_reserve_exact(bytes).is_ok()
+    let is_there = probe.try_reserve_exact(bytes).is_ok();
+    // Without this use of the memory, the compiler may leave out the allocation and assume that it succeeds.
+    std::hint::black_box(probe.as_ptr());
+    is_there
 }
 
 /// Like `is_there`, for use before another library allocates memory and cannot report a failure. Always true for sizes that the

@@ -54,7 +54,7 @@ pub struct jitsym_line {
     ///
     /// Sorted rows cost least. Of two rows with the same offset, the later row in the table counts.
     pub offset: u32,
-    /// Line number, from 1.
+    /// Line number, from 1. 0: the row is left out.
     pub line: u32,
     /// Column, from 1; 0 if unknown.
     pub column: u32,

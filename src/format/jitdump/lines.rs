@@ -14,7 +14,8 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
     in_any_order(lines, size, |lines| put_debug(lines, addr, size, timestamp, out))
 }
 
-/// Writes as much of the DEBUG_INFO record as fits into `out`, and returns the whole size of the record. `None` if the rows are
+/// Writes as much of the DEBUG_INFO record as fits into `out`, and returns the whole size of the record, which is 0 if no row has a
+/// line. `None` if the rows are
 /// not in the order of their offsets.
 // This is no method of `Group`, so that a caller that has only lines need not build a `Group`.
 #[inline(never)]
@@ -27,7 +28,7 @@ pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &m
             put_entry(&mut Put::new(place), addr, row);
         }
     })?;
-    if let Some(record_size) = written.filter(|&record_size| record_size <= out.len()) {
+    if let Some(record_size) = written.filter(|&record_size| 0 < record_size && record_size <= out.len()) {
         let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
         put_prefix(&mut put, timestamp, id::DEBUG_INFO, record_size);
         put.u64(addr);
@@ -36,7 +37,7 @@ pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &m
     Ok(written)
 }
 
-/// Checks the rows, and returns the size of the DEBUG_INFO record.
+/// Checks the rows, and returns the size of the DEBUG_INFO record. 0 if no row has a line.
 pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
@@ -54,7 +55,8 @@ fn in_any_order(
     walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
-/// Checks the rows, calls `entry` for each with its place in the record, and returns the size of the record. Each row is read
+/// Checks the rows, calls `entry` for each with its place in the record, and returns the size of the record. Rows with line 0
+/// are left out, and the size is 0 if there are no other rows. Each row is read
 /// once, because reading a row of the C interface may cost a `strlen`. `None` if the rows are not in the order of their
 /// offsets. `TooLarge` if the rows do not fit in one record.
 fn walk_lines(
@@ -68,6 +70,9 @@ fn walk_lines(
     for index in 0..lines.len() {
         let row = lines.row(index)?;
         check_row(index, &row, size)?;
+        if row.line == 0 {
+            continue;
+        }
         let same_place = match last {
             Some((before, _)) if row.offset < before.offset => return Ok(None),
             Some((before, place)) if row.offset == before.offset => Some(place),
@@ -83,11 +88,9 @@ fn walk_lines(
     }
     // perf ends the line sequence at the address of the last entry, so the last row would cover no code
     // (tools/perf/util/genelf_debug.c, `emit_lineno_info`). A copy of the last row at the end of the code closes the sequence.
-    if let Some((row, _)) = last {
-        entry(Slot { place: end, is_new: true }, addr + size, &row);
-        end += entry_size(&row);
-    }
-    Ok(Some(end))
+    let Some((row, _)) = last else { return Ok(Some(0)) };
+    entry(Slot { place: end, is_new: true }, addr + size, &row);
+    Ok(Some(end + entry_size(&row)))
 }
 
 #[inline(always)]
@@ -96,8 +99,8 @@ fn check_row(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
         let text = "lines[{}].offset is {}, the code has {} bytes";
         return Err(Error::LineOffset.because(text, [index as u64, row.offset.into(), size]));
     }
-    if row.line == 0 || row.file.is_empty() {
-        return Err(Error::LineFile.because("lines[{}] has line {}, or no file", [index as u64, row.line.into()]));
+    if row.line != 0 && row.file.is_empty() {
+        return Err(Error::LineFile.because("lines[{}] has no file", [index as u64]));
     }
     Ok(())
 }

@@ -167,9 +167,16 @@ fn bad_lines_are_named() {
     assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
     // An error names the index of the row in the caller's table.
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(8, 1, 0, b"f")]), Error::LineOffset);
-    assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(5, 0, 0, b"f")]), Error::LineFile);
-    assert_eq!(status(&[line(4, 0, 0, b"f")]), Error::LineFile);
+    assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(5, 1, 0, b"")]), Error::LineFile);
+    assert_eq!(status(&[line(8, 0, 0, b"")]), Error::LineOffset);
     assert_eq!(status(&[line(4, 1, 0, b"")]), Error::LineFile);
+}
+
+#[test]
+fn rows_without_a_line_are_left_out() {
+    let all = [line(6, 0, 0, b""), line(0, 0, 1, b"f"), line(4, 7, 0, b"f"), line(2, 5, 0, b"f"), line(4, 0, 0, b"f")];
+    assert_eq!(bytes(&group(&all, None)), bytes(&group(&[line(2, 5, 0, b"f"), line(4, 7, 0, b"f")], None)));
+    assert_eq!(bytes(&group(&all[..2], None)), bytes(&group(&[], None)));
 }
 
 /// After the record has become too large, no more rows are read. Each of them could have a file name of any length.
