@@ -122,7 +122,8 @@ fn write_where_the_host_does(bytes: &[u8]) {
 
 /// Writes the lines that wait. Must be called on a thread of the host.
 pub fn write_waiting() {
-    // This does not wait for the lock, because the caller may be a signal handler that has interrupted the lock's holder.
+    // This function does not wait for the lock, because the caller may be a signal handler that has interrupted the lock's
+    // holder.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -206,7 +207,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // The other lines are whole. Their number is the number for which the buffer had room.
+        // The other lines are whole. The buffer had room only for these lines.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

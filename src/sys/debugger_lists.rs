@@ -42,7 +42,7 @@ pub struct Change {
 /// The lists of the libraries that are loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
-    /// How many objects the loader had loaded and unloaded when the libraries were last listed.
+    /// How many objects the loader had loaded, and how many it had unloaded, when the libraries were last listed.
     changes: Option<(u64, u64)>,
     /// The load address of each library, and the address of the library's descriptor. `None` if the library has no descriptor.
     modules: Vec<(u64, Option<u64>)>,

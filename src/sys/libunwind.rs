@@ -56,7 +56,7 @@ struct Info {
     rest: [u64; 6],
 }
 
-// The symbols are weak, as in `sys/unwinder`.
+// The symbols are weak, like the symbols in `sys/unwinder`.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_libunwind,\"aw\",%progbits",
@@ -106,7 +106,7 @@ pub fn is_there() -> bool {
 }
 
 /// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has no
-/// function that returns its version. So this function registers an entry without a table for a moment, and finds out which of
+/// function that returns the version. So this function registers an entry without a table for a moment, and finds out which of
 /// the entry's fields libunwind takes for `handler`.
 fn rest_at() -> Option<usize> {
     /// The values of three fields of the entry. No other field has one of these values.
@@ -209,7 +209,7 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs `body` with the ends. Makes the ends if there are none yet, and returns `None` if that fails.
+/// Runs `body` with the ends. Makes the ends if there are none yet, and returns `None` if they cannot be made.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {
@@ -257,7 +257,8 @@ impl Table {
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
-        // The fields are `name_ptr`, `segbase`, `table_len` (in words, so one for each place) and `table_data`.
+        // The fields are `name_ptr`, `segbase`, `table_len` and `table_data`. `table_len` is in words, and each place has one
+        // word.
         info.rest.get_mut(at..at + 4)?.copy_from_slice(&[0, segbase as u64, len as u64, data as u64]);
         let memory = Box::new(memory);
         // SAFETY: `drop` takes the table out, and keeps its memory for a while.

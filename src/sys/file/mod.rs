@@ -51,8 +51,8 @@ const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 /// somebody else has locked the file for writing.
 ///
 /// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file. With the locks
-/// that are used here, such a process can lock the file only for reading. A lock for reading does not count. If there is one,
-/// the result is true, although this call could not lock the file.
+/// that are used here, such a process can lock the file only for reading. A lock for reading does not count. If the file has
+/// such a lock, the result is true, although this call could not lock the file.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))

@@ -50,8 +50,8 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
 /// identities `known`. Returns the file and its identity.
 ///
 /// The identities may be forged. So the file must pass `check_plain`, must have the library's mark, and must certainly have one
-/// of the identities (`Identity::is_surely`). If the file is locked and `may_be_locked` is false, the writer of the file is
-/// alive, and the call fails.
+/// of the identities (`Identity::is_surely`). If `may_be_locked` is false, a lock on the file means that the writer of the file
+/// is alive, and the call fails.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

@@ -51,7 +51,8 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A lock counts if its owner must be able to write to the file. A lock that a mere reader can take (flock(2)) does not count.
+/// A lock counts if only a process that can write to the file can take it. A lock that a mere reader can take (flock(2)) does
+/// not count.
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
