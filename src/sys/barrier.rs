@@ -1,14 +1,14 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
 //! A registering thread publishes a record, and then checks whether the writer sleeps or the session closes. With this barrier,
-//! the thread needs no fence between the two steps. The writer makes the barrier for itself and for all registering threads,
-//! and does so rarely.
+//! the thread needs no fence between the two steps. The writer makes the barrier for itself and for all registering threads. It
+//! rarely has to do this.
 //!
 //! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
-//! threads make fences, and the writer waits once until earlier stores without a fence have reached memory. No other system
-//! call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other processors on aarch64, or
-//! on newer x86-64 (INVLPGB). A thread that moves to each processor in turn (sched_setaffinity) may wait for real-time threads
-//! without limit, and cannot move to processors that it may not use.
+//! threads make their own fences. The writer waits once, until the earlier stores that had no fence have reached memory. No
+//! other system call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other processors
+//! on aarch64 and on newer x86-64 processors (INVLPGB). A thread that moves to each processor in turn (sched_setaffinity) may
+//! wait for real-time threads without limit, and cannot move to processors that it may not use.
 
 use std::sync::atomic::AtomicBool;
 
@@ -17,28 +17,30 @@ use rustix::thread::{membarrier, MembarrierCommand as Command};
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
-/// How long to wait until stores have reached memory, in microseconds: the time of thousands of cache misses. The stores of
-/// threads that are not running need no wait, because these threads passed a barrier in the kernel when they stopped running.
+/// How long the writer waits for stores to reach memory, in microseconds. Thousands of cache misses fit into this time. The
+/// stores of threads that are not running need no wait, because these threads passed a barrier in the kernel when they stopped
+/// running.
 const STORE_TIMEOUT: u64 = 10_000;
 
-/// The flag has a separate cache line, because every registration reads it.
+/// A flag with a cache line of its own, because every registration reads the flag.
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// Whether the kernel makes membarrier(2) barriers for this process. The type comes from std and not from loom, because the
-/// flag is always false under loom.
+/// Whether the kernel makes membarrier(2) barriers for this process. The atomic type is std's and not loom's, because the flag
+/// is always false under loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).
 ///
-/// loom does not know this barrier. So under loom the writer and the registering threads make fences. Fences give the same
-/// guarantee: if each of two threads announces something and then looks for the other's announcement, at least one finds it.
+/// loom does not model this barrier. So under loom the writer and the registering threads make fences. Fences give the same
+/// guarantee: if each of two threads makes an announcement and then looks for the announcement of the other thread, at least
+/// one thread finds what it looks for.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether a thread may omit its fence, because the barrier of `all_threads` replaces it. Must be called each time, at the
-/// place of the fence.
+/// Whether a thread may omit its fence, because the barrier of `all_threads` replaces the fence. A thread must call this
+/// function each time, at the place of the fence.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
@@ -65,7 +67,7 @@ mod tests {
     /// Makes a system call fail with EPERM on the calling thread.
     fn forbid(number: libc::c_long) {
         let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        // The data of the filter begins with the number of the system call.
+        // The data that the filter examines begins with the number of the system call.
         let mut filter = [
             code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
@@ -91,8 +93,8 @@ mod tests {
         }
     }
 
-    /// Each of two threads announces something, and then looks for the other's announcement. At least one thread finds the
-    /// announcement of the other. This holds before and after the kernel's barrier is forbidden.
+    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one thread
+    /// finds what it looks for, both before and after the system call is forbidden.
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {
@@ -106,7 +108,8 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     wait_until(|| begun.0.load(Ordering::Acquire) >= round);
-                    // These slow stores enter the processor's store queue before the announcement, and so delay it.
+                    // These slow stores enter the processor's store queue before the announcement, and so delay the
+                    // announcement.
                     for far in 0..8 {
                         FAR[(round as usize * 97 + far * 8191) % FAR.len()].0.store(round, Ordering::Relaxed);
                     }

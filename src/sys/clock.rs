@@ -1,4 +1,4 @@
-//! The two clocks that a jitdump can be stamped with.
+//! The two clocks from which the time stamps of a jitdump can come.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ impl Clock {
     /// Whether this machine has a time stamp counter that perf can convert.
     pub const ARCH_AVAILABLE: bool = cfg!(target_arch = "x86_64");
 
-    /// The time now. Never 0.
+    /// The current time, which is never 0.
     #[inline]
     pub fn now(self) -> u64 {
         match self {
@@ -32,8 +32,8 @@ impl Clock {
     }
 }
 
-/// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, as in perf's samples. The time namespace of the process
-/// makes no difference.
+/// `CLOCK_MONOTONIC` of the initial time namespace in nanoseconds, as in perf's samples. The time does not depend on the time
+/// namespace of the process.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC).wrapping_sub(AHEAD.load(Ordering::Relaxed))
@@ -44,8 +44,8 @@ pub fn monotonic_ns() -> u64 {
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 /// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). Must be called before the first
-/// time stamp, in each forked child, and after each pause without time stamps. During a pause, a process with a single thread
-/// may have changed its time namespace.
+/// time stamp, in each forked child, and after each pause in which no time stamps were made. A process that had a single thread
+/// during the pause may have changed its time namespace.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl TimeNamespace {
         if own == HOST {
             return Some(TimeNamespace::default());
         }
-        // `timens_offsets` has the offsets of the time namespace that the thread's children get. It may be another namespace
+        // `timens_offsets` has the offsets of the time namespace that the thread's children get. This may be another namespace
         // than the thread's own.
         if number("time_for_children")? != own {
             return None;
@@ -81,7 +81,7 @@ impl TimeNamespace {
         TimeNamespace::parse(&fs::read_to_string(format!("/proc/{thread}/timens_offsets")).ok()?)
     }
 
-    /// Parses `/proc/PID/timens_offsets`: for each clock a line with seconds and nanoseconds.
+    /// Parses `/proc/PID/timens_offsets`, which has a line with seconds and nanoseconds for each clock.
     fn parse(text: &str) -> Option<TimeNamespace> {
         let of = |clock: &str| {
             let line = text.lines().find(|line| line.split_ascii_whitespace().next() == Some(clock))?;
@@ -114,10 +114,10 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// Reads the time stamp counter after all earlier instructions have completed.
 ///
 /// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four cache misses in a row, Zen 5). So a thread that has read another thread's record could give its
-/// own, later record an earlier stamp. The fence makes `rdtsc` wait for the loads. Measured minimum and median of batches:
-/// `rdtsc` 10.2 and 10.3 ns, `lfence; rdtsc` 17.1 and 17.3 ns, `rdtscp`, which waits too, 19.6 and 19.8 ns, `clock_gettime`
-/// 24.3 and 24.6 ns.
+/// loads had completed (four cache misses in a row, Zen 5). So a thread that has read another thread's record, and then makes
+/// its own record, could give its record the earlier stamp. The fence makes `rdtsc` wait for the loads. The minimum and the
+/// median of measured batches are 10.2 and 10.3 ns for `rdtsc`, 17.1 and 17.3 ns for `lfence; rdtsc`, 19.6 and 19.8 ns for
+/// `rdtscp` (which also waits), and 24.3 and 24.6 ns for `clock_gettime`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

@@ -1,7 +1,7 @@
 //! Memory for machine code: maps files and plain memory at chosen addresses, and moves, protects and unmaps such memory.
 //!
-//! Each mapping of this module replaces another one at its address, or lies in address space that was set aside. No `Drop`
-//! unmaps anything, because code may run in this memory until the process ends.
+//! Functions that map memory at a given address replace whatever is mapped there. `reserve` and `anonymous` map memory at an
+//! address that the kernel picks. No `Drop` unmaps anything, because code may run in this memory until the process ends.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ pub const READ_EXEC: i32 = libc::PROT_READ | libc::PROT_EXEC;
 /// Whether writes to a mapping change its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Writes go to the file, and show in every other mapping of it.
+    /// Writes go to the file, and show in every other mapping of the file.
     Shared,
     /// Writes stay private to this process.
     Private,
@@ -38,22 +38,22 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they are writable. The kernel never merges a
-    // mapping whose pages are counted with one whose pages are not.
+    // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they have been writable. The kernel never
+    // merges a mapping whose pages are counted with a mapping whose pages are not counted.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
     unsafe { map(addr, len, protection, flags, file.as_raw_fd(), offset) }
 }
 
-/// Sets `len` bytes of address space aside, anywhere. Returns the address.
+/// Reserves `len` bytes of address space, at an address that the kernel picks. Returns the address.
 pub fn reserve(len: u64) -> io::Result<u64> {
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mapping = OwnedMapping::unlocked(len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, None)?;
     Ok(mapping.leak().as_ptr() as u64)
 }
 
-/// Replaces whatever is mapped in a range by address space without access.
+/// Replaces whatever is mapped in a range by reserved address space, which cannot be accessed.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -62,7 +62,7 @@ pub unsafe fn reserve_over(addr: u64, len: u64) -> io::Result<()> {
     unsafe { map(addr, len, libc::PROT_NONE, PRIVATE | libc::MAP_NORESERVE, -1, 0) }
 }
 
-/// Maps private writable memory, anywhere. Returns its address.
+/// Maps private writable memory, at an address that the kernel picks. Returns the address.
 pub fn anonymous(len: u64) -> io::Result<u64> {
     Ok(OwnedMapping::new(len as usize, READ_WRITE, PRIVATE, None)?.leak().as_ptr() as u64)
 }
@@ -80,7 +80,7 @@ pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
 /// Changes the protection of memory.
 ///
 /// # Safety
-/// Nobody accesses the memory in a way that is no longer allowed.
+/// Nobody accesses the memory in a way that the new protection forbids.
 pub unsafe fn protect(addr: u64, len: u64, protection: i32) -> io::Result<()> {
     // SAFETY: the caller's promise.
     done(unsafe { libc::mprotect(addr as *mut _, len as usize, protection) })
@@ -102,7 +102,7 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// Makes a file in memory that has no path. A file is needed because its pages can be mapped twice.
+/// Makes a file in memory. The file has no path. Unlike private memory, the pages of a file can be mapped twice.
 pub fn nameless_file() -> io::Result<File> {
     // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
     // SAFETY: the name ends with a NUL.
@@ -113,13 +113,13 @@ pub fn nameless_file() -> io::Result<File> {
         .map_or_else(|| Err(io::Error::last_os_error()), |descriptor| Ok(unsafe { File::from_raw_fd(descriptor) }))
 }
 
-/// Makes the file system provide room for a part of a file. Afterwards an access to a mapping of this part never fails for lack
-/// of room.
+/// Makes the file system provide room for a part of a file. Afterwards no access to a mapping of this part fails for lack of
+/// room.
 pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
 }
 
-/// Frees the room of a part of a file. Afterwards that part reads as zero.
+/// Frees the room that a part of a file takes. Afterwards this part reads as zeros.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
 }
@@ -128,9 +128,9 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
     Ok(retry_on_intr(|| fallocate(file, how, offset, len))?)
 }
 
-/// Finds the first part of `range` in which the file has data, and no hole. `None` if the whole range is a hole.
+/// Finds the first data of the file in `range`, up to the next hole. `None` if the whole range is a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    // The call moves the file position, but nobody writes at this position.
+    // `seek` moves the file position, which nobody uses for writing.
     match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) if start < range.end => Ok(Some(start..seek(file, SeekFrom::Hole(start))?.min(range.end))),
         Ok(_) | Err(Errno::NXIO) => Ok(None),
@@ -160,12 +160,13 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
 }
 
 /// Writes parts of memory to a file, each part at the offset `address + beyond` (the sum wraps). The parts must be in the order
-/// of their addresses. One write call takes many parts. If it meets unreadable memory, it leaves out its remaining parts.
+/// of their addresses. One write call takes many parts. If a write call reaches unreadable memory, it does not write the rest
+/// of its parts. If a write call can write nothing at all, this function fails.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
-    /// The longest gap between two parts that is filled with zeros. A longer gap is a hole in the file.
+    /// A gap between two parts is filled with zeros if it has at most this many bytes. A longer gap becomes a hole in the file.
     const GAP: usize = 4096;
-    /// One write call takes at most this many vectors. The kernel takes 1024.
+    /// When at least this many vectors have been collected, a write call takes them. The kernel takes at most 1024.
     const MOST: usize = 512;
     let mut vectors: Vec<libc::iovec> = Vec::new();
     let (mut start, mut end) = (0, 0);
@@ -202,7 +203,8 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Discards all writes to private memory. Afterwards the memory shows the content of its file, or zero if it has no file.
+/// Discards all writes to private memory. Afterwards the memory shows the content of its file, or zeros if it is not a mapping
+/// of a file.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -211,7 +213,7 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
     done(unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_DONTNEED) })
 }
 
-/// Gives advice about memory (madvise(2)). The memory works without the advice too.
+/// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
     // SAFETY: memmap2 lets safe code give any advice of this type. No advice of this type changes the content of memory, except
     // `HwPoison`, with which root tests how the kernel handles broken memory.
@@ -229,7 +231,8 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). A mapping of a file that replaces locked memory would not be locked.
+/// Whether the process has locked memory (mlock(2)). Callers ask because a file mapping that replaced locked memory would not
+/// be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

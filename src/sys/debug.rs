@@ -1,4 +1,5 @@
-//! Debug messages, for users who ask for them by `JITSYM_DEBUG`: lines on the standard error output, or at the end of a file.
+//! Debug messages for users who set `JITSYM_DEBUG`. Messages are lines that are written to the standard error output, or
+//! appended to a file.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -17,26 +18,26 @@ use once_cell::race::OnceBox;
 use super::futex::keeping_errno;
 use super::{host_fds, rights, thread};
 
-/// The most bytes in a line. Longer lines are cut.
+/// The maximum length of a line, in bytes. Longer lines are cut.
 const LINE_MAX: usize = 1024;
 
-/// The most bytes that all waiting lines together may have. A pipe takes this many bytes in one piece.
+/// The maximum size of all waiting lines together, in bytes. A pipe takes this many bytes in one piece.
 const WAITING_MAX: usize = 4 * LINE_MAX;
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// The state in which messages are on, and the host's calls are checked.
+/// The state in which the library writes messages and also checks the host's calls.
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// The file for the lines, if they do not go to the standard error output.
+/// The file to which lines are appended. It is not set if lines go to the standard error output.
 static FILE: OnceBox<PathBuf> = OnceBox::new();
-/// Lines that wait until a thread of the host can write them. The lock is held only briefly.
+/// Lines that wait until a thread of the host can write them. Threads hold the lock only briefly.
 static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
-/// Whether the user wants messages. Reads the environment only once. In a program that runs with more rights than its caller,
-/// the answer is always no.
+/// Whether the user wants messages. Reads the environment only once. Always false in a program that was started with more
+/// rights than its caller has.
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
@@ -44,7 +45,7 @@ pub fn is_on() -> bool {
     }
 }
 
-/// Whether the user wants the host's calls to be checked as well. False until `is_on` has been called.
+/// Whether the user wants the host's calls to be checked as well. Also false as long as `is_on` has not been called.
 #[inline]
 pub fn checks() -> bool {
     STATE.load(Ordering::Relaxed) == CHECKS
@@ -87,7 +88,7 @@ pub fn say(text: fmt::Arguments<'_>) {
     });
 }
 
-/// Puts a line with this text at the beginning of `bytes`, and returns it. A text that is too long is cut.
+/// Puts a line with this text at the beginning of `bytes`, and returns the line. A text that is too long is cut.
 fn put_line<'a>(bytes: &'a mut [u8; LINE_MAX], text: fmt::Arguments<'_>) -> &'a [u8] {
     let mut rest = &mut bytes[..LINE_MAX - 1];
     let _ = rest.write_fmt(text);
@@ -101,13 +102,13 @@ fn put_line<'a>(bytes: &'a mut [u8; LINE_MAX], text: fmt::Arguments<'_>) -> &'a 
 /// Appends a line to the file. A failure is ignored, because it cannot be reported anywhere.
 fn append(path: &Path, bytes: &[u8]) {
     let mut options = OpenOptions::new();
-    // With O_NONBLOCK, this does not wait for the reader of a FIFO.
+    // With O_NONBLOCK, `open` does not wait until a FIFO has a reader.
     options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
 }
 
-/// Writes a line to the standard error output. Only the host's descriptor table has that output. If no thread can write in that
-/// table, the line waits until a thread of the host calls `write_waiting`.
+/// Writes a line to the standard error output. Only the host's descriptor table has a descriptor for this output. If no thread
+/// that shares this table can write the line now, the line waits until a thread of the host calls `write_waiting`.
 fn write_where_the_host_does(bytes: &[u8]) {
     let write = || {
         write_waiting();
@@ -121,7 +122,8 @@ fn write_where_the_host_does(bytes: &[u8]) {
 
 /// Writes the lines that wait. Must be called on a thread of the host.
 pub fn write_waiting() {
-    // This does not wait for the lock, because the caller may be a signal handler that has interrupted the lock's holder.
+    // This function does not wait for the lock, because the caller may be a signal handler that has interrupted the lock's
+    // holder.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -129,7 +131,7 @@ pub fn write_waiting() {
     }
 }
 
-/// Writes a line in one piece, because other threads and processes write to the same file.
+/// Writes one or more lines in one piece, because other threads and processes write to the same file.
 fn write_out(bytes: &[u8]) {
     if has_room(libc::STDERR_FILENO) {
         // SAFETY: the descriptor is not closed here, and the host decides which file it is.
@@ -138,8 +140,8 @@ fn write_out(bytes: &[u8]) {
     }
 }
 
-/// Whether a line can be written without a long wait: a pipe that poll(2) reports as ready has room for a line. If the pipe
-/// does not become ready soon, the caller drops the line, because the host may wait for the calling thread.
+/// Whether a line can be written without a long wait. A pipe that poll(2) reports as ready has room for a line. If a pipe does
+/// not become ready soon, the caller drops the line, because the host may be waiting for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
@@ -154,7 +156,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Adds a line. Drops it if there is no room.
+    /// Adds a line, or drops the line if there is no room.
     fn add(&mut self, line: &[u8]) {
         if let Some(room) = self.bytes.get_mut(self.len..self.len + line.len()) {
             room.copy_from_slice(line);
@@ -175,7 +177,7 @@ mod tests {
         assert!(line.starts_with(b"a?b x") && line.ends_with(b"x\n"));
     }
 
-    /// The next test runs this in a process where nothing else writes messages.
+    /// The next test runs this test in a separate process, in which nothing else writes messages.
     #[test]
     #[ignore = "is run by another one"]
     fn says_lines_where_nobody_writes_them() {
@@ -205,7 +207,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // The other lines are whole, and are as many as the buffer had room for.
+        // The other lines are whole. The buffer had room only for these lines.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

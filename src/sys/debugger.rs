@@ -1,12 +1,13 @@
-//! The interface by which debuggers find code that is in no file: a list of objects in memory, and a function for a breakpoint.
+//! The interface by which debuggers find code that is in no file. It consists of a list of objects in memory, and of a function
+//! on which debuggers set a breakpoint.
 //!
-//! Sources: gdb/jit.h, "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
+//! The sources are gdb/jit.h and "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
-//! Debuggers find the list and the function by their names. Other libraries in the process may define the same names (LLVM, a
-//! second copy of this library). The libraries share one list if the linker or the loader binds the names in all of them to one
-//! definition. The protocol has no lock for the list. So this library first puts two entries into the list, the ends, and later
-//! puts all its other entries between them. Once the ends are in the list, this library never writes to an entry of another
-//! library.
+//! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of this
+//! library) may define the same names. The libraries share one list if the linker or the loader binds the names in all of them
+//! to one definition. The protocol has no lock for the list. So this library first puts two entries into the list, which are
+//! called the ends. Later this library puts all its other entries between the ends. Once the ends are in the list, this library
+//! never writes to an entry of another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -32,8 +33,8 @@ struct Entry {
     owner: u64,
 }
 
-/// The value in the extra field of this library's entries. It is an address in this copy of the library, so no other library
-/// has it there.
+/// The value in the extra field of this library's entries. The value is an address in this copy of the library, so no other
+/// library uses the same value.
 pub fn owner() -> u64 {
     &raw const ENDS as u64
 }
@@ -48,7 +49,8 @@ pub struct Descriptor {
     first: AtomicPtr<Entry>,
 }
 
-/// The two names as the C libraries export them. `scripts/seal.sh` makes the names weak in the static library.
+/// The function and the descriptor that the C libraries export. In the static library, `scripts/seal.sh` makes the two symbols
+/// weak.
 #[cfg(feature = "reserve")]
 mod names {
     use super::*;
@@ -81,9 +83,11 @@ mod names {
     }
 
     /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint in
-    /// place of this instruction. The next debugger takes that breakpoint for a part of the program, and continues after it.
+    /// place of this instruction. The next debugger takes this breakpoint for a part of the program, and continues with the
+    /// next instruction.
     ///
-    /// Other libraries call this function too if the linker or the loader binds their name to this definition.
+    /// Other libraries also call this function if the linker or the loader binds the name in these libraries to this
+    /// definition.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -106,7 +110,8 @@ mod names {
     }
 }
 
-/// The two names in a Rust program. They are weak, because other crates of the program may define them too (wasmtime does).
+/// The function and the descriptor in a Rust program. Both symbols are weak, because other crates of the program may define the
+/// same names, as wasmtime does.
 #[cfg(not(feature = "reserve"))]
 mod names {
     use super::{Descriptor, Pair};
@@ -120,7 +125,8 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // A debugger may leave a breakpoint on this instruction, as in `__jit_debug_register_code` of the C libraries.
+        // A killed debugger may leave its breakpoint in place of this instruction, which therefore does nothing, as in the C
+        // libraries.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -150,7 +156,7 @@ mod names {
     }
 }
 
-/// A function for a breakpoint, and the descriptor that a debugger reads there.
+/// A function on which debuggers set a breakpoint, and the descriptor that a debugger reads when it stops at this breakpoint.
 #[derive(Clone, Copy)]
 struct Pair {
     function: extern "C" fn(),
@@ -159,17 +165,18 @@ struct Pair {
 
 /// The function and the descriptor that this library uses. A debugger reads the descriptor of the loaded object that contains
 /// its breakpoint, so both must be in the same object. With `-Bsymbolic-functions`, the linker may bind the function's name to
-/// this object, and the loader the descriptor's name to another object. In that case this object's own definitions are used.
+/// this object, while the loader binds the descriptor's name to another object. In that case this library uses the definitions
+/// in this object.
 fn pair() -> Pair {
     unsafe extern "C" {
-        /// Second names of the definitions in the module `names`. The linker always binds these second names to this object.
+        /// Aliases of the definitions in the module `names`. The linker always binds these aliases to this object.
         static jitsym_own_descriptor: Descriptor;
         safe fn jitsym_own_register_code();
     }
     // SAFETY: the descriptor is defined in `names`.
     let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
-    // The function is called by its address, because the loader may bind a call by name later, and to another object.
-    // `black_box` hides the addresses from the compiler. Otherwise the compiler would assume that two names never have the same
+    // This library calls the function by its address, because the loader may bind a call by name later and to another object.
+    // `black_box` hides the addresses from the compiler, which would otherwise assume that two names never have the same
     // address.
     let found = black_box(names::found());
     let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
@@ -180,7 +187,7 @@ fn pair() -> Pair {
     }
 }
 
-/// The function that is called when another library calls `__jit_debug_register_code`, and so reports a change of the list. May
+/// The function that is called when another library reports a change of the list, by calling `__jit_debug_register_code`. May
 /// be NULL.
 static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
@@ -203,7 +210,8 @@ pub fn descriptor_addr() -> u64 {
     ptr::from_ref(pair().descriptor) as u64
 }
 
-/// The addresses of this library's first entry in the list, and of the entry after its last one (0 if there is none).
+/// The address of this library's first entry in the list, and the address of the entry after this library's last entry (0 if
+/// there is no such entry).
 pub fn own_entries() -> Option<(u64, u64)> {
     let ends = ENDS.get()?;
     // SAFETY: the ends are never freed.
@@ -211,29 +219,30 @@ pub fn own_entries() -> Option<(u64, u64)> {
     Some((ends.first.as_ptr() as u64, after as u64))
 }
 
-/// Whether a debugger traces the process and has set its breakpoint in the function.
+/// Whether a debugger traces the process and has set its breakpoint on the function.
 pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Whether the list is empty, or contains this library's entries. Otherwise another library uses the list. If that library and
-/// this one insert at the head of the list at the same moment, an entry can be lost.
+/// Whether the list is empty, or contains this library's entries. If false, only other libraries use the list. If this library
+/// puts its ends at the head of the list while another library inserts an entry there, an entry can be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
 
 /// Returns the debugger that will handle the breakpoint in the function, if there is such a debugger.
 ///
-/// A killed debugger leaves its breakpoint in the process. If a thread reaches the breakpoint and no debugger handles it, the
+/// A killed debugger leaves its breakpoint in the process. If a thread reaches a breakpoint that no debugger handles, the
 /// kernel ends the process. Tracers such as strace do not handle breakpoints. So this function finds out which program traces
-/// the process now. If the tracer is unknown or is not a debugger, `__jit_debug_register_code` is not called.
+/// the process now. If there is a breakpoint, and the tracer is unknown or is not a debugger, this library does not call
+/// `__jit_debug_register_code`.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether the list may have an old and a new object for the same address for a moment. gdb accepts this. lldb does not: when
-/// lldb removes the old object, it also forgets the new object's section if the two sections begin at the same address
-/// (SectionLoadList::SetSectionUnloaded).
+/// Whether the list may contain both an old and a new object for the same address for a moment. gdb accepts this, but lldb does
+/// not. When lldb removes the old object, it also forgets the section of the new object if the sections of both objects begin
+/// at the same address (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
@@ -270,19 +279,19 @@ unsafe impl Send for Ends {}
 // SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Sync for Ends {}
 
-/// The ends. This is set just before they are put into the list, and is read without a lock.
+/// The ends. `ENDS` is set just before the ends are put into the list, and is read without a lock.
 static ENDS: OnceLock<Ends> = OnceLock::new();
 /// The lock for changes of the entries between the ends.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// How many changes this library has reported, even if no debugger listened.
+/// How many changes this library has reported, whether or not a debugger listened.
 static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
 
 pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// Whether this library is calling the function, even if the function has no breakpoint.
+/// Whether this library is calling the function now. Also true if the function has no breakpoint.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a debugger has stopped a thread to look at a change, and has not continued the thread yet.
@@ -298,7 +307,7 @@ pub struct Listed {
     image: Table<u8>,
 }
 
-// SAFETY: only readers of the list also have the address of the entry.
+// SAFETY: apart from this value, only readers of the list have the address of the entry.
 unsafe impl Send for Listed {}
 
 impl Listed {
@@ -316,12 +325,13 @@ impl Listed {
     }
 }
 
-/// Replaces objects in the list by others that describe the same code, and reports this to a debugger. `empty` makes an object
-/// that describes no code, for the ends. If gdb stops the process during the exchange, it finds all old objects or all new
-/// ones. For lldb the old objects are removed first. So lldb may find only some of the old objects, none, or only some of the
-/// new ones. Returns false if the last change that was reported is the removal of an object.
+/// Replaces the objects `old` in the list by the objects `new`, which describe the same code, and reports the changes to a
+/// debugger. `empty` makes an object for the ends, which describes no code. If gdb stops the process during the exchange, gdb
+/// finds at least all old objects or all new objects. For lldb the old objects are removed first. So lldb may find only some of
+/// the old objects, no object, or only some of the new objects. Returns false if the last reported change is the removal of an
+/// object.
 ///
-/// Does nothing and returns false in a child that was forked while its parent changed the list.
+/// In a child that was forked while its parent changed the list, this function does nothing and returns false.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
     let done = changing(|| {
         let ends = match ENDS.get() {
@@ -353,7 +363,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
     done.unwrap_or_default()
 }
 
-/// Takes an entry out of the list, if it is there, and reports this to a debugger.
+/// If the entry is in the list, takes the entry out of the list, and reports the change to a debugger.
 fn unlink(listed: NonNull<Entry>) {
     // SAFETY: the entry is between two entries of this library, or in no list.
     let entry = unsafe { listed.as_ref() };
@@ -369,8 +379,8 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// In a forked child: takes all objects of the parent out of the list, but does not free their memory. Returns false if the
-/// parent was changing the list when the child was forked.
+/// Takes all objects of the parent out of the list in a forked child, without freeing the memory of the objects. Returns false
+/// if the parent was changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };
@@ -400,7 +410,7 @@ fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     body()
 }
 
-/// Puts the two ends at the head of the list. Debuggers complain about entries without an object, so the ends have the object
+/// Puts the two ends at the head of the list. Debuggers complain about an entry without an object, so both ends have the object
 /// `empty`.
 fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);

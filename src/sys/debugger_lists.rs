@@ -1,8 +1,8 @@
 //! Reads the lists of objects that libraries in this process have made for debuggers.
 //!
 //! Other libraries change their lists and free entries at any time. So this module reads the lists by system calls, which
-//! return an error where a plain access would fault. After each list, the head of the list is read again. If the head has
-//! changed, the result is discarded.
+//! return an error where a plain access would fault. When a list has been read, its descriptor is read again. If the descriptor
+//! has changed, the result is discarded.
 
 use std::collections::{HashMap, HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use super::sort::sort;
 use super::{debugger, process_memory};
 
-/// The name of the symbol for the descriptor of a list.
+/// The symbol name of the descriptor of a list.
 const NAME: &[u8] = b"__jit_debug_descriptor";
 
-/// The most entries that are read. Further entries are ignored.
+/// The maximum number of entries that are read. Further entries are ignored.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// The most bytes that are read from one part of a file.
+/// The maximum number of bytes that are read from one part of a file.
 const PART_MAX: u64 = 1 << 30;
 
 /// An entry of a list: the address of the entry, and the address and size of its object.
@@ -42,21 +42,21 @@ pub struct Change {
 /// The lists of the libraries that are loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
-    /// How many objects the loader had loaded and unloaded when the libraries were last listed.
+    /// How many objects the loader had loaded, and how many it had unloaded, when the libraries were last listed.
     changes: Option<(u64, u64)>,
-    /// The load address of each library, and the address of its descriptor if it has one.
+    /// The load address of each library, and the address of the library's descriptor. `None` if the library has no descriptor.
     modules: Vec<(u64, Option<u64>)>,
 }
 
 impl Lists {
-    /// Returns how many objects the loader had loaded and unloaded when the libraries were last listed.
+    /// Returns how many objects the loader had loaded, and how many it had unloaded, when the libraries were last listed.
     pub fn changes(&self) -> Option<(u64, u64)> {
         self.changes
     }
 
     /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that `self` does not know.
-    /// `value_of` returns the value of a symbol in a file. Its arguments are the symbol's name, and a function that reads a
-    /// number of bytes of the file at an offset.
+    /// `value_of` returns the value of a symbol in a file. The arguments of `value_of` are the symbol's name, and a function
+    /// that takes an offset and a length, and reads this part of the file.
     pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {
         let known: HashMap<u64, Option<u64>> = self.modules.iter().copied().collect();
         let find = |(addr, path): (u64, PathBuf)| {
@@ -73,7 +73,7 @@ impl Lists {
         all
     }
 
-    /// Reads all entries of other libraries. Returns `None` if a list changed while it was read.
+    /// Reads all entries of other libraries. Returns `None` if a list changed during reading, or could not be read.
     pub fn read(&self, pid: u32) -> Result<Option<Vec<Listed>>, TryReserveError> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
@@ -102,9 +102,9 @@ impl Lists {
         Ok(Some(found))
     }
 
-    /// Returns the changes that the descriptors show now, removals first. While a library reports a change, an added entry is
-    /// already in the list, and a removed entry is not freed yet. If a library has left an earlier change in its descriptor,
-    /// the result contains that change too.
+    /// Returns the changes that the descriptors show now. Removals come first. While a library reports a change, an added entry
+    /// is already in the list, and a removed entry is not freed yet. If a library has left an earlier change in its descriptor,
+    /// the result also contains the earlier change.
     pub fn told_of(&self, pid: u32) -> Vec<Change> {
         let change = |descriptor: u64| {
             let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
@@ -123,7 +123,7 @@ impl Lists {
         gone
     }
 
-    /// Whether an entry still has the object that it had when it was read.
+    /// Whether an entry still has the same object as when the entry was read.
     pub fn is_still(pid: u32, listed: &Listed) -> bool {
         words(pid, listed.entry)
             .is_some_and(|[_, _, object, size]: [u64; 4]| (object, size) == (listed.object, listed.size))
@@ -133,18 +133,19 @@ impl Lists {
 /// The libraries that are loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The counts that the caller of `since` passes.
+    /// The counts that the caller of `since` has passed.
     known: Option<(u64, u64)>,
     changes: Option<(u64, u64)>,
-    /// The load address, to which the values of a library's symbols are added, and the library's file.
+    /// The load address of each library, and the path of its file. The address of a symbol is the load address plus the
+    /// symbol's value.
     modules: Vec<(u64, PathBuf)>,
 }
 
 impl Loaded {
     /// Lists all loaded libraries. Returns `None` if the loader has loaded and unloaded nothing since its counts were `known`.
     /// The caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset
-    /// in a child. The caller must hold no lock: a host's function that holds the loader's lock may call this library, and wait
-    /// for that lock.
+    /// in a child. The caller must not hold a lock of this library, because a thread of the host may hold the loader's lock
+    /// while it waits for a lock of this library.
     pub fn since(known: Option<(u64, u64)>) -> Option<Loaded> {
         let mut loaded = Loaded { known, changes: None, modules: Vec::new() };
         // SAFETY: the loader calls `visit` with `loaded`, and only before this call returns.

@@ -1,9 +1,9 @@
-//! Descriptor tables: the host's, and separate ones for threads of this library.
+//! The descriptor table of the host, and separate descriptor tables for threads of this library.
 //!
 //! The background thread has its own table. This thread cannot use, close or even see the host's descriptors, and the host
-//! cannot use, close or see the thread's. So a host that closes all descriptors, as daemons do, closes no descriptor of this
-//! library. And this thread can never write by mistake to a file that the host has opened. If the kernel or a sandbox refuses a
-//! second table, all threads share the host's table.
+//! cannot use, close or see the thread's descriptors. So a host that closes all descriptors, as daemons do, closes no
+//! descriptor of this library. And this thread can never write by mistake to a file that the host has opened. If the kernel or
+//! a sandbox refuses a second table, all threads share the host's table.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -41,14 +41,15 @@ thread_local! {
 /// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
 /// still shares the host's table.
 ///
-/// POSIX record locks belong to a descriptor table (fcntl(2)). So the host keeps its locks when the new table is emptied or
-/// ends.
+/// POSIX record locks belong to a descriptor table (fcntl(2)). So neither closing the descriptors in the new table nor the end
+/// of this table releases the host's locks.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
     // If a sandbox refuses getrandom, the standard library keeps one descriptor of /dev/urandom for all threads, and each
-    // thread reads from it once. This thread reads now, while that descriptor is still in its table.
+    // thread reads from it once. This thread reads now, while the descriptor of /dev/urandom is still in the thread's table.
     let _ = RandomState::new();
-    // Builds for race detectors keep the host's table, because a race detector prints its report on the thread with the race.
+    // Builds for race detectors keep the host's table, because a race detector prints its report on the thread that has run
+    // into the race.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
         return false;
     }
@@ -56,7 +57,7 @@ pub fn separate() -> bool {
     true
 }
 
-/// Makes a new table by close_range(2), Linux 5.9. The host's descriptors are never in the new table.
+/// Makes a new table by close_range(2), Linux 5.9. The new table never contains the host's descriptors.
 fn close_in_new_table() -> bool {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
     // The system call is made by number, because older C libraries have no wrapper.
@@ -64,15 +65,15 @@ fn close_in_new_table() -> bool {
     unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) == 0 }
 }
 
-/// Makes a new table on older kernels: copies the host's table, and closes all descriptors in the copy.
+/// Makes a new table on older kernels, by copying the host's table and closing all descriptors in the copy.
 fn copy_and_close() -> bool {
-    // SAFETY: the calling thread has a copy of the table from here on.
+    // SAFETY: the call gives the calling thread a copy of the table, and changes nothing for other threads.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return false;
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
-    // Without `/proc`, only numbers below the limit are closed. Higher descriptors stay open if the limit was lowered after
-    // they were opened.
+    // Without `/proc`, only numbers below the limit, and only the first 65,536 numbers, are closed. Higher descriptors stay
+    // open.
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
@@ -82,12 +83,13 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// Gives the three standard numbers to a file that cannot be written to. If a file of this library had one of these numbers,
-/// text printed on this thread would be written to that file. Returns false if the table was not empty.
+/// Gives the three standard numbers to descriptors that cannot be written to. If a file of this library had one of these
+/// numbers, text that is printed on this thread would be written to the file. Returns false if the table was not empty.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // If the numbers are others, the table was not empty: a sandbox has reported success without making a new table.
+    // If the new descriptors have other numbers, the table was not empty, because a sandbox has reported success without making
+    // a new table.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);

@@ -1,17 +1,17 @@
-//! The fork lock: while a thread changes state that a forked child takes over, no other thread forks.
+//! The fork lock keeps other threads from forking while a thread changes state that a forked child takes over.
 //!
 //! This state is regions, pieces of memory, and the records of the collector, the bridge and the unwinder. Any number of
 //! threads may be inside the lock at a time. While the process forks, no thread may be inside.
 //!
-//! Every wait has a limit. A fork's wait is limited because a thread inside may wait for a disk. A thread's wait is limited
-//! because the thread may hold a lock of the host. The host's own fork handlers, which run between this library's handler and
-//! the fork, may wait for the host's lock. A thread waits only once for the same fork. Otherwise the waits of many calls would
-//! add up before the thread releases the host's lock.
+//! Every wait has a limit. A fork waits for a limited time, because a thread inside the lock may be waiting for a disk. A
+//! thread waits for a fork for a limited time, because the thread may hold a lock of the host. The host's own fork handlers run
+//! between this library's handler and the fork, and may wait for this lock of the host. A thread waits only once for the same
+//! fork. Otherwise the waits of many calls would add up before the thread releases the host's lock.
 //!
 //! `Parting` marks the time in which code memory is a mapping of a file that is about to change. A child that is forked in this
 //! time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So a fork may
-//! wait longer for a parting thread than for other threads. If a fork has not waited to the end, the thread notices this, and
-//! does not change the file.
+//! wait longer for a parting thread than for other threads. If a fork has not waited until the thread was done, the thread
+//! notices this, and does not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use super::{mapping, thread};
 
-/// How long a thread waits for a fork. Copying the page tables of a very large process takes a while.
+/// How long a thread waits for a fork. The kernel needs a while to copy the page tables of a very large process.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Counts of threads of this process. In a forked child the counts are 0, because the kernel clears their page.
+/// Counts of threads of this process. In a forked child the counts are 0, because the kernel clears the page of the counts.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
@@ -36,7 +36,7 @@ struct Counts {
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
-/// Whether the child must clear the counts, because the kernel does not.
+/// Whether a forked child must clear the counts, because the kernel does not clear them.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
 /// How many forks did not wait until all threads had finished parting memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
@@ -44,8 +44,8 @@ static HASTY: AtomicU64 = AtomicU64::new(0);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread has entered the lock and not left it. A thread that is already inside enters again without
-    /// waiting, because the fork waits for this thread.
+    /// How many times the thread has entered the lock and has not left it yet. A thread that is already inside enters again
+    /// without waiting for a fork, because the fork waits for this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The value of `BEGUN` when the thread last waited for a fork in vain.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
@@ -71,8 +71,8 @@ fn counts() -> &'static Counts {
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
 }
 
-/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a signal handler may fork, and so
-/// call this function.
+/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a fork in a signal handler also
+/// calls this function.
 #[cold]
 fn new_counts() -> &'static Counts {
     static WITHOUT_MEMORY: Counts =
@@ -99,8 +99,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child the count began with 0, although the thread may have been counted in the parent. So the count stays at 0 or
-    // above.
+    // In a child the count began with 0, although the thread may have been counted in the parent. So a count of 0 is not
+    // decremented.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -115,7 +115,7 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. If the process forks, first waits for a limited time.
+/// Enters the lock. If a fork is under way, first waits for a limited time.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -131,10 +131,10 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// Enters the lock without waiting. Returns `None` while the process forks, unless the thread is already inside.
+/// Enters the lock without waiting. Returns `None` if a fork is under way, unless the calling thread is already inside.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
-    // The thread is counted before it looks for forks, so that a fork that begins now sees the thread.
+    // The thread is counted before it looks for forks, so that a fork that begins now finds the thread in the count.
     let inside = inside();
     (is_nested || !is_any(&counts().forks)).then_some(inside)
 }
@@ -154,8 +154,8 @@ pub struct Parting {
 }
 
 impl Parting {
-    /// Begins to part memory. If the process forks, first waits for a limited time. Returns `None` if the process still forks
-    /// afterwards.
+    /// Begins to part memory. If a fork is under way, first waits for a limited time. Returns `None` if the fork is still under
+    /// way afterwards.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {
@@ -175,8 +175,8 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited until all parting threads were done. If not, a child may have the memory in
-    /// its earlier state.
+    /// Whether every fork since `begin` has waited until all parting threads were done. If a fork has not, its child may have
+    /// the memory in the state before the parting.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -195,8 +195,8 @@ fn begin() -> &'static Counts {
     counts
 }
 
-/// Called before a fork. Keeps threads from entering, and waits until no thread is inside, or until `end`. For threads that
-/// part memory, waits up to `FORK_TIMEOUT` longer. The parent must call `over` afterwards.
+/// Must be called before a fork. Keeps threads from entering, and waits until no thread is inside, but not beyond `end`. If
+/// threads are parting memory, waits up to `FORK_TIMEOUT` longer. The parent must call `over` afterwards.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -209,18 +209,18 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// Called before a fork in place of `wait`, if the forking thread itself may be inside the lock. Does not wait.
+/// Must be called before a fork in place of `wait` if the forking thread itself may be inside the lock. Does not wait.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Ends a fork, in the parent.
+/// Ends a fork in the parent.
 pub fn over() {
     subtract(&counts().forks);
 }
 
-/// Ends a fork, in the child: clears the counts if the kernel has not.
+/// Ends a fork in the child, by clearing the counts if the kernel has not cleared them.
 pub fn begin_in_child() {
     if TO_BE_CLEARED.load(Ordering::Relaxed) {
         let Counts { inside, forks, partings } = counts();
@@ -259,7 +259,7 @@ mod tests {
             over();
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
-        // A fork waits longer for a thread that parts memory from a file. The thread notices a fork that cannot wait.
+        // A fork waits longer for a thread that parts memory from a file. If a fork cannot wait, the thread notices this.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {
@@ -291,7 +291,7 @@ mod tests {
         drop(hangs);
     }
 
-    /// Runs `body` in a child, and returns its result. The child gets a new pid namespace if this user may make one.
+    /// Runs `body` in a child, and returns the result of `body`. The child gets a new pid namespace if this user may make one.
     fn in_child(body: impl FnOnce() -> bool) -> bool {
         let clone = |flags: libc::c_int| {
             // SAFETY: without a stack for the child, clone is a fork. The child reads its own memory and exits.
@@ -311,7 +311,7 @@ mod tests {
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     }
 
-    /// The counts are right even where parent and child both have the pid 1, each in its own namespace.
+    /// The counts are right even if both parent and child have the pid 1, each in its own pid namespace.
     #[test]
     fn a_child_has_no_thread_of_its_parent() {
         let is_new = || !is_any(&counts().inside) && !is_any(&counts().forks);

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the memory is kept. An unwinder reads the memory in some nanoseconds. But on a busy machine its thread may lose the
-/// processor before it has done so.
+/// How long the memory is kept. An unwinder needs only some nanoseconds to read the memory. But on a busy machine, the thread
+/// that runs the unwinder may lose the processor before the unwinder has read everything.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// At most this much time counts between two calls of `keep`. A longer time may mean that a debugger or SIGSTOP has stopped the
-/// process, together with the thread that still reads.
+/// Of the time between two calls of `keep`, at most this much counts. If more time has passed, a debugger or SIGSTOP may have
+/// stopped the process, and with it a thread that still reads the memory.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Memory that is kept for a while before it is freed.
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// The pieces of memory, the oldest first, each with the value of `age` when it was added.
+    /// The pieces of memory, the oldest first. Each has the value that `age` had when the piece was added.
     all: VecDeque<(Duration, T)>,
-    /// How much time has counted so far. `looked` is the time of the last call of `keep`.
+    /// The sum of the times that have counted so far. `looked` is the time of the last call of `keep`.
     age: Duration,
     looked: Option<Instant>,
 }
@@ -57,7 +57,7 @@ mod tests {
         let mut kept = Kept { all: VecDeque::new(), age: Duration::ZERO, looked: None };
         let mut now = Instant::now();
         kept.keep(0, now);
-        // The process was stopped for an hour.
+        // The process is stopped for an hour.
         now += Duration::from_secs(3600);
         kept.keep(1, now);
         assert_eq!(kept.all.front().map(|(_, memory)| *memory), Some(0));

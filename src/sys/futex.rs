@@ -9,8 +9,8 @@ use rustix::thread::futex::{self, Flags};
 /// The count for `wake` that wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
-/// Waits until another thread calls `wake`, at most for `time` if given. Returns at once if the word does not have this value.
-/// May return early without a reason.
+/// Waits until another thread calls `wake`, or until `time` has passed if a time is given. Returns at once if the word does not
+/// have this value. May also return early for no reason.
 #[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());

@@ -1,7 +1,8 @@
-//! A directory that is kept open, so that it stays the same directory even if its path later leads to another one.
+//! Keeps a directory open, so that the library continues to use this directory even if the path later leads to another
+//! directory.
 //!
 //! The library finds the files in the directory by name even after the process has changed its root directory. If another
-//! directory gets the same path, the library never takes a file in that directory for one of its own.
+//! directory gets the same path, the library never mistakes a file in the other directory for a file of its own.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -32,7 +33,7 @@ impl Dir {
         Ok(Dir(Held::new(file)?))
     }
 
-    /// Opens the directory that a file lies in.
+    /// Opens the directory that contains the file with this path.
     pub fn of(path: &Path) -> io::Result<Dir> {
         Dir::open(path.parent().unwrap_or(Path::new("/")))
     }
@@ -46,7 +47,7 @@ impl Dir {
         self.0.checked().is_ok() && self.0.identity().is(&other.0.identity())
     }
 
-    /// Whether the directory is still open. The host may have closed all descriptors.
+    /// Whether the directory is still open. It is not if the host has closed all descriptors.
     pub fn is_open(&self) -> bool {
         self.0.checked().is_ok()
     }
@@ -96,7 +97,7 @@ impl Dir {
         Ok(renameat(dir, &c_string(from)?, dir, &c_string(to)?)?)
     }
 
-    /// Gives a file a second name.
+    /// Gives the file `name` a second name, by a hard link.
     pub fn link(&self, name: &OsStr, second: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?;
         Ok(linkat(dir, &c_string(name)?, dir, &c_string(second)?, AtFlags::empty())?)

@@ -1,7 +1,7 @@
-//! The delegate: a thread of this library that acts in the host's descriptor table on behalf of the background thread.
+//! The delegate is a thread of this library that acts in the host's descriptor table on behalf of the background thread.
 //!
-//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. It opens no file
-//! there by itself, and sleeps nearly all the time.
+//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. The delegate opens
+//! no file in this table by itself, and sleeps nearly all the time.
 //!
 //! The state is in atomic words, without a lock. A forked child inherits the state as it was at the fork, but has no
 //! delegate.
@@ -16,22 +16,22 @@ use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, panic_guard, thread, valgrind};
 
-/// The longest wait. It limits the harm if a wake-up is lost.
+/// The maximum time of one wait. This limit bounds the harm if a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// The futex word. It changes whenever the delegate, or a thread that waits for the delegate, should look at the state.
+/// The futex word. The word changes whenever the delegate, or a thread that waits for the delegate, should look at the state.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// The number of the delegate that is wanted now, or 0 if no delegate is wanted. Each delegate has its own number, and `LAST`
-/// is the last one.
+/// The number of the delegate that is wanted now, or 0 if no delegate is wanted. Each delegate has its own number. `LAST` is
+/// the number of the latest delegate.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// The process that wants the delegate.
 static PID: AtomicU32 = AtomicU32::new(0);
 /// The delegate's thread id; 0 while none runs.
 static TID: AtomicU32 = AtomicU32::new(0);
-/// Whether the delegate is to end the process.
+/// Whether the delegate must end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// The task that the delegate is to do next, or NULL. It is on the stack of the thread that waits for it.
+/// The task that the delegate must do next, or NULL. The task lies on the stack of a thread that waits until the task is done.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {
@@ -42,7 +42,7 @@ struct Task<'t> {
 /// Announces that the delegate is about to be started, so that threads that need the delegate wait for it. Only one delegate
 /// exists at a time.
 pub fn want() {
-    // A forked child has inherited the values of its parent, whose threads do not exist in the child.
+    // A forked child has inherited the values of its parent. The threads of the parent do not exist in the child.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
@@ -58,7 +58,7 @@ pub fn start() -> io::Result<Thread> {
     started.inspect_err(|_| stop())
 }
 
-/// Ends the delegate, without waiting for its end.
+/// Tells the delegate to end, but does not wait for its end.
 pub fn stop() {
     WANTED.store(0, Ordering::SeqCst);
     TID.store(0, Ordering::SeqCst);
@@ -86,8 +86,8 @@ fn ring() {
 }
 
 /// Makes the delegate end the process (`thread::end_process`), so that exit handlers find the descriptors that the host has
-/// left open. The caller is the writer. It must not wait for the end, because an exit handler asks the writer to write. If the
-/// delegate has to call `exit` itself, it does no more tasks.
+/// left open. The caller is the writer, which must not wait for the end of the process, because an exit handler asks the writer
+/// to write. If the delegate has to call `exit` itself, the delegate does no more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -98,7 +98,7 @@ pub fn end_process() {
     }
 }
 
-/// Runs `body` in the host's descriptor table, and waits until `body` has returned. Runs it on the calling thread if that
+/// Runs `body` in the host's descriptor table, and waits until `body` has returned. Runs `body` on the calling thread if this
 /// thread shares the host's table, or if there is no delegate.
 pub fn run(body: &(dyn Fn() + Sync)) {
     if !try_to_run(body) {
@@ -135,7 +135,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
     }
 }
 
-/// The body of the delegate. It allocates no memory by itself.
+/// The body of the delegate's thread. The body itself allocates no memory.
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
     valgrind::without_races(|| serve_until_unwanted(number as usize));
@@ -164,7 +164,7 @@ fn serve_until_unwanted(number: usize) {
 }
 
 /// Does one task. This function is not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`,
-/// the first use of this storage allocates memory. A delegate that gets no task should allocate none.
+/// the first use of this storage allocates memory. A delegate that gets no task should allocate no memory.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();
@@ -187,7 +187,7 @@ mod tests {
         for _ in 0..100 {
             want();
             let thread = start().unwrap();
-            // Several threads ask at once, as when a session that recovers joins others.
+            // Several threads give tasks to the delegate at the same time.
             let askers = [(); 3].map(|()| {
                 std::thread::spawn(move || {
                     assert!(descriptors::separate());

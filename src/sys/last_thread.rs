@@ -1,5 +1,5 @@
-//! Tells whether the host has a thread left, according to `/proc`. The answer is unknown without `/proc`, or if `/proc` does
-//! not show this process.
+//! Finds out from `/proc` whether the host has a thread left. The answer is unknown without `/proc`, or if `/proc` does not
+//! show this process.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,9 @@ use std::path::Path;
 use super::listing;
 use super::thread::OURS;
 
-/// Whether the process's first thread has ended, and so is a zombie, while others continue. False if unknown.
+/// Whether the process's first thread has ended, and so is a zombie, while other threads continue. False if unknown.
 pub fn first_has_ended() -> bool {
-    // The state follows the name in parentheses, which may contain any characters.
+    // The state of the thread follows its name, which is in parentheses and may contain any characters.
     let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }

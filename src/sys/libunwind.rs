@@ -1,14 +1,15 @@
 //! Registers unwind tables in memory with nongnu libunwind.
 //!
-//! A process may have libunwind in addition to the unwinder of its exceptions. Before anything else, libunwind searches a list
-//! whose entries are `unw_dyn_info_t` (libunwind-dynamic.h). An entry of the format `UNW_INFO_FORMAT_IP_OFFSET` has an array of
-//! code addresses, each with the place of its FDE, sorted by address.
+//! A process may have libunwind in addition to the unwinder that its exceptions use. To find unwind data, libunwind first
+//! searches a list whose entries are `unw_dyn_info_t` (libunwind-dynamic.h). An entry of the format `UNW_INFO_FORMAT_IP_OFFSET`
+//! has an array that is sorted by address. Each element of the array has the address of code, and the place of the FDE for this
+//! code.
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
 //! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
-//! two empty entries, the ends. It links and unlinks its tables between the ends itself, and frees unlinked tables later. A new
-//! table is linked after all other tables. If it replaces an old table, the old table is unlinked afterwards. So a reader of
-//! the list always finds one of the two tables.
+//! two empty entries, the ends. Between the ends, this library links and unlinks its tables itself, and frees unlinked tables
+//! later. A new table is linked after all other tables. If the new table replaces an old table, the old table is unlinked
+//! afterwards. So a reader of the list always finds the old table or the new table.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -19,7 +20,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::free_later::FreeLater;
 use super::sort::sort;
 
-/// `UNW_INFO_FORMAT_DYNAMIC`, an entry without a table, and `UNW_INFO_FORMAT_IP_OFFSET`.
+/// The values of `UNW_INFO_FORMAT_DYNAMIC`, the format of an entry without a table, and of `UNW_INFO_FORMAT_IP_OFFSET`.
 const FORMAT_DYNAMIC: i32 = 0;
 const FORMAT_IP_OFFSET: i32 = 4;
 
@@ -40,7 +41,8 @@ unsafe impl Sync for Functions {}
 /// `unw_proc_info_t`, with spare room at the end.
 type ProcInfo = [u64; 32];
 
-/// `unw_dyn_info_t`. From version 1.6 on, the fields after `format` begin one word later, because one more field precedes them.
+/// `unw_dyn_info_t`. From libunwind 1.6 on, the fields after `format` begin one word later, because another field was added
+/// before them.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Info {
@@ -54,7 +56,7 @@ struct Info {
     rest: [u64; 6],
 }
 
-// The symbols are weak, as in `sys/unwinder`.
+// The symbols are weak, like the symbols in `sys/unwinder`.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_libunwind,\"aw\",%progbits",
@@ -88,8 +90,9 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On other processors this library does not use libunwind, because there libunwind also reads `.debug_frame`. When libunwind's
-/// cache is flushed, libunwind frees this section, although another thread may still use the section.
+/// Returns no functions, because this library uses libunwind only on x86-64. On other processors libunwind also reads
+/// `.debug_frame`. When libunwind's cache is flushed, libunwind frees its copy of this section, although another thread may
+/// still be reading the copy.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -97,14 +100,14 @@ fn functions() -> &'static Functions {
     &NONE
 }
 
-/// Whether the process has libunwind, and this module knows the layout of its entries.
+/// Whether the process has libunwind, and this module knows the layout of libunwind's entries.
 pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
 /// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has no
-/// function that returns its version. So this function registers an entry without a table for a moment, and finds out which of
-/// the entry's fields libunwind returns as `handler`.
+/// function that returns the version. So this function registers an entry without a table for a moment, and finds out which of
+/// the entry's fields libunwind takes for `handler`.
 fn rest_at() -> Option<usize> {
     /// The values of three fields of the entry. No other field has one of these values.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
@@ -121,22 +124,22 @@ fn rest_at() -> Option<usize> {
         probe.rest[..3].copy_from_slice(&MARKS);
         let memory = Box::new(Memory { info: UnsafeCell::new(probe), places: Vec::new(), entries: Vec::new() });
         let mut said: ProcInfo = [0; 32];
-        // SAFETY: the entry is for bytes that are no code, and has no pointers. Its memory is freed only some time after
-        // `cancel`.
+        // SAFETY: the entry describes bytes that are not code, and has no pointers. The entry's memory is freed only some time
+        // after `cancel`.
         unsafe {
             register(memory.info.get());
             by_ip(*functions.local, NOWHERE.as_ptr() as u64, &raw mut said, ptr::null_mut());
             cancel(memory.info.get());
         }
         RETIRED.keep(memory);
-        // The value that libunwind returns is that of `handler`, the second field of `unw_dyn_proc_info_t`. The fields begin
-        // one word before it.
+        // libunwind returns the value of `handler`, the second field of `unw_dyn_proc_info_t`. So the fields begin one word
+        // before this value.
         MARKS.iter().position(|mark| said.contains(mark))?.checked_sub(1)
     })
 }
 
-/// An entry of the array: the address of code, relative to the first code of the table, and the place of its FDE in
-/// `Memory::entries`.
+/// An element of the array. It has the address of code, relative to the first code of the table, and the place of the code's
+/// FDE in `Memory::entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {
@@ -144,7 +147,7 @@ struct Place {
     fde: i32,
 }
 
-/// The memory of one table that libunwind reads.
+/// The memory of one table. libunwind reads this memory.
 #[derive(Debug)]
 struct Memory {
     info: UnsafeCell<Info>,
@@ -206,7 +209,7 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs `body` with the ends. Makes the ends if there are none yet, and returns `None` if that fails.
+/// Runs `body` with the ends. Makes the ends if there are none yet, and returns `None` if they cannot be made.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {
@@ -215,11 +218,11 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     ends.as_ref().map(body)
 }
 
-/// Memory of tables that were taken out of the list. Another thread may still be reading it.
+/// The memory of tables that were taken out of the list. Another thread may still be reading this memory.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// Unwind data for code from `start` to `end`. `bytes` has a CIE, an FDE at the offset `fde`, and four zero bytes. The FDE has
-/// the address of its code. `Table::new` copies the bytes.
+/// Unwind data for code from `start` to `end`. `bytes` contains a CIE, an FDE at the offset `fde`, and four zero bytes at the
+/// end. The FDE contains the absolute address of the code. `Table::new` copies the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -233,7 +236,8 @@ pub struct Entry<'a> {
 pub struct Table(Option<Box<Memory>>);
 
 impl Table {
-    /// Registers a table. Returns `None` if there is no memory or no entry, or if the entries are too far apart.
+    /// Registers a table. Returns `None` if this module cannot use libunwind, if there is no memory or no entry, or if the
+    /// entries are too far apart.
     pub fn new<'a>(entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<Table> {
         let at = rest_at()?;
         let (start, end) =
@@ -253,7 +257,8 @@ impl Table {
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
-        // The fields are `name_ptr`, `segbase`, `table_len` (in words, so one for each place) and `table_data`.
+        // The fields are `name_ptr`, `segbase`, `table_len` and `table_data`. `table_len` is in words, and each place has one
+        // word.
         info.rest.get_mut(at..at + 4)?.copy_from_slice(&[0, segbase as u64, len as u64, data as u64]);
         let memory = Box::new(memory);
         // SAFETY: `drop` takes the table out, and keeps its memory for a while.
@@ -262,8 +267,8 @@ impl Table {
         Some(Table(Some(memory)))
     }
 
-    /// Removes the code that begins at an address, by setting the code's size in its FDE to zero. `size_at` is the offset of
-    /// the four bytes of the size in an FDE.
+    /// Removes the code that begins at an address, by setting the size in the code's FDE to zero. `size_at` is the offset of
+    /// the size, which has four bytes, in an FDE.
     pub fn end(&mut self, addr: u64, size_at: usize) {
         let Some(memory) = &mut self.0 else { return };
         let start = addr.wrapping_sub(memory.info.get_mut().start);
@@ -288,11 +293,12 @@ impl Drop for Table {
     }
 }
 
-/// Clears libunwind's cache of unwind data for addresses.
+/// Clears the cache in which libunwind keeps unwind data for addresses.
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {
-        // SAFETY: this is libunwind's own address space, with all addresses. The call increments a counter.
+        // SAFETY: `local` is libunwind's own address space. The two zeros select all its addresses. The call increments a
+        // counter.
         unsafe { flush(*functions.local, 0, 0) };
     }
 }

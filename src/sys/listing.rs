@@ -1,6 +1,7 @@
 //! Lists the names in a directory.
 //!
-//! The standard library is not used for this, because it panics if somebody has closed the descriptor that it reads from.
+//! This module does not use the standard library to read a directory, because the standard library panics if somebody has
+//! closed the descriptor that it reads from.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,7 +19,8 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     names_that(path, |_| true)
 }
 
-/// The names in a directory that `wanted` accepts. Meant for directories in which other programs may have any number of files.
+/// The names in a directory for which `wanted` returns true. This function is for directories in which other programs may have
+/// any number of files.
 pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     names_in(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
 }
@@ -38,7 +40,7 @@ pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result
     Ok(names)
 }
 
-/// The names in a directory of `/proc` that are numbers: of descriptors, threads or processes.
+/// The numbers among the names in a directory of `/proc`. They are the numbers of descriptors, threads or processes.
 pub fn numbers(path: &Path) -> io::Result<Vec<i32>> {
     Ok(names(path)?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }

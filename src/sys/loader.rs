@@ -1,13 +1,13 @@
 //! The dynamic loader: finds functions by name, and keeps this library's code loaded.
 //!
-//! A host may unload a plugin into which this library is linked. But the writer's thread would still run this library's code.
-//! Other threads would also run it when they end, when they fork, and when the process exits.
+//! A host may unload a plugin that contains this library. But the writer's thread would still run this library's code. Other
+//! threads would also run this library's code when they end, when they fork, and when the process exits.
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. Constructors and
-//! destructors may call this library, and wait for one of its locks. So no code of this library calls the loader while the
-//! calling thread holds a lock, or while a thread with a lock waits for the calling thread. `look_up` and `keep_this_loaded`
-//! are called before any lock is taken. This library also has no thread-local storage with a destructor, because the C library
-//! takes the loader's lock when it registers the destructor.
+//! destructors may call this library, and wait for a lock of this library. So no code of this library calls the loader while
+//! the calling thread holds a lock, or while another thread holds a lock and waits for the calling thread. `look_up` and
+//! `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage with a destructor,
+//! because the C library takes the loader's lock to register such a destructor.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// Symbols that not every C library has.
 #[derive(Clone, Copy, Debug)]
 pub enum Optional {
-    /// A function: the least size of a thread's stack, given the thread's attributes.
+    /// A function that returns the minimum size of a thread's stack, for the attributes of the thread.
     LeastStack,
-    /// A byte: whether the process has only one thread.
+    /// A byte that tells whether the process has only one thread.
     OneThread,
-    /// A function like `dladdr`, but without a lock. From glibc 2.35 on.
+    /// A function like `dladdr` that takes no lock. glibc has this function from version 2.35 on.
     FindObject,
 }
 
@@ -29,11 +29,12 @@ const NAMES: [&CStr; 3] = [c"__pthread_get_minstack", c"__libc_single_threaded",
 static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks the symbols up, once and before any lock is taken. A constructor calls this function when the library is loaded.
-/// Linkers may leave constructors out of a static library, so opening the first session calls this function too. If several
-/// threads call this function at the same time, each looks up the symbols, because none may wait for another.
+/// Looks up the symbols once. Must be called before any lock is taken. A constructor calls this function when the library is
+/// loaded. Linkers may leave constructors out of a static library, so opening the first session calls this function too. If
+/// several threads call this function at the same time, each thread looks up the symbols, because no thread may wait for
+/// another.
 pub fn look_up() {
-    // In a program without shared libraries the loader finds nothing.
+    // In a program without shared libraries, a look-up would find nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
         return;
     }
@@ -44,18 +45,19 @@ pub fn look_up() {
 }
 
 impl Optional {
-    /// The symbol's address, which `look_up` has found. NULL if the symbol does not exist.
+    /// The symbol's address, which `look_up` has found. NULL if the symbol does not exist, or if `look_up` has not looked it
+    /// up.
     pub fn get(self) -> *mut c_void {
         FOUND[self as usize].load(Ordering::Relaxed)
     }
 }
 
-/// Makes the loader keep the object that contains this code loaded until the process ends. The program itself always stays
-/// loaded, and so does a shared library that is linked with `-z nodelete`, as this project's library is.
+/// Keeps the object that contains this code loaded until the process ends. The program itself always stays loaded. A shared
+/// library that is linked with `-z nodelete`, as this project's library is, also stays loaded.
 ///
-/// In the child, `fork` resets all locks that this function takes. `dl_iterate_phdr` is not called here, because `fork` does
-/// not reset its lock (seen with glibc 2.36). If a thread is in `dl_iterate_phdr` during a fork, the next call of it in the
-/// child waits for ever, even if the host makes the call.
+/// In the child, `fork` resets all locks that this function takes. This function does not call `dl_iterate_phdr`, because
+/// `fork` does not reset the lock of `dl_iterate_phdr` (seen with glibc 2.36). If a thread is in `dl_iterate_phdr` during a
+/// fork, the next call of `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
@@ -68,7 +70,7 @@ pub fn keep_this_loaded() {
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // This sets a flag of the object, which is already loaded. Nothing can be done about a failure.
+        // The call only sets a flag of the object, which is already loaded. Nothing can be done about a failure.
         // SAFETY: the name of a loaded object ends with a NUL, and lives as long as the object, in which this code runs.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
@@ -94,7 +96,7 @@ unsafe extern "C" {
     static jitsym_own_dynamic_section: *const [u64; 2];
 }
 
-/// The dynamic section of the object that contains this code: pairs of a tag and a value.
+/// The dynamic section of the object that contains this code. The section consists of pairs of a tag and a value.
 fn own_dynamic_section() -> Option<*const [u64; 2]> {
     // SAFETY: the variable is defined above, and only the loader writes to it.
     let section = unsafe { (&raw const jitsym_own_dynamic_section).read_volatile() };
@@ -131,8 +133,8 @@ pub fn function(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The beginning of the loaded object that contains an address. `None` if no object contains it. Before glibc 2.35 this takes
-/// the loader's lock.
+/// The address at which the loaded object that contains the address `place` begins. `None` if no object contains `place`.
+/// Before glibc 2.35 this function takes the loader's lock.
 pub fn object_at(place: u64) -> Option<u64> {
     /// `struct dl_find_object`: flags, begin, end, further fields, and spare room.
     type Found = [u64; 16];

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::mapping::done;
 
-/// The least memory for the text of the list. A piece of this size never comes from the reserve (`reserve`), which is meant for
-/// other purposes.
+/// The minimum size of the buffer for the text of the list. A buffer of this size never comes from the reserve
+/// (`sys::reserve`), which has other purposes.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -20,7 +20,7 @@ pub struct Mapping {
     pub shared: bool,
     /// Where the mapping begins in its file, in bytes.
     pub offset: u64,
-    /// The number of its file's inode; 0 for memory without a file.
+    /// The inode number of the mapped file; 0 for memory without a file.
     pub inode: u64,
     /// Whether the kernel has given the mapping a name in brackets: heap, stack, vdso and the like.
     pub special: bool,
@@ -50,8 +50,8 @@ pub fn all() -> io::Result<Vec<Mapping>> {
     collect(text.split(|&byte| byte == b'\n').filter_map(parse))
 }
 
-/// The mappings that overlap `[start, end)`. From Linux 6.11 on, this asks the kernel for one mapping at a time. So the time
-/// does not depend on the number of other mappings.
+/// The mappings that overlap `[start, end)`. From Linux 6.11 on, this function asks the kernel for one mapping at a time. So
+/// the time that it takes does not depend on the number of other mappings.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     let file = open()?;
     let mut found = Vec::new();
@@ -99,17 +99,17 @@ struct Query {
 const PROCMAP_QUERY: libc::c_ulong = 3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | 0x66 << 8 | 17;
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// The mapping at an address, or the next one above. `file` is from `open`.
+/// The mapping that contains an address, or the next mapping above the address. `file` is from `open`.
 fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
-    // The kernel is asked for names only of memory without a file. Names from the host have at most 80 bytes
-    // (`ANON_VMA_NAME_MAX_LEN`), and the kernel's own names are short.
+    // The kernel is asked only for names of memory without a file. Names that the host has given have at most 80 bytes
+    // (`ANON_VMA_NAME_MAX_LEN`), and names that the kernel has given are short.
     let mut name = [0_u8; 256];
     let mut ask = |with_name: bool| {
         let mut query = Query { size: size_of::<Query>() as u64, flags: COVERING_OR_NEXT, addr, ..Query::default() };
         if with_name {
             (query.name, query.name_size) = (name.as_mut_ptr() as u64, name.len() as u32);
         }
-        // SAFETY: the descriptor is open. The kernel writes to the struct, which has its size in it, and to the name.
+        // SAFETY: the descriptor is open. The kernel writes to the struct, which contains its own size, and to the name.
         done(unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) }).map(|()| query)
     };
     let query = match ask(false) {
@@ -129,12 +129,13 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Whether the kernel itself has given this name. A name "[anon:...]" is from the host (Linux 5.17).
+/// Whether the kernel has given this name to a mapping. Names that begin with "[anon" were given by the host (Linux 5.17).
 fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings into a list. Fails if there is no memory for the list: a process may have tens of thousands of mappings.
+/// Collects mappings into a list. Fails if there is no memory for the list, because a process may have tens of thousands of
+/// mappings.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -175,7 +176,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
 /// Finds `len` free bytes in `[low, high)`, as near to `near` as possible. Returns their address, which is a multiple of
 /// `align`.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
-    // The distance that is kept below a stack, which may grow down.
+    // The distance that is kept below each special mapping, because a stack may grow down.
     const GUARD: u64 = 1 << 20;
     let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
     let starts = maps
@@ -226,7 +227,7 @@ mod tests {
     fn both_ways_find_the_same() {
         let all = all().unwrap();
         let code = both_ways_find_the_same as *const () as u64;
-        // Other tests map memory at the same time, but change neither of these mappings. The second is the vdso.
+        // Other tests map memory at the same time, but change neither of these two mappings. The second mapping is the vdso.
         let code = all.iter().find(|mapping| mapping.start <= code && code < mapping.end).unwrap();
         let special = all.iter().find(|mapping| mapping.special && mapping.is_executable()).unwrap();
         for found in [code, special] {

@@ -1,7 +1,7 @@
 //! The marker mapping, which tells `perf record` that a process writes a jitdump.
 //!
-//! perf records only executable mappings (linux tools/perf/builtin-record.c without `-d`), and looks for a mapping whose file is
-//! called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
+//! Without `-d`, perf records only executable mappings (linux tools/perf/builtin-record.c). perf looks for a mapping whose file
+//! is called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
 //! /proc/PID/maps. So the mapping must stay until the process ends, or until another file replaces the mapped file. For this
 //! reason, dropping a `Marker` does not unmap it.
 
@@ -18,13 +18,13 @@ use super::mapping::page_size;
 pub struct Marker(ManuallyDrop<Mmap>);
 
 impl Marker {
-    /// Maps a dump's first page as executable. Fails on a file system that is mounted `noexec`.
+    /// Maps the first page of a jitdump as executable. Fails on a file system that is mounted `noexec`.
     pub fn new(dump: &File) -> io::Result<Marker> {
         // SAFETY: the mapping exists only for its name and is never read, so changes of the file do not matter.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))
     }
 
-    /// Maps the first page of a perf map. After the file is closed, other copies of this library in the process find the
+    /// Maps the first page of a perf map. After the file is closed, other copies of this library in the process still find the
     /// mapping, and so know that the file is in use.
     pub fn of_map(map: &File) -> io::Result<Marker> {
         // SAFETY: the mapping is never read, so changes of the file do not matter.
@@ -32,12 +32,12 @@ impl Marker {
     }
 
     fn keep(mapping: Mmap) -> Marker {
-        // A forked child has its own jitdump, and perf 7 takes an inherited marker for a marker of the child.
+        // A forked child has its own jitdump. perf 7 would mistake an inherited marker for a marker of the child.
         let _ = mapping.advise(Advice::DontFork);
         Marker(ManuallyDrop::new(mapping))
     }
 
-    /// Unmaps the marker. Must not be called before another file has its own marker.
+    /// Unmaps the marker. The marker of a jitdump must not be unmapped before another jitdump has a marker.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }

@@ -1,4 +1,4 @@
-//! Appends many pieces to a file in few system calls.
+//! Appends many pieces to a file with few system calls.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -6,9 +6,9 @@ use std::io::{self, IoSlice, Write};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 /// Appends all of `slices` in as few system calls as the kernel allows. Changes `slices`. Returns how many bytes were written,
-/// also on failure.
+/// even if the call fails.
 pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Result<()>) {
-    // The most slices that the kernel takes in one call (Linux IOV_MAX).
+    // The maximum number of slices that the kernel takes in one call (IOV_MAX of Linux).
     const MOST: usize = 1024;
     let mut written = 0;
     while !slices.is_empty() {
@@ -26,11 +26,11 @@ pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Resu
     (written, Ok(()))
 }
 
-/// Appends all of `slices` or nothing. Changes `slices`, and returns their total size.
+/// Appends either all of `slices` or nothing. Changes `slices`. Returns the total size of the slices.
 pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
     let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
-        // After a partial record or line, readers would not find the next one.
+        // After an incomplete record or line, readers would not find the next record or line.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)

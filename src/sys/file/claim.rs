@@ -11,17 +11,17 @@ use super::{check_plain, is_locked, lock, look_at, refuse, Access, OURS, TAKEN};
 use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
-/// Creates a file. Fails if the name exists, even if only as a symbolic link.
+/// Creates a file. Fails if the name exists, even if it is the name of a symbolic link.
 pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     dir.open_file(name, access | OFlags::CREATE | OFlags::EXCL, mode | OURS)
 }
 
-/// Creates a file. Replaces a file of that name that an earlier process with this pid has left.
+/// Creates a file. If an earlier process with this pid has left a file of this name, replaces the old file.
 ///
-/// Fails without touching the existing file if the file is a link, has a second name, or belongs to another user. Also fails if
-/// the file is used by another library in this process (`TAKEN`), or by a living process with the same pid in another
-/// namespace. A living process holds a lock on its file. The kernel releases the lock when the last descriptor and the last
-/// mapping of the open file are gone.
+/// Fails without touching the existing file if this file is a symbolic link, has a second name (hard link), or belongs to
+/// another user. Also fails if the file is used by another library in this process (`TAKEN`), or by a living process that has
+/// the same pid in another pid namespace. A living process holds a lock on its file. The kernel releases the lock when the last
+/// descriptor and the last mapping of the open file are gone.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -38,13 +38,13 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Whether `error`, which `claim` has returned, means that a file of this name exists and must stay. In that case another name
-/// may work.
+/// Whether `error`, which `claim` has returned, means that a file of this name exists and must stay. If so, the caller may
+/// succeed with another name.
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
-        // Without an error number, this module has refused the name, because it belongs to another user's file. With an error
-        // number, the kernel has refused to create any file in the directory.
+        // If the error has no error number, this module has refused the name, because another user's file has this name. If the
+        // error has a number, the kernel has refused to create any file in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
@@ -71,9 +71,9 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // A file with this library's mark that nobody in this process uses is a leftover: of an earlier process, or of the program
-    // that this process ran before it executed the present program. A file without the mark belongs to another library if the
-    // file was written since this process started.
+    // If a file has this library's mark and nobody in this process uses the file, it is a leftover. Either an earlier process
+    // has left the file, or the program that this process ran before it executed the present program. If a file without the
+    // mark was written since this process started, the file belongs to another library.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

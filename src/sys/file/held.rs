@@ -16,18 +16,19 @@ pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 
 /// A file that is kept open for a long time.
 ///
-/// In the library's own descriptor table nobody else can close the descriptor. In the host's table the host may close the
-/// descriptor, because daemons close all descriptors. Later its number may refer to another file, or to the same file opened by
-/// the host. So an open file in the host's table gets a mark, if this is possible. If the mark is missing later, the descriptor
-/// is neither used nor closed. A descriptor that could not be marked is never closed, because it may be the host's.
+/// In the library's own descriptor table, nobody else can close the descriptor. In the host's table, the host may close the
+/// descriptor, as daemons close all descriptors. Afterwards the number of the descriptor may refer to another file, or to the
+/// same file, which the host has opened itself. So an open file in the host's table gets a mark, if this is possible. If the
+/// mark is missing later, the descriptor is neither used nor closed. A descriptor in the host's table that could not be marked
+/// is never closed, because its number may now belong to the host.
 #[derive(Debug)]
 pub struct Held {
     file: ManuallyDrop<File>,
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// A number that only this `Held` has. `holder_of` has the number of the last `Held` that got a certain descriptor number
-    /// in the host's table.
+    /// A number that only this `Held` has. `holder_of` returns the serial number of the latest `Held` that has got a given
+    /// descriptor number in the host's table.
     serial: u32,
 }
 
@@ -48,7 +49,7 @@ impl Held {
         self.identity
     }
 
-    /// Whether the descriptor certainly still refers to the file that was opened, so that it may be closed.
+    /// Whether the descriptor certainly still refers to the file that was opened, and so may be closed.
     fn is_ours(&self) -> bool {
         match self.table == DescriptorTable::current() {
             true if self.table.is_host() => self.marked && self.checked().is_ok(),
@@ -56,7 +57,8 @@ impl Held {
         }
     }
 
-    /// The file, for writing. Fails with `CLOSED` if the descriptor no longer refers to this file.
+    /// The file, for writing. Fails with `CLOSED` if the descriptor no longer refers to this file, or is not in the calling
+    /// thread's descriptor table.
     pub fn checked(&self) -> io::Result<&File> {
         match self.table == DescriptorTable::current() {
             true if !self.table.is_host() => Ok(&self.file),
@@ -95,18 +97,18 @@ impl Drop for Held {
     }
 }
 
-/// The serial number of the last `Held` with this descriptor number in the host's table. An earlier `Held` may have had the same
-/// number until the host closed its descriptor.
+/// The serial number of the latest `Held` with the descriptor number of `file` in the host's table. An earlier `Held` may have
+/// had the same descriptor number until the host closed that descriptor.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // Two descriptors may share an entry. In that case the older descriptor counts as closed by the host. It stays open for
-    // ever, which does no harm.
+    // Two descriptors may share an entry. In that case the library treats the older descriptor as if the host had closed it.
+    // The older descriptor stays open for ever, which does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
-/// The mark: the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has no
-/// effect, because nobody requests this signal for the file. The kernel keeps the setting for each open file, not for each
-/// descriptor.
+/// The mark is the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has
+/// no effect, because nobody requests this signal for the file. The kernel keeps the setting with the open file, and not with
+/// the descriptor.
 const MARK: libc::c_int = libc::SIGWINCH;
 
 fn mark(file: &File) -> bool {

@@ -1,4 +1,5 @@
-//! Identities of files, to recognize a file even if its name now belongs to another file.
+//! Identities of files. The library recognizes a file by its identity, even if the name of the file now belongs to another
+//! file.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +13,13 @@ use rustix::fs::fstat;
 pub struct Identity {
     pub device: u64,
     pub inode: u64,
-    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not record this. This time is needed
-    /// because a new file may get the inode number of a file that was just removed.
+    /// The time when the file was created, in nanoseconds since 1970; 0 if this time is unknown. The time is needed because a
+    /// new file may get the inode number of a file that was just removed.
     pub born: u64,
 }
 
 impl Identity {
-    /// Whether the two identities may belong to the same file. An unknown time of creation equals any other.
+    /// Whether the two identities may belong to the same file. An unknown time of creation counts as equal to any other time.
     pub fn is(&self, other: &Identity) -> bool {
         let born_alike = self.born == other.born || self.born == 0 || other.born == 0;
         self.device == other.device && self.inode == other.inode && born_alike

@@ -1,5 +1,5 @@
-//! Creates and opens files safely in directories like `/tmp`: files are new or checked, and never opened through a symbolic
-//! link.
+//! Creates and opens files safely in directories like `/tmp`. Each file is either new or is checked, and no file is opened
+//! through a symbolic link.
 
 mod append;
 mod claim;
@@ -38,7 +38,7 @@ pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
 /// Writes go to any offset.
 pub const ANYWHERE: Access = OFlags::RDWR;
 
-/// The mode bit that marks a file as made by this library. The bit has no other meaning on a regular file.
+/// The mode bit that marks a file as a file of this library. The bit has no other meaning on a regular file.
 pub const OURS: u32 = libc::S_ISVTX;
 
 /// The kind of error for a file that another library in this process uses.
@@ -47,18 +47,18 @@ pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 /// The byte that a process locks in each file that it writes to. The byte lies far after the end of any file.
 const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 
-/// Locks a file before it is written to. The lock lasts as long as the file is open or mapped. Returns false if somebody else
-/// has locked the file for writing.
+/// Locks a file before the library writes to the file. The lock lasts as long as the file is open or mapped. Returns false if
+/// somebody else has locked the file for writing.
 ///
-/// flock(2) is not used, because anybody who may read a file could take its lock. Any reader can also take the lock that is
-/// used here, but only for reading. A lock for reading does not count: the result is true, although this call could not lock
-/// the file.
+/// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file. With the locks
+/// that are used here, such a process can lock the file only for reading. A lock for reading does not count. If the file has
+/// such a lock, the result is true, although this call could not lock the file.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))
 }
 
-/// Fails, with the reason, unless the file is a regular file of this user with only one name.
+/// Fails with the reason unless the file is a regular file of this user and has only one name.
 pub fn check_plain(data: &Metadata) -> io::Result<()> {
     check_ours(data)?;
     if data.nlink() != 1 {
@@ -67,7 +67,7 @@ pub fn check_plain(data: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails, with the reason, unless the file is a regular file of this user. The file may have several names.
+/// Fails with the reason unless the file is a regular file of this user. The file may have several names.
 pub fn check_ours(data: &Metadata) -> io::Result<()> {
     if !data.file_type().is_file() {
         return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));

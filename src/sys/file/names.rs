@@ -1,5 +1,4 @@
-//! Changes names of files: gives a new file the name of an old one, removes names, and makes the directory that perf's agents
-//! use.
+//! Gives a new file the name of an old file, removes files, and makes a directory like the directories of perf's agents.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -30,7 +29,7 @@ pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_ours);
     if opened.is_some_and(|file| !ours.is_some_and(|ours| other_writers::writes(ours, Some(&file)))) {
-        // A failure is ignored: nothing can be done about it, and the file that stays has the right content.
+        // A failure is ignored, because nothing can be done about it, and the content of the file that stays is right.
         let _ = dir.remove(name);
     }
 }

@@ -1,4 +1,4 @@
-//! Opens existing files to write on: files that a sink has closed, files of a dead process, and files of other libraries in
+//! Opens existing files. These are files that this process has closed, files of a dead process, and files of other libraries in
 //! this process.
 
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
 /// Opens a file that somebody else in this process has made, to append to it. Makes all other writers in this process append
-/// too. Marks the file as the library's: if the process is killed, recovery completes only marked files.
+/// too. Marks the file as a file of this library, because recovery completes only marked files if the process is killed.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
     let data = file.metadata()?;
@@ -25,7 +25,7 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file for writing. Fails if the name no longer belongs to the file `expected`, which this process wrote before.
+/// Opens the file `expected`, which this process has written before, for writing. Fails if another file now has the name.
 pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
     let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
@@ -46,12 +46,12 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that this library wrote in a process that is now dead, to append to it. The file must be one of `known`.
-/// Returns the file and its identity.
+/// Opens a file that this library wrote in a process that is now dead, to append to the file. The file must have one of the
+/// identities `known`. Returns the file and its identity.
 ///
 /// The identities may be forged. So the file must pass `check_plain`, must have the library's mark, and must certainly have one
-/// of the identities (`is_surely`). If `may_be_locked` is false, a lock on the file means that its writer lives, and the call
-/// fails.
+/// of the identities (`Identity::is_surely`). If `may_be_locked` is false, a lock on the file means that the writer of the file
+/// is alive, and the call fails.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

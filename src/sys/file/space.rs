@@ -1,5 +1,5 @@
-//! Room in file systems: tells how much is free, and allocates room for a file before the writes if this makes the writes
-//! faster.
+//! Room in file systems. Finds out how much room is free, and whether writes become faster if room is allocated before.
+//! Allocates room for a file.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,14 +8,14 @@ use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 
 use crate::sys::open_at::c_string;
 
-/// Whether writes are faster if room was allocated before. On ext4, writes to allocated room took as little as a third of the
-/// time. A file system in memory would clear the pages when they are allocated, which costs as much as writing to them.
+/// Whether writes are faster if room was allocated before. On ext4, writes to allocated room took only a third of the time in
+/// some cases. A file system in memory clears pages when they are allocated, which costs as much as writing to the pages.
 pub fn gains_by_reserve(file: &File) -> bool {
     file_system(file) == Some(EXT4)
 }
 
-/// Whether the file's contents are on a disk, so that its pages in memory are only copies. False if the file system is
-/// unknown.
+/// Whether the contents of the file are on a disk, so that the pages of the file in memory are only copies. False if the file
+/// system is unknown.
 pub fn is_on_disk(file: &File) -> bool {
     file_system(file).is_some_and(|found| [EXT4, XFS, BTRFS].contains(&found))
 }
@@ -37,8 +37,8 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     (data.f_blocks > 0).then(|| data.f_bavail * data.f_frsize)
 }
 
-/// Asks the file system to allocate `len` bytes from `offset`. The length of the file stays the same. If this fails, the later
-/// writes allocate the room.
+/// Asks the file system to allocate room for `len` bytes from `offset`. The length of the file stays the same. If the call
+/// fails, the later writes allocate the room.
 pub fn reserve(file: &File, offset: u64, len: u64) {
     let _ = fallocate(file, FallocateFlags::KEEP_SIZE, offset, len);
 }

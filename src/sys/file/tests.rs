@@ -27,8 +27,8 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// A lock for tests that change the whole process, and for tests that such a change would disturb. A test that starts a child
-/// also takes this lock. Until the child executes its program, it has copies of all descriptors, and so keeps the locks of
-/// files that the parent closes.
+/// also takes this lock. Until the child executes its program, the child has copies of all descriptors. So a file that the
+/// parent closes stays locked.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,14 +51,15 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A lock counts if its owner may write to the file. The lock of a process that may only read the file does not count.
+/// A lock counts if only a process that can write to the file can take it. A lock that a mere reader can take (flock(2)) does
+/// not count.
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
     let dir = dir("living");
     let path = dir.join("jit-1.dump");
-    // The file is opened in another descriptor table: `claim` refuses every file that is open in the host's table, even without
-    // a lock.
+    // The file is opened in another descriptor table, because `claim` refuses every file that is open in the host's table, even
+    // without a lock.
     let is_alive = || is_locked(&Dir::of(&path).unwrap(), path.file_name().unwrap());
     fs::write(&path, "alive").unwrap();
     File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
@@ -101,7 +102,7 @@ fn links_and_strange_files_are_refused() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(claim(&path, 0o600).is_err());
-    // For these errors, no other name would help.
+    // These errors do not mean that another name would work.
     let full = dir.join("x".repeat(256));
     assert!(!is_anothers(&claim(&full, 0o600).unwrap_err()));
     assert!([libc::EACCES, libc::ENOSPC, libc::EMFILE]

@@ -5,32 +5,32 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// Maps a page that the kernel clears in forked children, for every kind of fork. Also returns whether this kernel really
-/// clears it.
+/// Maps a page that the kernel clears in the child of every kind of fork. Also returns whether this kernel really clears the
+/// page.
 pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
     let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);
     Ok((page, is_kept))
 }
 
-/// A page that is cleared in forked children (`zero_in_child`), and a page that is shared with them.
+/// Two pages: one is cleared in forked children (`zero_in_child`), the other is shared with them.
 #[derive(Debug)]
 pub struct ForkPage {
     pub words: &'static Words,
     pub shared: &'static WithChildren,
-    /// Whether the kernel clears the page in children, for every kind of fork.
+    /// Whether the kernel clears the page of `words` in the child of every kind of fork.
     pub kept_by_kernel: bool,
 }
 
-/// The content of the cleared page. In all words after the first, a child records facts about itself.
+/// The content of the page that is cleared in children. In all words after the first, a child records facts about itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
-    /// 1 in the process that made the page.
+    /// 1 in the process that made the page, 0 in forked children.
     same_process: AtomicU32,
     /// 0 until a thread of the child begins to take over the inherited state.
     pub taking: AtomicU32,
-    /// How much of the inherited state the child can use: a number of `Rest` (`queue::quiesce`).
+    /// How much of the inherited state the child can use, as a number of `queue::quiesce::Rest`.
     pub state: AtomicU32,
     /// The time stamp of the fork.
     pub forked_at: AtomicU64,
@@ -46,7 +46,7 @@ impl Words {
     }
 }
 
-/// The content of the shared page. A child reads its parent's present values, and not those at the time of the fork.
+/// The content of the shared page. A child reads the parent's current values, and not the values at the time of the fork.
 #[derive(Debug)]
 #[repr(C)]
 pub struct WithChildren {
@@ -69,7 +69,7 @@ impl ForkPage {
     }
 
     /// Clears the words that a forked child reads before it sets them. Must be called in the child if the kernel does not clear
-    /// the page. The child sets the other words before it reads them.
+    /// the page. The other words need not be cleared, because the child sets them before it reads them.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words;
         for word in [same_process, taking, state] {

@@ -35,11 +35,11 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
     (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
 }
 
-/// A mapping, which is unmapped when this value is dropped.
+/// A mapping that is unmapped when this value is dropped.
 ///
-/// The crate memmap2, which `marker` uses, cannot map memory that nobody may access, or memory that a forked child shares.
-/// rustix 1.1.6 has two faults where it uses the C library. It calls `posix_madvise` for all kinds of advice but one. It also
-/// passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel refuses the call.
+/// The crate memmap2, which `marker` uses, can map neither memory that nobody may access, nor memory that forked children
+/// share. rustix 1.1.6 has two faults in its calls of the C library. rustix calls `posix_madvise` for all kinds of advice
+/// except one. rustix also passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel refuses the call.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,
@@ -57,7 +57,7 @@ impl OwnedMapping {
         OwnedMapping { start: NonNull::<T>::dangling().cast(), len: 0 }
     }
 
-    /// Maps memory anywhere, as mmap(2) does.
+    /// Maps memory at an address that the kernel picks (mmap(2)).
     pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let file = file.map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
@@ -65,15 +65,15 @@ impl OwnedMapping {
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
-    /// Maps memory like `new`, but the memory is not locked, even if the process has asked the kernel to lock all new mappings
-    /// (mlockall(2), `MCL_FUTURE`). The kernel would provide every page of locked memory at once, or refuse the memory for
-    /// `RLIMIT_MEMLOCK`.
+    /// Maps memory like `new`. The memory is not locked, even if the process has asked the kernel to lock all new mappings
+    /// (mlockall(2), `MCL_FUTURE`). For locked memory, the kernel would provide every page at once, or refuse the mapping
+    /// because of `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
         mapping.unlock();
         match mapping.resize(len, libc::MREMAP_MAYMOVE) {
             Ok(()) => Ok(mapping),
-            // A sandbox may refuse mremap, and an emulator may not know it.
+            // A sandbox may refuse mremap, and an emulator may not implement mremap.
             Err(_) => OwnedMapping::new(len, protection, flags, file),
         }
     }
@@ -90,7 +90,7 @@ impl OwnedMapping {
 
     /// Gives advice about a range (madvise(2)). Returns whether the kernel accepts the advice.
     pub fn advise(&self, range: Range<usize>, advice: i32) -> bool {
-        // SAFETY: the range lies in the mapping, and its user wants the effect of the advice.
+        // SAFETY: the range lies in the mapping, and the caller wants the effect of the advice.
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
@@ -99,8 +99,8 @@ impl OwnedMapping {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// Whether `madvise` succeeds even for advice that does not exist. Linux never does this. But qemu 7.2, when it runs a
-    /// program of another architecture, accepts any advice and ignores it.
+    /// Whether `madvise` succeeds even for advice that does not exist. Linux never does this. But when qemu 7.2 runs a program
+    /// of another architecture, qemu accepts any advice and ignores the advice.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);
@@ -124,7 +124,8 @@ impl OwnedMapping {
         unsafe { libc::munlock(self.start.as_ptr().cast(), self.len) };
     }
 
-    /// Changes the length, in bytes. With `MREMAP_MAYMOVE` the mapping may be at another address afterwards.
+    /// Changes the length of the mapping to `len` bytes. With `MREMAP_MAYMOVE` the mapping may be at another address
+    /// afterwards.
     fn resize(&mut self, len: usize, flags: i32) -> io::Result<()> {
         // SAFETY: this value owns the mapping, and nobody else has its address.
         let start = unsafe { libc::mremap(self.start.as_ptr().cast(), self.len, len, flags) };

@@ -11,8 +11,8 @@ use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
-/// Memory for records, which is zero at first. Only parts that were opened may be accessed. Forked children do not inherit the
-/// memory.
+/// Memory for records. The memory is zero at first. Only parts that were opened may be accessed. Forked children do not inherit
+/// the memory.
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
@@ -45,7 +45,7 @@ impl Region {
 
     /// Unmaps the memory in a forked child, if the child has inherited it. The child must not use the memory.
     pub fn leave_in_child(&self) {
-        // The flag becomes false, so this child's own children, which do not have the memory, unmap nothing.
+        // The flag becomes false, so that the children of this child unmap nothing. These children do not inherit the memory.
         if self.is_inherited.swap(false, Ordering::Relaxed) {
             self.mapping.unmap();
         }
@@ -62,16 +62,16 @@ impl Region {
         done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })
     }
 
-    /// Makes the kernel provide the pages of an open range now, if the kernel can.
+    /// Makes the kernel provide the pages of an open range now, if the kernel supports this.
     pub fn populate(&self, range: Range<usize>) {
         self.mapping.advise(range, libc::MADV_POPULATE_WRITE);
     }
 
-    /// Makes the kernel provide the pages of an open range of a file. Fails if there is no room for them. On a full file
-    /// system, an access to a missing page would raise SIGBUS.
+    /// Makes the kernel provide the pages of an open range of a file. Fails if the file system has no room for the pages. On a
+    /// full file system, an access to a missing page would raise SIGBUS.
     ///
-    /// No descriptor of the file is used here, because the calling thread may have another descriptor table than the thread
-    /// that has opened the file.
+    /// This function uses no descriptor of the file, because the file need not be open in the descriptor table of the calling
+    /// thread.
     pub fn provide(&self, range: Range<usize>) -> io::Result<()> {
         match self.mapping.heeds(range.clone(), libc::MADV_POPULATE_WRITE) {
             true => Ok(()),
@@ -79,8 +79,8 @@ impl Region {
         }
     }
 
-    /// Does the same as `provide`, for kernels before 5.14. Writes to each page by a system call, which returns an error where
-    /// an access would raise a signal.
+    /// Does the same as `provide`, for kernels before 5.14. Writes to each page by a system call, because a system call returns
+    /// an error where an access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
         // An emulator may report larger pages than those of the file system.
         const SMALLEST_PAGE: usize = 4096;
@@ -88,7 +88,7 @@ impl Region {
         for offset in range.clone().step_by(SMALLEST_PAGE) {
             let at = self.mapping.at(&(offset..range.end)) as u64;
             let mut byte = [0];
-            // This writes the byte that is already there. Nobody else writes to the page yet.
+            // This call writes the byte that is already there. Nobody else writes to the page yet.
             let known = process_memory::read(std::process::id(), at, &mut byte) == 1;
             if !known || memory.write_at(&byte, at)? != 1 {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -97,7 +97,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by new private memory, which may be accessed at once.
+    /// Replaces a range that nobody uses by new private memory. The new memory is open.
     pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
         let flags = PRIVATE | libc::MAP_NORESERVE;
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, flags, None);
@@ -115,8 +115,8 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces an open range, to which nobody writes, by private memory with the same bytes. After an error the range is
-    /// unchanged.
+    /// Replaces an open range by private memory with the same bytes. Nobody may write to the range meanwhile. After an error
+    /// the range is unchanged.
     pub fn copy_to_private(&self, range: Range<usize>) -> io::Result<()> {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
@@ -132,8 +132,8 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by private memory without access. The range must be replaced again before it is
-    /// accessed.
+    /// Replaces a range that nobody uses by private memory that cannot be accessed. The range must be replaced again before it
+    /// is accessed.
     pub fn close(&self, range: Range<usize>) -> io::Result<()> {
         let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
         // SAFETY: the range lies in the region, and by contract nobody uses it.
@@ -142,10 +142,12 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces the memory of this region by that of another region of the same length, in which only the first `head` bytes
-    /// are open. While the memory is replaced, others may only read these bytes.
+    /// Replaces the memory of this region by the memory of `other`. Both regions have the same length, and only the first
+    /// `head` bytes of `other` are open. During the call, other threads may only read the first `head` bytes of this region,
+    /// and may not access the rest.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
-        // For the kernel, the open bytes and the bytes after them are two mappings. So they are moved one after the other.
+        // For the kernel, the open bytes and the bytes after them are two mappings. So this function moves the two mappings one
+        // after the other.
         let (head, rest) = (0..head, head..self.mapping.len);
         self.replace(&rest, other.mapping.at(&rest))?;
         // The pages are moved, so `other` must not unmap them at their old address.
@@ -154,18 +156,18 @@ impl Region {
         self.replace(&head, from)
     }
 
-    /// Moves pages from the address `from` to a range of this region, and so replaces the pages of the range.
+    /// Replaces the pages of a range of this region by the pages at the address `from`, which are moved.
     fn replace(&self, range: &Range<usize>, from: *mut libc::c_void) -> io::Result<()> {
         let (len, how) = (range.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
-        // SAFETY: the caller owns the pages, and nobody uses them. The range lies in the region. Others only read it, and find
-        // either the old or the new memory.
+        // SAFETY: the caller owns the pages at `from`, and nobody uses them. The range lies in the region. Other threads only
+        // read the range, and find either the old or the new memory.
         checked(unsafe { libc::mremap(from, len, len, how, self.mapping.at(range)) }).map(drop)
     }
 
-    /// Frees the pages of a range that nobody uses. If the range belongs to a file, the file loses them too. The range reads as
-    /// zero afterwards.
+    /// Frees the pages of a range that nobody uses. If the range is a mapping of a file, the pages are also removed from the
+    /// file. The range reads as zeros afterwards.
     pub fn discard(&self, range: Range<usize>) {
-        // `MADV_REMOVE` is for pages of a file, and fails for private pages. `MADV_DONTNEED` is for private pages.
+        // `MADV_REMOVE` frees pages of a file, and fails for private pages. `MADV_DONTNEED` frees private pages.
         if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {
             self.mapping.advise(range, libc::MADV_DONTNEED);
         }

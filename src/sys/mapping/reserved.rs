@@ -2,19 +2,21 @@
 
 use super::{checked, page_size, OwnedMapping, PRIVATE};
 
-/// Sets `len` bytes at this address aside until the process ends. Returns the address, or `None` if something is mapped there.
+/// Reserves `len` bytes at the address `start` until the process ends. Returns the address, or `None` if something is mapped
+/// there.
 pub fn reserve_at(start: u64, len: u64) -> Option<u64> {
     let (at, len) = (usize::try_from(start).ok()?, usize::try_from(len).ok()?);
     let flags = PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let map = |len| {
-        // SAFETY: a mapping that replaces no other one changes no existing memory.
+        // SAFETY: a mapping that replaces no other mapping changes no existing memory.
         let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
         let found = OwnedMapping { start: checked(found).ok()?, len };
-        // A kernel before 4.17 does not know `MAP_FIXED_NOREPLACE`. It takes the address for a hint, and may map other
-        // addresses.
+        // A kernel before 4.17 ignores `MAP_FIXED_NOREPLACE`. Such a kernel takes the address for a hint, and may map memory at
+        // another address.
         (found.start.as_ptr() as usize == at).then_some(found)
     };
-    // The memory must not be locked (see `OwnedMapping::unlocked`). So this maps one page, unlocks it, and extends it in place.
+    // The memory must not be locked (see `OwnedMapping::unlocked`). So this function maps one page, unlocks the page, and
+    // extends the mapping in place.
     let mut found = map(page_size().min(len))?;
     found.unlock();
     if found.resize(len, 0).is_err() {

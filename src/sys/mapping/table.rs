@@ -1,7 +1,7 @@
-//! A growing array of plain values in separate pages.
+//! A growing array of plain values in pages of its own.
 //!
-//! When the array is dropped, its pages return to the kernel. An allocator would keep them. So a process that stores many
-//! records and drops them is afterwards as small as before.
+//! When the array is dropped, its pages return to the kernel. An allocator would keep the pages. So a process that stores many
+//! records and drops them needs no more memory afterwards than before.
 
 use std::io;
 use std::marker::PhantomData;
@@ -11,21 +11,22 @@ use std::slice;
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// The least address space for an array, in bytes.
+/// The minimum address space of an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
 /// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time. A
-/// fault for each page would cost a sixth more. While the kernel provides pages, the host cannot change its mappings and has to
-/// wait. So `AT_ONCE` is not larger.
+/// separate fault for each page would cost a sixth more. `AT_ONCE` is not larger, because a thread of the host that changes the
+/// process's mappings has to wait while the kernel provides pages.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
-/// A growing array in a separate mapping.
+/// A growing array with a mapping of its own.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// Up to this byte, nothing more is to be done for the pages. They are present, or become present at their first use.
+    /// The offset in bytes up to which the array does nothing more for its pages. These pages are present, or become present at
+    /// their first use.
     made: usize,
     values: PhantomData<T>,
 }
@@ -83,12 +84,12 @@ impl<T: Copy> Table<T> {
         self.len = self.len.min(len);
     }
 
-    /// Adds a value. Does nothing if there is no memory for it: see `try_reserve`.
+    /// Adds a value. Does nothing if there is no memory for the value: see `try_reserve`.
     pub fn push(&mut self, value: T) {
         self.extend_from_slice(&[value]);
     }
 
-    /// Adds values. Adds none if there is no memory for all.
+    /// Adds values. Adds no value if there is not enough memory for all of them.
     pub fn extend_from_slice(&mut self, values: &[T]) {
         if self.try_reserve(values.len()).is_ok() {
             // SAFETY: there is room for the values after the existing ones, and source and target do not overlap.

@@ -10,8 +10,8 @@ use crate::sys::process_memory;
 
 /// The smallest view covers this many bytes.
 const LEAST: u64 = 16 << 20;
-/// A new view covers at least this many times the file's length. So views are rarely replaced: `perf record -d` records each
-/// view.
+/// A new view covers at least this many times the file's length. So views are rarely replaced. This matters for `perf record
+/// -d`, which records each view.
 const STEP: u64 = 4;
 
 /// A mapping of a file for forked children. Only system calls read it, so that a read raises no signal if the file was
@@ -20,11 +20,11 @@ const STEP: u64 = 4;
 pub struct View(OwnedMapping);
 
 impl View {
-    /// Maps a file of `len` bytes, and more bytes into which the file can grow. The pages after the file's end take only
-    /// address space.
+    /// Maps a file of `len` bytes. The mapping is larger than the file, so that the file can grow. The pages after the file's
+    /// end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
-            // If address space is limited, all of it is left to the host.
+            // If the address space of the process is limited, the library leaves all of it to the host.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);
