@@ -138,8 +138,8 @@ const RANGE: libc::off_t = 1 << 30;
 
 /// Computes a number from `of`. All copies of this library in this process get the same number for the same `of`, and other
 /// processes get other numbers. The number is computed from the random bytes that the kernel has given to the process
-/// (getauxval(3), `AT_RANDOM`). Everybody can see which bytes are locked. So the number must reveal neither an address nor the
-/// random bytes, from which the C library makes secrets.
+/// (getauxval(3), `AT_RANDOM`). Every process can see which bytes are locked. So the number must reveal neither an address nor
+/// the random bytes, from which the C library makes secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };

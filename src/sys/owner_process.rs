@@ -17,7 +17,7 @@ pub struct Owner {
     pub start_time: u64,
     /// Number of the pid namespace; 0 if unknown.
     pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if unknown. In another mount namespace, the owner's paths mean other files.
+    /// Number of the mount namespace; 0 if unknown. In another mount namespace, the owner's paths refer to other files.
     pub mount_namespace: u64,
 }
 
@@ -54,7 +54,7 @@ impl Owner {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
 
-    /// Whether the owner's paths mean the same files in this process.
+    /// Whether the owner's paths refer to the same files in this process.
     pub fn has_our_paths(&self) -> bool {
         self.mount_namespace == namespace("mnt")
     }

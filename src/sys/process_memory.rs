@@ -18,7 +18,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
         read += count;
         done += count;
         if count == 0 {
-            // The page at `from` cannot be read, so the loop continues after it.
+            // The page at `from` cannot be read, so the loop continues after this page.
             let skip = (page_size() - (from as usize) % page_size()).min(out.len() - done);
             out[done..done + skip].fill(0);
             done += skip;
@@ -93,7 +93,7 @@ mod tests {
         let page = page_size();
         let region = Region::private(3 * page).unwrap();
         let start = region.start().as_ptr();
-        // SAFETY: the region is ours; its middle page is made unreadable.
+        // SAFETY: the region belongs to this test. Its middle page is made unreadable.
         unsafe {
             ptr::write_bytes(start, 0xaa, 3 * page);
             assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);

@@ -30,7 +30,7 @@ pub fn is_hidden() -> bool {
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 
-/// Whether the process can change to another user or group, because its real, effective and saved ids differ.
+/// Whether the real, effective and saved ids of the process differ. If so, the process can change to another user or group.
 fn ids_differ() -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     // SAFETY: the pointers are valid. If a call fails, all its numbers stay 0, and do not differ.

@@ -200,8 +200,8 @@ pub const STACK: usize = 512 << 10;
 /// ordinary thread and calls `exit` itself. Before that, it calls `leave`, so that nobody waits for this thread any longer.
 pub fn end_process(leave: fn()) {
     /// The pid of the process in which this function has begun; 0 once the exiting thread has its name `jitsym-exit`. Until
-    /// then its name is one of `OURS`. So another thread of the library may find no thread of the host, and call this function
-    /// too. That second call must do nothing.
+    /// then the exiting thread's name is one of `OURS`. So another thread of the library may find no thread of the host, and
+    /// call this function too. That second call must do nothing.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // The thread gets a name that is not in `OURS`. All copies of the library take a thread with a name in `OURS` for a
@@ -376,7 +376,7 @@ pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
             known = faster;
         }
     }
-    // Any value except NULL will do.
+    // The C library calls `end` for any value of the key except NULL.
     // SAFETY: the key was made and is never deleted.
     unsafe { libc::pthread_setspecific((known - 1) as libc::pthread_key_t, end as *const libc::c_void) == 0 }
 }

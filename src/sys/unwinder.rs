@@ -226,7 +226,7 @@ impl Registered {
 }
 
 /// Objects of tables that were deregistered from libgcc. After a search has found code by a table, libgcc up to version 12
-/// releases its lock, and then reads the table's object once more. The table may have been deregistered by then, because its
+/// releases its lock, and then reads the table's object once more. The table may have been deregistered by then, because the
 /// code may be live and have another table now.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
