@@ -1,4 +1,4 @@
-//! The pieces of one region: which memory callers have, and which is free.
+//! Keeps account of the pieces of one region: which memory callers have, and which memory is free.
 //!
 //! A region begins an epoch when code is registered in the place of code that died in the present epoch. In the new epoch, the
 //! places of all code that died earlier can be reused at no cost. So the arena keeps freed memory back at first (the memory
@@ -10,18 +10,18 @@ use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this: the size of a cache line. A region marks dead code in units that divide this
-/// size. So code never shares a mark with a neighbour's dead code.
+/// Pieces begin and end at multiples of this number, which is the size of a cache line. A region marks dead code in units that
+/// divide this size. So code never shares a mark with a neighbour's dead code.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// The number of bytes that may rest, or a quarter of the bytes in use if that is more.
+/// This many bytes may rest, or a quarter of the bytes in use if that is more.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// Free memory is returned to the file system only if more bytes are free than this number, and more than are in use. The next
-/// use of a returned page costs as much as the use of a new page.
+/// Free memory is returned to the file system only if the number of free bytes exceeds both this number and the number of
+/// bytes in use. The reason is that the next use of a returned page costs as much as the use of a new page.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. A place is an offset in the region, in bytes.
@@ -34,19 +34,19 @@ pub struct Arena {
     pub max_len: u64,
     /// Whether the sink for regions ran when the region was made. If it did not run, the region never has a file.
     pub named: bool,
-    /// Memory from this place on was never used.
+    /// The end of the memory that is in use, rests or is free. `begin` hands out the memory from this place on.
     top: u64,
-    /// The pieces that callers have: their lengths by their places.
+    /// The lengths of the pieces that callers have, by their places.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
-    /// Freed pieces that rest, the first freed one first: places and lengths.
+    /// Places and lengths of the freed pieces that rest, in the order in which they were freed.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// Memory that can be handed out again, by place and by length. Neighbours are merged.
+    /// Memory that can be handed out again: the lengths by their places. Neighbours are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
-    /// The parts of size `CHUNK` that were returned to the file system: their lengths by their places.
+    /// The parts that were returned to the file system: their lengths, which are all `CHUNK`, by their places.
     given_back: BTreeMap<u64, u64>,
 }
 
@@ -79,7 +79,7 @@ impl Arena {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
-    /// Hands out a piece of memory that was used before, by best fit, and returns its place.
+    /// Hands out a piece of free memory, by best fit, and returns the place of the piece.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
         // A free part of this length holds an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
@@ -91,7 +91,7 @@ impl Arena {
         Some(place)
     }
 
-    /// Hands out a piece of memory that was never used, and returns its place.
+    /// Hands out a piece of the new memory from `top` on, and returns the place of the piece.
     pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
         let place = self.top.next_multiple_of(alignment);
         if place + len > self.len {
@@ -103,7 +103,7 @@ impl Arena {
         Some(place)
     }
 
-    /// The length that the region must have for `begin`; `None` if it cannot become that long.
+    /// The length that the region must have for `begin` to succeed; `None` if the region cannot become that long.
     pub fn len_for(&self, len: u64, alignment: u64) -> Option<u64> {
         Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
     }
@@ -130,7 +130,7 @@ impl Arena {
         }
     }
 
-    /// Makes the pieces that were freed first available again, until no more than `most` bytes rest.
+    /// Makes resting pieces available again, in the order in which they were freed, until at most `most` bytes rest.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };
@@ -139,7 +139,8 @@ impl Arena {
         }
     }
 
-    /// Shortens a piece to `len` bytes. The end of the piece need not rest, because no code was ever registered there.
+    /// Shortens a piece to `len` bytes. The end of the piece need not rest, because no code was registered there since the
+    /// piece was handed out.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -178,8 +179,8 @@ impl Arena {
     /// The ranges of whole `CHUNK`s to be returned to the file system. Empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        // The difference can be negative: if no memory could be provided for a piece, its returned parts rest, and are not
-        // free.
+        // The difference can be negative. If returned memory could not be provided again for a piece, the piece rests, so its
+        // returned parts are not free.
         if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }

@@ -1,7 +1,8 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
 //! A piece has the same offset in both views. The allocator's data lie outside of the code memory, so no write of the host can
-//! damage the data. During a call, the thread holds one lock and blocks signals. `fork` waits for the end of the call.
+//! damage the data. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for the end of the
+//! call.
 
 mod arena;
 #[cfg(test)]
@@ -16,7 +17,8 @@ use arena::{Arena, CHUNK, GRANULE};
 /// The largest alignment, in bytes. Regions begin at page boundaries, and no page is smaller than this.
 const ALIGNMENT_MAX: u64 = 4096;
 
-/// The first size of a region in bytes, and the most by which a region grows if a piece needs less.
+/// The first size of a region in bytes, and a limit for its growth. A region doubles when it grows, but the growth exceeds
+/// `GROWTH_MAX` only if a piece needs more.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
@@ -64,7 +66,8 @@ impl Wanted {
         Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
     }
 
-    /// Whether all of a region can be reached from `near`, and the region has a file if the sink for regions runs.
+    /// Whether the region suits the request: all of it can be reached from `near`, and it has a file if the sink for regions
+    /// runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
         let (start, end) = (arena.exec, arena.exec + arena.max_len);
         let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);
@@ -73,7 +76,7 @@ impl Wanted {
 }
 
 impl Allocator {
-    /// Takes the lock. The wait is limited, because another call may hold the lock while that call waits for a disk.
+    /// Takes the lock. The wait is limited, because another call may wait for a disk while it holds the lock.
     fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
         self.arenas.lock_in_time().ok_or(Error::Timeout)
     }
@@ -111,8 +114,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a piece back. If the allocator gives up the region of the piece, returns the region's address, and the caller must
-    /// release the region.
+    /// Takes a piece back. If the allocator no longer needs the piece's region, returns the region's address. The caller must
+    /// then release the region.
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
@@ -121,7 +124,7 @@ impl Allocator {
         let arena = &mut arenas[number];
         arena.end(place);
         if arena.is_empty() {
-            // One empty region is kept for the next code.
+            // One empty region is kept for the next code, if its maximum length is the usual one.
             let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
             if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
                 return Ok(Some(arenas.remove(number).exec));
@@ -137,7 +140,7 @@ impl Allocator {
     }
 }
 
-/// The piece that begins at an address: the index of its region, its place there, and its length.
+/// Finds the piece that begins at an address. Returns the index of its region, its place in the region, and its length.
 fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     let of = |(number, arena): (usize, &Arena)| {
         let place = arena.place(exec)?;

@@ -229,7 +229,7 @@ fn freed_memory_comes_back() {
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
     let mut freed_at: BTreeMap<u64, u32> = BTreeMap::new();
-    // As in a region: the epoch in which the code at an address has died.
+    // The epoch in which the code at an address died, as a region records it.
     let mut marks: BTreeMap<u64, u32> = BTreeMap::new();
     let mut generation = 0;
     let mut pieces: Vec<u64> = (0..1000).map(|_| alloc(&allocator, &nowhere, 64).exec).collect();
@@ -267,7 +267,7 @@ fn what_is_empty_goes() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// A piece that shrinks before it is used leaves its end to later pieces.
+/// When a piece shrinks before it is used, later pieces can take the memory at its end.
 #[test]
 fn shrunk() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());

@@ -15,7 +15,8 @@ pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u3
     Ok(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?.into())
 }
 
-/// Converts a name for system calls. rustix would do this too, but has separate code for short and for long names.
+/// Converts a name to a C string for a system call. rustix would also convert names, but its code is larger, because it treats
+/// short and long names separately.
 pub(super) fn c_string(name: &OsStr) -> io::Result<CString> {
     Ok(CString::new(name.as_bytes())?)
 }

@@ -1,4 +1,5 @@
-//! Finds out whether other libraries in this process use or write a file: other runtimes, and other copies of this library.
+//! Finds out whether other libraries in this process use or write a file. These are other runtimes, and other copies of this
+//! library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -19,15 +20,15 @@ use super::{clock, host_fds, listing, owner_process, range_lock, thread};
 
 /// The descriptors that the host's threads have open for a file.
 ///
-/// The background thread has its own descriptor table. The background thread lists the host's descriptors in `/proc`. The
-/// thread of `host_fds`, which shares the host's table, looks at each of them. That thread opens no file, because the host may
-/// close any descriptor in its table at any time.
+/// The background thread has its own descriptor table, so it reads the numbers of the host's descriptors from `/proc`. The
+/// thread of `host_fds`, which shares the host's table, then looks at each descriptor. The thread of `host_fds` opens no file,
+/// because the host may close any descriptor in its table at any time.
 fn descriptors(file: Identity) -> Vec<RawFd> {
     let dir = match (DescriptorTable::current().is_host(), host_fds::tid()) {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
-    // Without `/proc`, all numbers below the usual limit of a process are tried.
+    // Without `/proc`, all descriptor numbers below 1024 are tried, which is the usual limit of a process.
     let listed = listing::numbers(Path::new(&dir)).ok();
     in_host_table(|| {
         let numbers = listed.clone().unwrap_or_else(|| (0..1024).collect());
@@ -47,12 +48,13 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// Device and inode of the file that a descriptor is open for. The call does not ask a network file system's server, which may
-/// not answer.
+/// Device and inode of the file that a descriptor is open for. On a network file system, the kernel does not ask the server,
+/// which may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
-    // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader whether
+    // there is a wrapper.
     // SAFETY: the path ends with a NUL, and there is room for the answer, for which zero is a valid value.
     let (result, data) = unsafe {
         let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
@@ -69,7 +71,7 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
 /// Whether this process has the file open, or mapped under this name.
 pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     let inode = file.inode.to_string();
-    // The device is not compared: for some file systems, `maps` shows another device than stat does.
+    // The device is not compared, because `maps` and stat(2) show different devices for some file systems.
     let is_mapping = |line: &[u8]| {
         let inode_field = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(4);
         inode_field == Some(inode.as_bytes()) && line.ends_with(name.as_bytes())
@@ -81,7 +83,7 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
-/// The host's descriptors through which the file can be written to, except `ours`, and their flags.
+/// The host's descriptors that are open for writing to the file, with their flags. `ours` is left out.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
@@ -100,11 +102,12 @@ pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
 
-/// Whether somebody else in this process can write to the file, or is about to open it. If `is_cut`, the call may take a
-/// quarter of a second.
+/// Whether somebody else in this process can write to the file, or is about to open it. If `is_cut` is true, the file was
+/// truncated, and the call may take a quarter of a second.
 ///
-/// When a thread opens a file with O_TRUNC, the kernel cuts the file some time before the descriptor exists (linux fs/open.c,
-/// `do_sys_openat2`). In the meantime the thread may wait for a processor. So a file that was cut is checked several times.
+/// When a thread opens a file with O_TRUNC, the kernel truncates the file some time before the descriptor exists (linux
+/// fs/open.c, `do_sys_openat2`). In the meantime the thread may wait for a processor. So a truncated file is checked several
+/// times.
 pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool {
     const LOOKS: u32 = 9;
     writes(file, ours)
@@ -115,8 +118,8 @@ pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool
             })
 }
 
-/// Makes all others in this process append to the file. A writer that does not append writes where its own last write ended, and
-/// so overwrites what others have written since.
+/// Sets `O_APPEND` on all other descriptors of this process that can write to the file. Without this flag, a library writes
+/// where its own last write ended, and so overwrites what others have written since.
 pub fn make_appending(file: Identity, ours: &File) {
     let others = writers(file, Some(ours));
     in_host_table(|| {
@@ -126,17 +129,17 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Each copy of this library locks a byte of the files that it writes to, because the copies cannot see each other's
-/// descriptors. All these bytes lie from this offset on, far after the end of any file. Each process has a range of these
-/// bytes, and each copy in the process has one byte of the range.
+/// Each copy of this library locks one byte in each file that it writes to, because the copies cannot see each other's
+/// descriptors. The locked bytes begin at this offset, far beyond the end of any file. Each process has a range of bytes, and
+/// each copy in the process has one byte of the range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// A number for `of`. All copies of this library in this process compute the same number for the same `of`, and other processes
-/// compute other numbers. The number is computed from the random bytes that the kernel has given to the process (getauxval(3),
-/// `AT_RANDOM`). Everybody can see which bytes are locked. So the number must not reveal an address, nor the random bytes, from
-/// which the C library makes secrets.
+/// Computes a number from `of`. All copies of this library in this process get the same number for the same `of`, and other
+/// processes get other numbers. The number is computed from the random bytes that the kernel has given to the process
+/// (getauxval(3), `AT_RANDOM`). Every process can see which bytes are locked. So the number must reveal neither an address nor
+/// the random bytes, from which the C library makes secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -161,7 +164,7 @@ fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
 }
 
 /// Tells other copies of this library whether this copy writes to a file, by locking or unlocking this copy's byte. Must be
-/// called with `false` before the file is closed: a mapping of the file would otherwise keep the lock.
+/// called with `false` before the file is closed, because a mapping of the file would keep the lock.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
     // On a file system without locks, other copies do not see this copy, and this copy does not see them.
@@ -174,20 +177,20 @@ fn has_other_copy(ours: &File) -> bool {
 }
 
 /// Whether a file was written to since this process started. `None` if this is unknown. The file has this process's pid in its
-/// name, and any earlier process with this pid had ended by then. So the writer is a library in this process, which may have
-/// closed the file since.
+/// name, and any earlier process with this pid ended before this process started. So only a library in this process can be the
+/// writer. It may have closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// When this process started, as a file's time of modification would show it, or up to two clock ticks earlier. `None` without
-/// `/proc`.
+/// The time at which this process started, by the clock that the kernel uses for modification times of files. The result may
+/// be up to two clock ticks too early. `None` without `/proc`.
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
     // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early, which does
     // no harm.
     let age = clock::boottime_ns().checked_sub(owner_process::start_time("self")? * tick)?;
-    // The clock for file times changes only at each interrupt of the timer, so it may be one tick behind.
+    // The clock of modification times advances only at timer interrupts, so it may be one tick behind.
     now.checked_sub(Duration::from_nanos(age + tick))
 }
 
@@ -213,7 +216,8 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // The locks below are those of another copy of the library, whose descriptors this copy would not see.
+        // The locks below stand for locks of another copy of the library. This copy could not see the other copy's
+        // descriptors.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {
@@ -235,8 +239,8 @@ mod tests {
     fn the_start_of_this_process_is_known() {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
-        // The kernel makes the process's directory in `/proc` at the first access to that directory, so the directory's age is
-        // no measure.
+        // The age is not compared with that of the process's directory in `/proc`, because the kernel makes that directory
+        // only when somebody accesses it.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

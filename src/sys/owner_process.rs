@@ -1,4 +1,4 @@
-//! The process that owns a file: finds out whether it still runs. Files may outlive their owners.
+//! Finds out whether the process that owns a file still runs. Files may outlive their owners.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,11 +13,11 @@ use super::process::is_alive;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub pid: u32,
-    /// Clock ticks between the host's boot and the start of the process; 0 if unknown.
+    /// Clock ticks between the machine's boot and the start of the process; 0 if unknown.
     pub start_time: u64,
     /// Number of the pid namespace; 0 if unknown.
     pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if unknown. In another mount namespace, the owner's paths mean other files.
+    /// Number of the mount namespace; 0 if unknown. In another mount namespace, the owner's paths refer to other files.
     pub mount_namespace: u64,
 }
 
@@ -42,7 +42,7 @@ impl Owner {
         }
         let stat = if self.is_visible() && shows_our_numbers() { stat(&self.pid.to_string()) } else { None };
         match stat {
-            // Another time namespace may round the start time differently.
+            // If the owner is in another time namespace, its start time may be rounded differently.
             Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
             // The start time cannot be looked up, so a later process with the same pid counts as the owner.
             None => is_alive(self.pid),
@@ -54,13 +54,13 @@ impl Owner {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
 
-    /// Whether the owner's paths mean the same files in this process.
+    /// Whether the owner's paths refer to the same files in this process.
     pub fn has_our_paths(&self) -> bool {
         self.mount_namespace == namespace("mnt")
     }
 }
 
-/// Clock ticks between the host's boot and the start of a process. `None` if the process is gone, or has ended and waits to
+/// Clock ticks between the machine's boot and the start of a process. `None` if the process is gone, or has ended and waits to
 /// be reaped.
 pub fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
@@ -73,28 +73,28 @@ fn stat(process: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&stat[..len]).into_owned())
 }
 
-/// Whether `/proc` shows the numbers of this pid namespace.
+/// Whether `/proc` shows the pids of this pid namespace.
 fn shows_our_numbers() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == OsStr::new(&std::process::id().to_string()))
 }
 
 /// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If only the first
-/// thread has ended, the text shows the state of an ended process, but more than one thread.
+/// thread has ended, the text has the state of an ended process, but a count of more than one thread.
 fn start_in(stat: &str) -> Option<u64> {
-    // The name in parentheses may itself contain parentheses.
+    // The second field is the program's name in parentheses, and the name may contain parentheses too.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let threads: u32 = fields.nth(16)?.parse().ok()?;
     if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    // Converts the time from this thread's time namespace to the host's boot clock.
+    // Converts the time from this thread's time namespace to the machine's boot clock.
     let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
     fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 
-/// The number of a namespace of this thread; 0 if unknown. If the first thread has ended, `/proc/self/ns` shows no
-/// namespaces.
+/// The number of a namespace of this thread; 0 if unknown. `/proc/self/ns` is not used, because it shows no namespaces after
+/// the first thread has ended.
 fn namespace(kind: &str) -> u64 {
     fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |data| data.ino())
 }

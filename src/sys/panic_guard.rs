@@ -1,4 +1,4 @@
-//! The panic guard: no panic of the library unwinds into the host, or prints anything.
+//! The panic guard makes sure that no panic of the library unwinds into the host or prints anything.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -6,17 +6,19 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The state that the library keeps for each thread. All fields are cells of plain values, so access to them costs only the
-/// lookup.
+/// The state that the library keeps for each thread. All fields are cells of plain values, so an access costs only the lookup
+/// of the thread's storage.
 pub struct PerThread {
-    /// Two flags. `INSIDE`: the thread runs code of this library. `NOTED`: the current call has noted why it is refused.
+    /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that the current call has noted why
+    /// it is refused.
     state: Cell<u8>,
-    /// Whether the thread runs inside `beside_host`: other threads may change or unmap the code that it registers.
+    /// Whether the thread runs inside `beside_host`. In that case, other threads may change or unmap the code that this thread
+    /// registers.
     is_beside_host: Cell<bool>,
-    /// The state that a registering thread keeps between its calls. `None` if there is none yet, or while a call has taken the
-    /// state out of the cell.
+    /// The state that a registering thread keeps between its calls. `None` while there is no state, and while a call has taken
+    /// the state out of the cell.
     pub local: Cell<Option<NonNull<c_void>>>,
-    /// Whether a running call uses the state.
+    /// Whether a running call of this thread uses the state in `local`.
     pub in_use: Cell<bool>,
     /// Whether the thread is ending. Calls that the thread still makes free their state before they return.
     pub is_ending: Cell<bool>,
@@ -49,15 +51,15 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(payload) => {
-            // The payload is leaked, because dropping it could panic again. It is nearly always a string.
+            // The payload is leaked, because its destructor could panic again. The payload is nearly always a string.
             std::mem::forget(payload);
             None
         }
     }
 }
 
-/// Runs `body` as one call: what earlier calls have noted about their refusals (`refusal::note`) does not count for `body`.
-/// Does not catch panics.
+/// Runs `body` as one call. Earlier calls may have noted why they were refused (`refusal::note`); these notes do not count for
+/// `body`. Does not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -78,11 +80,10 @@ pub fn has_noted() -> bool {
     PER_THREAD.with(|thread| thread.state.get() & NOTED != 0)
 }
 
-/// Keeps Rust from printing a message about a panic in this library to the host's standard error. Panics of the host's own Rust
-/// code are still passed to the hook that was there before.
+/// Keeps Rust from printing messages about panics of this library to standard error. Panics of the host's own Rust code still
+/// reach the hook that was installed before.
 pub fn silence_panics() {
-    // This is an atomic instead of a lock. If another thread holds a lock when the process forks, nobody ever releases it in
-    // the child.
+    // `DONE` is an atomic, because a lock that another thread holds when the process forks is never released in the child.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
         let before = panic::take_hook();
@@ -99,12 +100,12 @@ pub fn is_inside() -> bool {
     PER_THREAD.with(|thread| thread.state.get() & INSIDE != 0)
 }
 
-/// Marks the calling thread as one of the library's own.
+/// Marks the calling thread as a thread of the library.
 pub fn enter_for_good() {
     PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
-/// Marks the calling thread as one of the host's again.
+/// Marks the calling thread, which was one of the library's, as a thread of the host.
 pub fn leave_for_good() {
     PER_THREAD.with(|thread| thread.state.set(0));
 }
@@ -128,8 +129,9 @@ pub fn is_beside_host() -> bool {
 /// so the compiler leaves out the code that prints frames. That code would be a fifth of the library, for messages that nobody
 /// sees.
 ///
-/// Neither of this project's C libraries exports this name. But with the feature `capi` (cargo-c), programs are linked with the
-/// archive as rustc has written it. That archive would export the name, so it does not have the function.
+/// Neither the shared nor the static C library of this project exports this name. But with the feature `capi` (cargo-c),
+/// programs are linked with the archive as rustc has written it. That archive would export the name, so it is built without
+/// this function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

@@ -9,9 +9,9 @@ use super::futex::{wait, wake};
 use super::sync::model::{wait, wake};
 use crate::sys::sync::atomic::{AtomicU32, Ordering};
 
-/// The state of a thread that is awake, and that nobody has woken since it last slept.
+/// The state of a thread that is awake. No call of `unpark` is pending.
 const EMPTY: u32 = 0;
-/// The state of a thread that was woken, and will not sleep the next time.
+/// The state after `unpark`: if the thread is not asleep, its next `park` returns at once.
 const WOKEN: u32 = 1;
 /// The state of a sleeping thread: `EMPTY - 1`.
 const ASLEEP: u32 = u32::MAX;
@@ -22,7 +22,7 @@ pub struct Parker(AtomicU32);
 
 impl Parker {
     /// Sleeps until another thread wakes this one, at most for `time` if given. Returns at once if `unpark` was called since
-    /// the last call. May return early without a reason.
+    /// the last call of `park`. May also wake up spuriously.
     pub fn park(&self, time: Option<Duration>) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;

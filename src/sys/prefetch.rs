@@ -5,7 +5,7 @@
 #[inline(always)]
 pub fn to_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is a hint, and takes any address. It is SSE, a part of x86-64.
+    // SAFETY: the instruction is a hint, and takes any address. It belongs to SSE, which every x86-64 processor has.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -19,11 +19,11 @@ pub fn to_read(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches the line `BYTES` after an address for writing.
+/// Prefetches the line that lies `BYTES` bytes after an address, for writing.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's own function is not used. It prefetches for reading, unless the compiler is told that the processor has
-    // the instruction for writing.
+    // The compiler's intrinsic is not used, because it prefetches for reading unless the compiler is told that the processor
+    // has `prefetchw`.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction is a hint, and takes any address. 64-bit processors that do not have the instruction ignore it.
     unsafe {

@@ -10,12 +10,12 @@ use super::listing;
 
 /// Whether a process with this pid exists, whoever owns it.
 pub fn is_alive(pid: u32) -> bool {
-    // SAFETY: signal 0 is no signal. The kernel only checks whether a signal could be sent.
+    // SAFETY: for signal 0, the kernel sends nothing, and only checks whether a signal could be sent.
     let failed = unsafe { libc::kill(pid as libc::pid_t, 0) } != 0;
     !(failed && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
 }
 
-/// The user that this process acts as.
+/// The effective user id of this process.
 pub fn user() -> u32 {
     // SAFETY: geteuid only reports a number.
     unsafe { libc::geteuid() }

@@ -18,7 +18,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
         read += count;
         done += count;
         if count == 0 {
-            // The page at `from` cannot be read, so the loop continues after it.
+            // The page at `from` cannot be read, so the loop continues after this page.
             let skip = (page_size() - (from as usize) % page_size()).min(out.len() - done);
             out[done..done + skip].fill(0);
             done += skip;
@@ -36,8 +36,8 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps. So it uses at most
-/// `STEP` bytes of memory more than could be read, even if `size` is wrong.
+/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps of `STEP` bytes. So
+/// even if `size` is far too large, the copy uses at most `STEP` bytes more memory than there were readable bytes.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };
@@ -62,8 +62,8 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
         Ok(count) => count,
         Err(Some(libc::EFAULT)) => 0,
-        // The process's first thread has ended, so the kernel finds no process with this pid. The calling thread has the same
-        // memory.
+        // The process's first thread has ended, so the kernel finds no process with this pid. The calling thread's id serves
+        // as well, because all threads have the same memory.
         Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
         // A sandbox refuses the system call, or this kernel is built without it.
         Err(_) => uncancelled(|| {
@@ -72,7 +72,7 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     }
 }
 
-/// Calls process_vm_readv(2) for the process of this thread.
+/// Calls process_vm_readv(2) for the process that has a thread with this id.
 fn readv(thread: u32, addr: u64, out: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: addr as usize as *mut libc::c_void, iov_len: out.len() };
@@ -93,7 +93,7 @@ mod tests {
         let page = page_size();
         let region = Region::private(3 * page).unwrap();
         let start = region.start().as_ptr();
-        // SAFETY: the region is ours; its middle page is made unreadable.
+        // SAFETY: the region belongs to this test. Its middle page is made unreadable.
         unsafe {
             ptr::write_bytes(start, 0xaa, 3 * page);
             assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);

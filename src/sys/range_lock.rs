@@ -2,13 +2,13 @@
 //!
 //! A lock of this kind belongs to the open file. It lasts until the last descriptor and the last mapping of the open file are
 //! gone. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor of the file,
-//! or when its descriptor table ends.
+//! or when the descriptor table of the locking thread is freed.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Start and length in bytes. A length of 0 means to the end of the file.
+/// The start and the length of a range, in bytes. A range of length 0 extends to the end of the file.
 pub type Bytes = (libc::off_t, libc::off_t);
 
 /// The whole file, whatever its length.
@@ -41,7 +41,7 @@ pub fn is_taken(error: &io::Error) -> bool {
 
 /// Whether another open file has a lock for writing in a range. False on a file system without locks.
 ///
-/// A lock for reading does not count: anyone who may read a file can take one.
+/// A lock for reading does not count, because anyone who may read the file can take such a lock.
 pub fn is_locked(file: &File, bytes: Bytes) -> bool {
     ask(file, libc::F_OFD_GETLK, libc::F_RDLCK, bytes).is_ok_and(|kind| kind != libc::F_UNLCK as libc::c_short)
 }

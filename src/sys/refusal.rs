@@ -11,10 +11,10 @@ use super::panic_guard;
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
-    /// The number of this failure. All failures of the process are numbered in their order.
+    /// The number of this failure. The failures of a process are numbered in the order in which they happen.
     pub number: u64,
-    /// The process in which the call was refused. It is needed because after a fork the child's thread still has its refusal
-    /// from the parent.
+    /// The process in which the call was refused. After a fork, the child's thread still has the refusal of the parent's
+    /// thread, which does not count in the child.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
@@ -32,15 +32,15 @@ const NAME_MOST: usize = 64;
 const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: [0; 3], code: [0; NAME_MOST] };
 
 thread_local! {
-    /// The reason that was noted last, in the current call or in an earlier one.
+    /// The reason that was noted last, in the current call or in an earlier call.
     static NOTED: Cell<Refusal> = const { Cell::new(NONE) };
-    /// The last refusal of this thread, which `tell` has kept.
+    /// The last refusal of this thread. `tell` stores it for `last`.
     static TOLD: Cell<Refusal> = const { Cell::new(NONE) };
 }
 
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The number of the next failure.
+/// Counts a failure, and returns its number.
 pub fn next_number() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
@@ -53,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// The note that the current call has made for this error, or else a refusal without text. Notes for other errors and of
-/// earlier calls do not count: they are about problems that the library has overcome.
+/// Returns the current call's note for this error, or a refusal without text if there is no such note. Notes for other errors
+/// and notes of earlier calls are ignored, because they are about problems that the library has overcome.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {
@@ -64,7 +64,7 @@ fn noted(error: u32) -> Refusal {
     }
 }
 
-/// Notes the name of the code that an error is about, before the error is returned.
+/// Notes the name of the code that an error is about. Must be called before the error is returned.
 #[cold]
 #[inline(never)]
 pub fn note_code(error: u32, name: &[u8]) {
@@ -94,7 +94,7 @@ impl Refusal {
         !self.text.is_empty()
     }
 
-    /// The name of the code that the refusal is about, which may be cut off. `None` if there is no name.
+    /// The name of the code that the refusal is about, or the beginning of a long name. `None` if there is no name.
     pub fn code(&self) -> Option<Cow<'_, str>> {
         let name = self.code.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
         Some(String::from_utf8_lossy(name))

@@ -1,16 +1,17 @@
-//! The reserve: memory that the allocator of the C libraries keeps for the time when the system has no more memory. Without it,
-//! a failed allocation of Rust's standard library would end the host's process.
+//! The reserve is memory that the allocator of this project's C libraries keeps for the time when the system has no more
+//! memory. Without the reserve, a failed allocation in Rust's standard library would end the host's process.
 //!
-//! The reserve provides the small pieces that a call or a round of the writer needs to finish in good order. Code that begins
-//! something new calls [`is_short`] first, and does not begin while memory is short. Large pieces do not come from the reserve:
-//! their allocation can fail, and the code handles the failure.
+//! The reserve provides the small pieces that a call or a round of the writer needs to finish its work properly. Code that
+//! begins something new calls [`is_short`] first, and does not begin while memory is short. Large pieces do not come from the
+//! reserve: their allocation can fail, and the code handles the failure.
 //!
 //! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above a
 //! threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the higher
 //! threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large pieces are in
-//! the heap too, because LeakSanitizer looks for pointers only there.
+//! the heap like small ones, because LeakSanitizer finds no pointers in mappings.
 //!
-//! Only the C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it chooses itself.
+//! Only this project's C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it
+//! chooses itself.
 
 use std::collections::TryReserveError;
 
@@ -32,7 +33,7 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-/// Whether `bytes` bytes can be allocated. For use before an infallible allocation.
+/// Whether `bytes` bytes can be allocated. To be called before an allocation that cannot report a failure.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
     let is_there = probe.try_reserve_exact(bytes).is_ok();
@@ -41,8 +42,8 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
-/// Like `is_there`, for use before another library allocates memory and cannot report a failure. Always true for sizes that the
-/// reserve can provide.
+/// Like `is_there`. To be called before another library allocates memory and cannot report a failure. Always true for sizes
+/// that the reserve can provide.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -61,8 +62,8 @@ mod reserve {
     /// The largest piece that the reserve provides.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings. Smaller pieces are not, because they are allocated and freed often, and the
-    /// kernel might map them right below code memory. The header page of a region needs that place.
+    /// Pieces of this size or more are mappings. Smaller pieces are allocated and freed often. As mappings, they might lie
+    /// right below code memory, where a region needs room for its header page.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -133,7 +134,8 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
-    // The linker sets this weak symbol to NULL if no LeakSanitizer is linked. So no allocation has to look up a name.
+    // The linker sets this weak symbol to NULL if no LeakSanitizer is linked. So no allocation has to look up the name at run
+    // time.
     std::arch::global_asm!(
         ".weak __lsan_register_root_region",
         ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",

@@ -1,7 +1,7 @@
 //! Tells whether this process has more rights than other processes of its user.
 //!
 //! If this process has more rights, the kernel denies the other processes access to its memory (ptrace(2), "Ptrace access mode
-//! checking"). The other processes could still change its memory through a file of the user that this process has mapped.
+//! checking"). The other processes could still change this memory where it is a mapping of a file that the user owns.
 
 use rustix::thread::capabilities;
 
@@ -25,12 +25,12 @@ pub fn are_more() -> bool {
 /// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change
 /// of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses the call, the process cannot have asked to be hidden either,
-    // because such a request takes the same call.
+    // SAFETY: the call only reports a value. If a sandbox refuses this call, the answer is no. Such a sandbox also refuses
+    // requests to be hidden, because they take the same call.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 
-/// Whether the process can change to another user or group: its real, effective and saved ids differ.
+/// Whether the real, effective and saved ids of the process differ. If so, the process can change to another user or group.
 fn ids_differ() -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     // SAFETY: the pointers are valid. If a call fails, all its numbers stay 0, and do not differ.

@@ -20,7 +20,7 @@ pub fn id() -> u32 {
 
 /// Whether the calling thread has a stack that lies in a range, in whole or in part, as far as this can be known. A thread may
 /// have three stacks: the stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the
-/// thread's data on the stack that the thread began on.
+/// thread's data on the stack that the thread began on, so `pthread_self` is an address in that stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -35,15 +35,15 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds or slightly longer. After a spurious wakeup, the sleep is shorter. A thread cannot be
-/// cancelled in this function. The function uses no thread-local storage. The standard library's sleep panics if a sandbox
-/// refuses the system call.
+/// Sleeps for this number of microseconds or slightly longer. After a spurious wakeup, the sleep is shorter. A thread cannot
+/// be cancelled in this function. The function uses no thread-local storage. The standard library's sleep is not used, because
+/// it panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
     super::futex::wait(&std::sync::atomic::AtomicU32::new(0), 0, Some(std::time::Duration::from_micros(micros)));
 }
 
-/// Lets other threads run, without a sleep: no time passes in a model (`sync::model`).
+/// Lets other threads run. Does not sleep, because no time passes in a model (`sync::model`).
 #[cfg(jitsym_loom)]
 pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
@@ -61,11 +61,12 @@ pub fn cpu_time() -> u64 {
     super::clock::read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Signals that a thread raises by its own actions. The library never blocks them: if a thread raises such a signal while it is
-/// blocked, the kernel ends the process, even if the host has a handler. Sandboxes (SIGSYS, to answer system calls in place of
-/// the kernel) and crash reporters have such handlers.
+/// Signals that a thread raises by its own actions. The library never blocks these signals: if a thread raises one of them
+/// while the signal is blocked, the kernel ends the process, even if the host has a handler for the signal. Crash reporters
+/// have such handlers, and so do sandboxes, which answer system calls in a handler for SIGSYS in place of the kernel.
 ///
-/// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that somebody sends is like any other signal.
+/// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that another process or thread sends is like
+/// any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
@@ -104,8 +105,8 @@ pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
 
-/// Runs `body` with all signals blocked except those of `OWN_FAULTS`. `own` has the signals that `body` may raise. If it raises
-/// one, the signal is discarded afterwards.
+/// Runs `body` with all signals blocked except those of `OWN_FAULTS`. `own` lists signals that `body` may raise. If `body`
+/// raises such a signal, the signal is discarded afterwards.
 fn with_others_blocked<T>(own: &[libc::c_int], body: impl FnOnce() -> T) -> T {
     uncancelled(|| {
         let before = block_others(own);
@@ -125,8 +126,8 @@ fn is_pending(signal: libc::c_int) -> bool {
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
 /// Blocks all signals except those of `OWN_FAULTS`. If a signal of `own` is already pending, somebody has sent it to the host,
-/// so `restore_blocked` will not discard it. Only a signal that the host has blocked can be pending, so for other signals the
-/// kernel is not asked.
+/// so `restore_blocked` will not discard it. Only a signal that the host has blocked can be pending, so the kernel is asked
+/// only about blocked signals.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
@@ -184,7 +185,7 @@ struct Start {
 pub const WRITER: &CStr = c"jitsym-writer";
 /// Name of the thread that shares the host's descriptors (`host_fds`).
 pub const DELEGATE: &CStr = c"jitsym-host";
-/// Name of the threads that work on files during a call.
+/// Name of the threads that work on files while a call of the host waits.
 pub const APART: &CStr = c"jitsym-files";
 /// Name of the thread that reads the lists of code that other libraries make for debuggers.
 pub const BRIDGE: &CStr = c"jitsym-bridge";
@@ -199,11 +200,12 @@ pub const STACK: usize = 512 << 10;
 /// ordinary thread and calls `exit` itself. Before that, it calls `leave`, so that nobody waits for this thread any longer.
 pub fn end_process(leave: fn()) {
     /// The pid of the process in which this function has begun; 0 once the exiting thread has its name `jitsym-exit`. Until
-    /// then its name is one of `OURS`. So another thread of the library may find no thread of the host, and call this function
-    /// too. That second call must do nothing.
+    /// then the exiting thread's name is one of `OURS`. So another thread of the library may find no thread of the host, and
+    /// call this function too. That second call must do nothing.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // The old name is one of `OURS`, by which all copies of the library distinguish their threads from the host's.
+        // The thread gets a name that is not in `OURS`. All copies of the library take a thread with a name in `OURS` for a
+        // thread of the library.
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
@@ -227,8 +229,8 @@ pub fn end_process(leave: fn()) {
 /// Starts a thread that takes no signals except those of `OWN_FAULTS`. So the host's handlers, for SIGPROF or SIGINT for
 /// example, do not run on the thread.
 ///
-/// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread. So nothing that
-/// runs in the new thread may call `std::thread::current`.
+/// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread. For the same
+/// reason, nothing that runs in the new thread may call `std::thread::current`.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     spawn_bare(stack, run, start.cast()).inspect_err(|_| {
@@ -237,18 +239,18 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
     })
 }
 
-/// The body of a thread, as the C library starts it.
+/// A function that the C library can run in a new thread.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, for a thread that allocates no memory: at a thread's first allocation, glibc sets 64 MiB of address
-/// space aside. The body must begin with a call of `become_quiet`.
+/// Like `spawn_quiet`, for a thread that allocates no memory, and so saves address space: at a thread's first allocation,
+/// glibc reserves 64 MiB of it. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
-    // A new thread inherits its creator's signal mask. So it also takes no signals before `become_quiet`.
+    // A new thread inherits its creator's signal mask. So the thread takes no signals even before it calls `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. Whoever makes the thread end should also join it. The C library runs the exit handlers on the last
-/// thread of the process, and the host's exit handlers expect a thread of the host.
+/// A thread of the library. Whoever makes the thread end should also join it. Otherwise it could be the last thread of the
+/// process, on which the C library runs the exit handlers. The host's exit handlers expect a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
@@ -256,8 +258,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends. The thread must already be about to end. If the calling thread is this thread, which
-    /// happens when it exits the process (`end_process`), there is no wait.
+    /// Waits until the thread ends. The thread must already be about to end. If the calling thread is this thread itself, the
+    /// function does not wait. This happens when the thread exits the process (`end_process`).
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -281,15 +283,15 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes belong to this function, and are initialised before they are used. The thread owns its argument.
-    // A C library's function of that name has this type.
+    // The function of the C library that `Optional::LeastStack` stands for has the type `Ask`.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
             return Err(error);
         }
         // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects on the stack, and
-        // that storage may be large. The standard library asks for this size in the same way. Other C libraries do not have
-        // this function, and do not need it.
+        // that storage may be large. The standard library asks for the size of this part in the same way. Other C libraries do
+        // not have this function, and do not need it.
         let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
@@ -322,12 +324,13 @@ pub fn become_quiet(name: &'static CStr) {
 }
 
 /// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and also lets it run on the
-/// processors of the process's first thread. The kernel may refuse each change. The calling thread has inherited all three from
-/// the thread that opened the session. A thread in the background must not have a real-time priority. Nor may it have a very
-/// low priority: a writer that gets hardly any time drops records.
+/// processors of the process's first thread. The kernel may refuse each change. The calling thread has inherited its policy,
+/// niceness and processors from the thread that opened the session. A thread in the background must not have a real-time
+/// priority. It must not have a very low priority either, because records are dropped if the writer gets hardly any time on a
+/// processor.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
-    // These are system calls, because musl does not have the functions.
+    // The system calls are made by number, because musl's functions for scheduling policies only return ENOSYS.
     // SAFETY: the pointers are valid, and 0 is the calling thread.
     unsafe {
         if own(libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int) != libc::SCHED_OTHER {
@@ -352,10 +355,10 @@ fn be_ordinary() {
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
 /// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's
-/// other handlers, but it would still call `end`. It also would not wait for a thread that runs `end`.
+/// exit handlers, but it would still call `end`. It would also unload the plugin while another thread runs `end`.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
-/// register one.
+/// register the destructor.
 pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
     /// The key plus 1; 0 if no key was made yet.
     static KEY: AtomicU64 = AtomicU64::new(0);
@@ -373,7 +376,7 @@ pub fn at_end_of_thread(end: extern "C" fn(*mut libc::c_void)) -> bool {
             known = faster;
         }
     }
-    // Any value except NULL will do.
+    // The C library calls `end` for any value of the key except NULL.
     // SAFETY: the key was made and is never deleted.
     unsafe { libc::pthread_setspecific((known - 1) as libc::pthread_key_t, end as *const libc::c_void) == 0 }
 }

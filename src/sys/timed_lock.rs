@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The longest that a call waits for another call that holds a lock.
+/// The maximum time that a call waits for a lock which another call holds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A value and its lock. Each wait for the lock has a limit.
@@ -47,13 +47,13 @@ impl<T> TimedLock<T> {
         Self::take(state).then(|| Locked(self))
     }
 
-    /// Waits for the lock. Returns `None` if others hold the lock for longer than a call waits.
+    /// Waits for the lock. Returns `None` if others hold the lock for longer than `PATIENCE`.
     pub fn lock_in_time(&self) -> Option<Locked<'_, T>> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
     /// Takes the lock without waiting. Returns `None` if somebody holds the lock, or is just taking it. A forked child uses
-    /// this function, because a thread of the parent that held the lock at the fork never releases it in the child.
+    /// this function, because nobody in the child releases a lock that another thread of the parent held at the fork.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }

@@ -10,14 +10,14 @@ use super::tsc::Calibrated;
 /// The clock of a session, read in the cheapest way that this machine has.
 #[derive(Debug)]
 pub enum Timekeeper {
-    /// The session's clock itself.
+    /// The session's clock is read directly.
     Plain(Clock),
     /// `Clock::Monotonic`, computed from the time stamp counter (`tsc`).
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
         /// A time stamp that was taken after the last end or move of code was published. `now_after_ends` needs this stamp,
-        /// because it does not wait for earlier loads before it reads the counter.
+        /// because that function may read the counter before the thread's earlier loads have completed.
         last_end: AtomicU64,
     },
 }
@@ -32,8 +32,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now. Never 0. If another thread got a time from this function and then published data, and this thread has read
-    /// the data, this thread gets no earlier time.
+    /// The time now. Never 0. If one thread takes a time and then publishes data, another thread that has read the data gets
+    /// no earlier time.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -47,9 +47,9 @@ impl Timekeeper {
     /// earlier than that end or move.
     ///
     /// The new code may lie where the other code was, so the new code's time has to be later. The counter alone might be read
-    /// slightly too early, so `last_end` is the lower limit. A thread that has learned of an end also reads the `last_end` of
-    /// that end. The opposite order needs no care: other threads learn of the new code only after the counter was read, so they
-    /// give its end no earlier time.
+    /// slightly too early, so `last_end` is the lower limit. A thread that has learned of an end also sees the value of
+    /// `last_end` that was stored for that end. The end of the new code needs no such care: other threads learn of the new
+    /// code only after the counter was read, so the time that they give to its end is no earlier.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -59,7 +59,7 @@ impl Timekeeper {
         }
     }
 
-    /// Records the time after an end or a move of code for `now_after_ends`. Must be called after the end or move was
+    /// Stores the current time in `last_end`, because code has ended or moved. Must be called after the end or move was
     /// published, and before the library's caller learns of it.
     #[inline]
     pub fn note_end(&self) {
@@ -77,7 +77,7 @@ impl Timekeeper {
         }
     }
 
-    /// Makes threads ask the system's clock from now on. The writer calls this before it sleeps for an unknown time.
+    /// Makes threads read the system's clock from now on. The writer calls this before it sleeps for an unknown time.
     pub fn rest(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {

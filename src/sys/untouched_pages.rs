@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use super::mapping::page_size;
 
-/// The bits of an entry for a page that is in memory (63) or in the swap (62). The kernel shows both without privileges.
+/// The bits of an entry in `pagemap` that mean that the page is in memory (63) or in the swap (62). The kernel shows both bits
+/// to unprivileged processes.
 const TOUCHED: u64 = 1 << 63 | 1 << 62;
 /// How many pages one read covers.
 const STEP: usize = 64;

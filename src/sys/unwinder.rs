@@ -1,7 +1,7 @@
 //! Registers unwind tables in memory with the unwinder of the process.
 //!
-//! The unwinder is the library that C++ exceptions, `backtrace` and the end of a thread use. It is an older libgcc, a newer
-//! libgcc, or LLVM libunwind. All three have functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c,
+//! The unwinder is the library that C++ exceptions, `backtrace` and `pthread_exit` use. It is an older libgcc, a newer libgcc,
+//! or LLVM libunwind. All three have functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c,
 //! `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
 
 use std::ffi::c_void;
@@ -15,14 +15,16 @@ use super::libunwind;
 /// The kinds of unwinders, which differ in how they store many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13: a list, which each search reads from its beginning. The ranges of two tables may overlap if
-    /// each table describes all code in its own range.
+    /// libgcc before version 13: a list, which each search reads from its beginning. For an address, libgcc asks only the
+    /// table that begins closest below the address. So a table must describe all code from its own beginning to the beginning
+    /// of the next table. Apart from that, the ranges of tables may overlap.
     List,
     /// libgcc from version 13 on: a tree. No two tables may overlap.
     Tree,
     /// LLVM libunwind: a list of FDEs, which are registered one by one.
     Each,
-    /// nongnu libunwind (`sys/libunwind`), in addition to one of the others: a list. No two tables should overlap.
+    /// nongnu libunwind (`sys/libunwind`), which a process may have in addition to one of the others: a list. No two tables
+    /// should overlap.
     Offsets,
 }
 
@@ -42,8 +44,8 @@ struct Functions {
 /// (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
 type Bases = [u64; 3];
 
-// These symbols are defined in assembly, because Rust has no weak symbols. `dlsym` would find none of these functions in a
-// static program.
+// The addresses are collected in assembly, because Rust cannot refer to weak symbols. `dlsym` would find none of these
+// functions in a static program.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
@@ -101,18 +103,19 @@ pub fn dialect() -> Option<Dialect> {
     })
 }
 
-/// Which version of libgcc unwinds; `None` if another library does. libgcc has no function that returns its version. But when a
-/// table is registered, the old version links the table's object into a list, and the new version leaves the link untouched.
-/// Older versions of LLVM libunwind have functions of these names that do nothing, and later versions lack the functions. A
-/// process with LLVM libunwind may also have libgcc's functions, which nothing uses for unwinding.
+/// Returns which version of libgcc unwinds in this process; `None` if another library unwinds. libgcc has no function that
+/// returns its version. But when a table is registered, the old version links the table's object into a list, and the new
+/// version leaves the link untouched. Older versions of LLVM libunwind have functions with libgcc's names that do nothing, and
+/// later versions do not have these functions. A process that unwinds with LLVM libunwind may also have libgcc's functions.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
     static NOWHERE: [u8; 16] = [0; 16];
     let mut entries = Vec::new();
-    // This CIE has version 1, augmentation "zR", alignment of code 1 and of data -8, a return address, and absolute pointers.
+    // This CIE has version 1, augmentation "zR", code alignment 1, data alignment -8, the return address in column 16, and
+    // absolute pointers.
     entries.extend_from_slice(&[16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0]);
-    // This FDE is for `NOWHERE`, which is no code.
+    // This FDE describes `NOWHERE`, which is not code.
     entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
     entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
     entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
@@ -135,25 +138,25 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries. If an array of tables begins with four zero bytes, libgcc takes it for an empty table, and does not
-/// forget the array when it should. The address of a table at a multiple of 4 GiB begins with four zero bytes. So each array
-/// begins with the address of the second word of this table, which is no multiple of 8.
+/// A table without entries. If an array of tables begins with four zero bytes, libgcc takes the array for an empty table, and
+/// does not forget the array when it is deregistered. The address of a table at a multiple of 4 GiB begins with four zero
+/// bytes. So each array begins with the address of the second word of this table. That address is not a multiple of 8.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
 static EMPTY: Empty = Empty([0; 2]);
 
-/// A table that is registered with the unwinder until this value is dropped. The table's bytes are elsewhere.
+/// A table that is registered with the unwinder until this value is dropped. This value does not contain the table's bytes.
 #[derive(Debug)]
 pub struct Registered {
-    /// The address under which the table is registered. It is registered with libgcc if `object` is not `None`, and otherwise
-    /// with LLVM libunwind.
+    /// The address under which the table is registered. The table is registered with LLVM libunwind if `object` is `None`, and
+    /// otherwise with libgcc.
     begin: *const u8,
     object: Option<Box<Object>>,
     /// The array of tables that is registered with libgcc. It ends with NULL. It is empty if a single table is registered.
     array: Vec<*const u8>,
-    /// Only for `Registered::part`. First, the place in the FDE of the code's address and size. Second, the address and size
-    /// that the FDE had when the table was registered.
+    /// Only for `Registered::part`: a pointer to the code's address and size in the FDE, and the address and size that the FDE
+    /// had when the table was registered.
     part: Option<(*mut Code, Code)>,
 }
 
@@ -176,15 +179,16 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Registers a table that has one FDE with `Dialect::Tree`, but only for a part of the FDE's code. Returns `None` if
+    /// Registers a table with `Dialect::Tree`, but only for a part of its code. The table has one FDE. Returns `None` if
     /// `addr_at` is not in the table.
     ///
     /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So at these
-    /// two times the FDE has the address and size of the part, and at other times those of the whole code.
+    /// two times the FDE has the address and size of the part, and at other times the address and size of the whole code.
     ///
     /// # Safety
     /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until this
-    /// value is dropped. Nobody else writes to the table, and nobody looks for the code now or when this value is dropped.
+    /// value is dropped. Nobody else writes to the table. No thread searches for the code during this call, or while this
+    /// value is dropped.
     pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
         let register = functions().register_info?;
         let mut object: Box<Object> = Box::new([0; 8]);
@@ -222,8 +226,8 @@ impl Registered {
 }
 
 /// Objects of tables that were deregistered from libgcc. After a search has found code by a table, libgcc up to version 12
-/// releases its lock, and then reads the table's object once more. This may happen after the table was deregistered: its code
-/// may still be live, and have another table now.
+/// releases its lock, and then reads the table's object once more. The table may have been deregistered by then, because the
+/// code may be live and have another table now.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -246,11 +250,11 @@ impl Drop for Registered {
     }
 }
 
-/// Waits until no other thread changes the tables of `Dialect::Each`, by taking and releasing its lock. In a forked child this
-/// may never return, because the lock may belong to a thread that only the parent has.
+/// Waits until no other thread changes the tables of `Dialect::Each`, by making the unwinder take and release its lock. In a
+/// forked child the function may never return, because the lock may belong to a thread that only the parent has.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
-    // SAFETY: the function searches for this address among those that are registered, and finds none.
+    // SAFETY: the function searches for this address among the registered addresses, and does not find it.
     functions().deregister.into_iter().for_each(|deregister| unsafe { deregister(&raw const NO_TABLE) });
 }
 
@@ -267,7 +271,7 @@ pub fn clear(table: &mut [u8], at: usize) {
 /// Asks libgcc for the code that contains an address. Returns where that code begins.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
-    // SAFETY: libgcc compares the address with those that it knows.
+    // SAFETY: libgcc only compares the address with addresses that it knows.
     let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
     (!fde.is_null()).then_some(bases[2])
 }

@@ -1,8 +1,9 @@
-//! Requests to valgrind: instructions that together change nothing on a processor, and that valgrind recognises.
+//! Makes requests to valgrind. A request is a sequence of instructions that valgrind recognises, and that changes nothing on a
+//! processor.
 //!
-//! A request is six words in memory: its number and its arguments. One register has the address of the words, and valgrind puts
-//! the answer into another register. Without valgrind, the other register keeps its value (valgrind's manual, "The Client
-//! Request mechanism"; valgrind's include/valgrind.h has the instructions for each architecture).
+//! The number and the arguments of a request are six words in memory. One register has the address of the words, and valgrind
+//! puts the answer into a second register. Without valgrind, the second register keeps its value (valgrind's manual, "The
+//! Client Request mechanism"; valgrind's include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU8;
@@ -27,7 +28,7 @@ const fn of_tool(letters: &[u8; 2]) -> usize {
 
 const DHAT: &[u8] = b"vgpreload_dhat-";
 
-/// How many bytes valgrind writes for a file name and a line.
+/// The size of the buffer into which valgrind writes a file name and a line.
 const LINE_SIZE: usize = 64;
 
 #[inline(always)]
@@ -92,8 +93,8 @@ pub enum Tool {
 /// The result of `tool`, once it was called.
 static KNOWN: OnceRef<'static, Tool> = OnceRef::new();
 
-/// Returns the tool of valgrind that runs the process. Only the first call asks valgrind, at the latest when the first session
-/// is opened.
+/// Returns the tool of valgrind that runs the process. Only the first call asks valgrind. The first call happens when the
+/// first session is opened, or earlier.
 #[inline]
 pub fn tool() -> Tool {
     *KNOWN.get_or_init(ask_for_tool)
@@ -102,12 +103,12 @@ pub fn tool() -> Tool {
 #[cold]
 #[inline(never)]
 fn ask_for_tool() -> &'static Tool {
-    // Each tool answers only its own requests. The request to memcheck is for zero bytes, and so changes nothing. The request
-    // to helgrind is for a byte that helgrind has in its records.
+    // Each tool answers only its own requests. The request to memcheck concerns zero bytes, and so changes nothing. The
+    // request to helgrind concerns a byte that helgrind knows.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains about requests to other tools. So the code must recognise DHAT before it makes these requests:
-    // `LD_PRELOAD` has DHAT's library.
+    // DHAT complains about requests to other tools. So the code must recognise DHAT before it makes these requests. Under
+    // DHAT, `LD_PRELOAD` contains DHAT's library.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -175,7 +176,7 @@ pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Like `without_races`, for a signal handler. A signal handler must not ask valgrind for the tool, so this function uses only
-/// an earlier answer. Without an earlier answer there is no session yet, and nothing needs to be hidden.
+/// an earlier answer. Without an earlier answer there is no session yet, and no errors need to be hidden.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);

@@ -1,4 +1,5 @@
-//! Makes valgrind read a file for pages that are already mapped. For a moment, the file is mapped in place of the pages.
+//! Makes valgrind read a file's debugging information for pages that are already mapped. For a moment, the file is mapped in
+//! place of the pages.
 //!
 //! valgrind reads a file's debugging information when a program maps the file, and drops the information when the program
 //! unmaps the file. When a program moves pages (`mremap`), valgrind neither reads nor drops anything. So the pages are moved
@@ -17,7 +18,7 @@ use super::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use super::mapping::page_size;
 use super::valgrind;
 
-/// Address space is set aside in pieces of this size.
+/// `data_page` reserves address space in pieces of this size.
 const ROOM: u64 = 16 << 20;
 
 /// Returns a page of address space for the data of a file. Never returns the same page twice. valgrind remembers at which
@@ -43,13 +44,14 @@ pub fn data_page() -> io::Result<u64> {
 pub struct Origin<'a> {
     pub file: &'a File,
     pub text_at: u64,
-    /// The address at which the file's first page is mapped too, as the file's data.
+    /// The address at which the file's first page is mapped in addition to the code. valgrind takes this page for the file's
+    /// data.
     pub data: u64,
 }
 
-/// Makes valgrind forget what it has read for these pages. If an origin is given, valgrind reads the origin's file instead.
-/// `pieces` are the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. After an error the
-/// pages are as before.
+/// Makes valgrind forget what it has read for some pages. If an origin is given, valgrind reads the origin's file instead.
+/// `pieces` lists the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. If the function
+/// fails, the pages are as before.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -94,7 +96,7 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
     }
 }
 
-/// Maps a file where nothing is mapped.
+/// Maps an origin's file into a range where nothing is mapped, so that valgrind reads the file.
 ///
 /// # Safety
 /// The range belongs to the caller.

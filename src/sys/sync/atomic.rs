@@ -1,5 +1,5 @@
-//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test fails then, it would
-//! also notice a missing memory order in the code.
+//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test then fails, it would
+//! also notice if the code lacked this memory order.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,15 +11,16 @@ use loom::sync::atomic as inner;
 #[cfg(not(jitsym_loom))]
 use std::sync::atomic as inner;
 
-/// The place in the source whose accesses are relaxed and whose fences do nothing: the line, and the end of the file's path.
-/// Line 0 means that there is no such place. The two values are read by relaxed loads, which add no order to the program.
+/// The line, and the end of the file's path, of the place in the source whose accesses are relaxed and whose fences do
+/// nothing. Line 0 means that there is no such place. The two values are read by relaxed loads, which add no order to the
+/// program.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 
 /// Value of `WEAK_LINE` before the environment was read.
 const NOT_ASKED: u32 = u32::MAX;
 
-/// Weakens the accesses at a place, `FILE:LINE`, and ends the weakening of the previous place.
+/// Weakens the accesses at a place, which is given as `FILE:LINE`. Accesses at the previous place are no longer weakened.
 pub fn weaken(place: Option<&str>) {
     let (file, line) = place.and_then(|place| place.rsplit_once(':')).unwrap_or_default();
     // The old path is never freed: another thread may be reading it.

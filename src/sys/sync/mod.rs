@@ -1,10 +1,10 @@
 //! Atomics, locks and channels for the whole library. Builds for tools that find races use other types than normal builds.
 //!
-//! * In normal builds they are the types of the standard library and of crossbeam.
-//! * With `--cfg jitsym_locks` they are POSIX locks, which ThreadSanitizer, helgrind and drd know. These tools do not
-//!   understand the standard library's locks, which are futexes. A part of these locks' code is also compiled without the
-//!   instructions that ThreadSanitizer adds.
-//! * With `--cfg jitsym_loom` (`tests/models`) they are the types of loom. loom runs a test with every order of events, and
+//! * Normal builds use the types of the standard library and of crossbeam.
+//! * With `--cfg jitsym_locks` the locks are POSIX locks, which ThreadSanitizer, helgrind and drd know. These tools do not
+//!   understand the standard library's locks, which are futexes. Also, a part of the standard library's code for locks is
+//!   compiled without the instructions that ThreadSanitizer adds.
+//! * With `--cfg jitsym_loom` (`tests/models`) the types are those of loom. loom runs a test with every order of events, and
 //!   with every value that each load may return.
 //!
 //! In builds with one of these flags, a test can make one access relaxed (`weaken`), to check that the tools notice the missing
@@ -28,8 +28,8 @@ pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard, Witness
 #[cfg(jitsym_locks)]
 pub use posix::{Condvar, Mutex, MutexGuard};
 
-/// The types for locks that loom does not control. These locks exist once in the process, and loom does not create them again
-/// for each run of a model.
+/// The types for locks that loom does not control. Each of these locks is created once in the process, and not again for each
+/// run of a model.
 #[cfg(not(jitsym_loom))]
 pub use self as outside;
 #[cfg(jitsym_loom)]
@@ -40,8 +40,8 @@ pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports reads and writes of memory that is not atomic. In loom builds the reports go to loom. In this build the functions do
-/// nothing.
+/// Reports reads and writes of memory that is not atomic. In loom builds the reports go to loom. In other builds the functions
+/// do nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

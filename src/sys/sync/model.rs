@@ -1,4 +1,5 @@
-//! What models (see `sync`) use: channels, waits, and loom's locks with the interface of the standard library's locks.
+//! The types and functions that models (see `sync`) use: channels, waits, and loom's locks with the interface of the standard
+//! library's locks.
 //!
 //! No wait in a model times out. So a model fails if a thread waits for something that never happens.
 
@@ -101,8 +102,8 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 pub fn wake(_: &AtomicU32, _: u32) {}
 
 /// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. The lock
-/// gives more order between sending and receiving threads than crossbeam's channel does. If the library needs this additional
-/// order somewhere, models do not find that error.
+/// gives more order between sending and receiving threads than crossbeam's channel does. So if the library relies on this
+/// additional order by mistake, models do not find the mistake.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;
@@ -157,11 +158,11 @@ pub mod channel {
     }
 }
 
-/// Reports to loom the reads and writes of memory that is not atomic. Each piece of this memory has a number.
+/// Tells loom about reads and writes of memory that is not atomic. Each piece of this memory has a number.
 #[derive(Debug)]
 pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 
-/// More pieces than any model has.
+/// The number of pieces in a `Witness`. No model has more.
 const PIECES: usize = 4;
 
 impl Default for Witness {

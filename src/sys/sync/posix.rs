@@ -75,9 +75,9 @@ impl<T> Drop for MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct Condvar(UnsafeCell<libc::pthread_cond_t>);
 
-// SAFETY: POSIX makes condition variables to be shared between threads.
+// SAFETY: POSIX allows threads to share a condition variable.
 unsafe impl Send for Condvar {}
-// SAFETY: POSIX makes condition variables to be shared between threads.
+// SAFETY: POSIX allows threads to share a condition variable.
 unsafe impl Sync for Condvar {}
 
 /// Replaces `std::sync::WaitTimeoutResult`.

@@ -2,28 +2,28 @@
 //! 24 ns).
 //!
 //! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
-//! counter. A registering thread reads the counter, and computes the time by the line. This time, its stamp, differs from the
-//! clock by less than a microsecond. The difference is tens of nanoseconds, unless the kernel has just begun to slew the clock
-//! (to let it run faster or slower). Stamps never go back: if a thread takes a stamp and then publishes data, no thread that
-//! has read the data takes an earlier stamp. Six facts guarantee this.
+//! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. It
+//! differs from the clock by less than a microsecond, and by only tens of nanoseconds unless the kernel has just begun to slew
+//! the clock (to let the clock run faster or slower). Stamps never go back: if a thread takes a stamp and then publishes data,
+//! no thread that has read the data takes an earlier stamp. Six facts guarantee this.
 //!
-//! * A thread reads the counter after all its earlier instructions have completed, see `clock::arch_ticks`.
-//! * A new line begins at the old line's height at that moment, or higher. A line that is ahead of the clock is less steep, so
-//!   that it meets the clock.
+//! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
+//! * A new line begins at the height that the old line has at that moment, or higher. If a new line begins ahead of the clock,
+//!   it is made less steep, so that the clock catches up with the line.
 //! * A line begins no lower than the clock. So its stamps are no earlier than stamps that threads took from the clock before.
 //!   When threads change from a line back to the clock, the clock is held: stamps are no earlier than the height that the line
-//!   has reached. While the clock is held, each stamp is a nanosecond later than the one before.
+//!   has reached. While the clock is held, each stamp is at least a nanosecond later than the stamp before.
 //! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues, it
-//!   may jump past the line's end. In that case all stamps from the line are no later than the clock, so the clock is not held.
-//!   If the counter restarts, it could hours later reach values that the old line covers. So the line is withdrawn before the
+//!   may jump past the line's end. In that case no stamp from the line is later than the clock, so the clock is not held. If
+//!   the counter restarts, it could, hours later, reach values that the old line covers. So the line is withdrawn before the
 //!   writer sleeps.
-//! * After a thread has computed a stamp, it checks that the line is still the published line. Otherwise it takes a new stamp.
-//!   So a thread that was interrupted does not return a time from an old line.
+//! * After a thread has computed a stamp, it checks that the line is still the published line. If another line was published,
+//!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
-//!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line in this time are ahead of the
-//!   new line by 2 ns at most. A thread takes several times as long to take a stamp and pass it on. The writer may be
-//!   interrupted between its last reading of the counter and the store that publishes the line. In that case the 2 ns grow by
-//!   about 1 ns for each millisecond, while the clock is not slewed.
+//!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line before this publication are
+//!   ahead of the new line by 2 ns at most. A thread needs several times these 2 ns to take a stamp and pass it on. The writer
+//!   may be interrupted between its last reading of the counter and the store that publishes the line. In that case the 2 ns
+//!   grow by about 1 ns for each millisecond of the interruption, if the clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,27 +34,31 @@ use crate::sys::sync::outside::Mutex;
 
 /// The length of a line. After the end of a line, threads ask the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
-/// A line is drawn through two samples that are at least this far apart. If the span between them is short, the line is short
-/// too.
+/// A line is drawn through two samples that are separated by at least this time, the span. The line is at most twice as long
+/// as the span.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
-/// Before the first line is drawn, the rates of two spans are compared. They may differ by this many parts in a million: the
-/// slewing of NTP (500) and the error of a reading. If they differ by more, the counter or the clock has jumped.
+/// Before the first line is drawn, the rates of two spans are compared. The rates may differ by this many parts in a million,
+/// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more, the counter or the clock
+/// has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows to between one and two times this length. Such a span is long compared with the error of a reading, and
-/// short enough to follow the slewing of NTP.
+/// The span grows until it is between one and two times as long as this. Such a span is long compared with the error of a
+/// reading, and short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
-/// A longer span is not used, because the clock may have been slewed during the span, and may have another rate now.
+/// A span that is longer than this is not used, because the clock may have been slewed during the span, and may have another
+/// rate now.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
 /// If a line misses the clock by more than this, the line is dropped, and so are the samples that it was drawn from.
 const TOLERANCE_NS: u64 = 2_000;
-/// A line that begins ahead of the clock is so steep that it meets the clock after this time. A new line may replace it before.
+/// The slope of a line that begins ahead of the clock is chosen so that the line meets the clock after this time. A new line
+/// may replace this line earlier.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// While the clock is held, a stamp exceeds the clock or the line's height, whichever is higher, by at most this. The clock is
-/// held until it is this much above that height. Each stamp adds 1 ns, and threads can take far fewer stamps in this time.
+/// While the clock is held, a stamp exceeds the clock or the line's height, whichever is higher, by at most this time. The
+/// clock is held until it exceeds the line's height by this time. Each stamp adds 1 ns to the excess, and threads can take far
+/// fewer than a million stamps in this time.
 const HELD_NS: u64 = 1_000_000;
-/// The most ticks between the beginning of a line and its publication: about 20 µs.
+/// The maximum number of ticks between the beginning of a line and its publication. It is about 20 µs.
 const LATE_TICKS: u64 = 50_000;
-/// A reading of the clock that takes longer than this was interrupted. The limit is about 200 ns.
+/// A reading of the clock that takes more ticks than this counts as interrupted. The limit is about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
 /// Of this many readings, the one that took the shortest time becomes the sample.
 const READINGS: usize = 4;
@@ -70,7 +74,7 @@ impl Sample {
     /// Reads the clock and the counter. Returns `None` if each reading was interrupted.
     fn take() -> Option<Sample> {
         let reading = || {
-            // The counter comes first, so that a line through the sample is not below the clock.
+            // The counter is read before the clock, so that a line through the sample is not below the clock.
             let tsc = arch_ticks();
             let ns = monotonic_ns();
             (arch_ticks().wrapping_sub(tsc), Sample { tsc, ns })
@@ -85,7 +89,7 @@ impl Sample {
 struct Line {
     tsc: u64,
     ns: u64,
-    /// Nanoseconds for 2^32 ticks. The counter runs at more than 1 GHz.
+    /// Nanoseconds for 2^32 ticks. The value fits into 32 bits, because the counter runs at more than 1 GHz.
     slope: u32,
     /// Length in ticks; 0 if there is no line. Without a line, threads ask the clock, which is held at `ns`.
     reach: u32,
@@ -111,8 +115,8 @@ impl Line {
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// The height that the line has reached when the counter is `tsc` and the clock `ns`. No thread has taken a later stamp
-    /// from the line.
+    /// The height that the line has reached when the counter's value is `tsc` and the clock's time is `ns`. No thread has
+    /// taken a later stamp from the line.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -142,8 +146,8 @@ impl Line {
         }
     }
 
-    /// The time from the clock. While the clock is held, each stamp is one nanosecond later than the one before, in the order in
-    /// which they are taken.
+    /// The time from the clock. While the clock is held, each stamp is at least one nanosecond later than the stamp that was
+    /// taken before.
     #[cold]
     fn clock(&self, tsc: u64, last_held: &AtomicU64) -> u64 {
         let ns = monotonic_ns();
@@ -162,13 +166,13 @@ impl Line {
     }
 }
 
-/// Nanoseconds for 2^32 ticks.
+/// The rate of the clock between two samples, in nanoseconds for 2^32 ticks.
 fn rate(from: Sample, to: Sample) -> u64 {
     (to.ns.wrapping_sub(from.ns) << 32) / to.tsc.wrapping_sub(from.tsc).max(1)
 }
 
-/// What the writer keeps from round to round: the line, and two earlier samples. The next line has the rate between the older
-/// of the two and the new sample.
+/// The data that the writer keeps from round to round: the line, and two earlier samples. The rate of the next line is the
+/// rate between the older sample and the new sample.
 #[derive(Clone, Copy, Debug)]
 struct Calibration {
     line: Line,
@@ -236,7 +240,7 @@ impl Calibration {
 struct PublishedLine {
     tsc: AtomicU64,
     ns: AtomicU64,
-    /// The slope in the upper half, the reach in the lower.
+    /// The slope in the upper half, and the reach in the lower half.
     slope_and_reach: AtomicU64,
 }
 
@@ -263,8 +267,8 @@ impl PublishedLine {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Published {
-    /// How many lines were published. The lowest bit is the index in `lines` of the last line. The next line is written to the
-    /// other element. So no thread has to wait if the writer is interrupted.
+    /// How many lines were published. The lowest bit is the index in `lines` of the line that was published last. The next
+    /// line is written to the other element. So no thread has to wait if the writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
     /// The last stamp that was taken while the clock was held.
@@ -287,8 +291,8 @@ impl Published {
     /// Must be called by one thread at a time.
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        // The store overwrites the line before the last. A thread may still be reading that line, and find new values in it.
-        // The fence makes sure that such a thread also finds a new count.
+        // The store overwrites the line that was published before the current one. A thread may still be reading the
+        // overwritten line, and find new values in it. The fence makes sure that such a thread also finds a new count.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
@@ -298,8 +302,8 @@ impl Published {
 /// Whether this machine's counter is fit to tell the time.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Not determined yet. The test takes some 40 µs. `jitsym_init` should not take longer for it, so the first `rebase` makes
-    /// the test.
+    /// Not determined yet. The test takes some 40 µs. `jitsym_init` should not be slowed down by the test, so the first
+    /// `rebase` makes the test.
     #[default]
     Unknown,
     Fit(Calibration),
@@ -307,7 +311,8 @@ enum Counter {
     Unfit,
 }
 
-/// A clock that is computed from the counter. Until the first line is published, its time is that of the system's clock.
+/// A clock that is computed from the counter. Until the first line is published, this clock shows the time of the system's
+/// clock.
 #[derive(Debug, Default)]
 pub struct Calibrated {
     published: Published,
@@ -315,8 +320,8 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from the clock itself at first, until `rebase` has been
-    /// called for some time, and again after a time without calls of `rebase`.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from `CLOCK_MONOTONIC` itself until `rebase` has been called
+    /// for some time, and again when `rebase` has not been called for some time.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)

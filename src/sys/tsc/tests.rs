@@ -9,13 +9,13 @@ const MS: u64 = 1_000_000;
 #[derive(Clone)]
 struct Fake {
     tsc: u64,
-    /// In 2^-32 ns.
+    /// The clock's time, in units of 2^-32 ns.
     time: u128,
     rate: u64,
 }
 
 impl Fake {
-    /// 2.6 GHz, off by `ppm` parts in a million.
+    /// A counter of 2.6 GHz. The clock's rate is off by `ppm` parts in a million.
     fn new(tsc: u64, ppm: i64) -> Fake {
         let mut fake = Fake { tsc, time: 1_000_000_000_000_000 << 32, rate: 0 };
         fake.slew(ppm);
@@ -76,7 +76,7 @@ impl Fake {
             }
             let sample = self.sample();
             let new = calibration.next(sample);
-            // Threads follow the old line until the new one is published, which may happen late.
+            // Threads follow the old line until the new line is published, and the publication may be late.
             self.pass(15_000);
             look(self, &calibration.line);
             *calibration = new;
@@ -98,7 +98,7 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // The clock stood still for less time than the line reaches, and then for more.
+        // The clock stood still: at first for less time than the line covers, and then for more time.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -146,7 +146,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let mut fake = Fake::new(1 << 40, 0);
     let mut calibration = fake.start();
     fake.run(&mut calibration, 10 * MS, 100);
-    // A line has such an error after a reading of the clock that was 1.5 µs wrong.
+    // A line has such an error if a reading of the clock was wrong by 1.5 µs.
     calibration.line.ns += 1_500;
     let before = calibration.line;
     let sample = fake.sample();
@@ -156,7 +156,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // No line is drawn if it would begin far ahead of the clock. A line is drawn once the clock is close.
+    // A line is not drawn if it would begin far ahead of the clock. It is drawn once the clock has come close.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -165,7 +165,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let waiting = waiting.next(fake.sample());
     fake.pass(20 * MS);
     assert!(waiting.next(fake.sample()).line.exists());
-    // A line that lags behind the clock steps forward at once, and is never left below the clock.
+    // If a line lags behind the clock, the next line begins at the clock, so the time steps forward at once.
     fake.run(&mut calibration, 10 * MS, 1);
     calibration.line.ns -= 1_500;
     let sample = fake.sample();
@@ -253,8 +253,8 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // The machine is suspended for less time than a line reaches. A thread may have used the line in that time, so the clock is
-    // held.
+    // The machine is suspended for less time than a line covers. After the suspend, a thread may have taken stamps from the
+    // line, so the clock is held.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
@@ -333,7 +333,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine it may take longer until a line is published.
+        // On a busy machine, the pauses above may be too few for a line to be published, so more pauses follow.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
@@ -365,7 +365,7 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// Compares stamps with the clock, for `millis` milliseconds at each interval.
+/// Compares stamps with the clock, for `millis` milliseconds at each of three intervals between rebases.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -425,7 +425,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // For each `from`, the result is the same line, but begins at another point of it.
+    // The results are parts of one straight line. The result for each `from` begins at another point of that line.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
