@@ -1,7 +1,7 @@
 //! The ELF file of a code region: a shared object with one page of headers, tables that only grow at the end, and the code.
-//! Addresses in it are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
+//! Addresses in the file are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
 //!
-//! All entries are made for one function at a time, so that the cost of a function does not grow with the number of functions.
+//! The entries of each function are made separately, so that the cost of a function does not grow with the number of functions.
 
 pub mod debug;
 pub mod eh_frame_hdr;
@@ -31,9 +31,9 @@ const LOCAL_FUNCTION: u8 = 2;
 const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 asks addr2line for
-/// address 0 to mark the end of another answer, and expects that addr2line knows nothing of address 0 (linux
-/// tools/perf/util/srcline.c). addr2line also uses the symbols of the section that contains an address. So address 0 lies in
-/// another section than `TEXT`, the section of all symbols.
+/// address 0 to mark the end of another answer, and expects that addr2line has no information about address 0 (linux
+/// tools/perf/util/srcline.c). addr2line also uses the symbols of the section that contains an address. So address 0 lies
+/// outside of `TEXT`, the section of all symbols.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
