@@ -133,7 +133,7 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
 
-/// Does the same as `copy_plain` for a name with less than 16 bytes.
+/// Does the same as `copy_plain` for a name with fewer than 16 bytes.
 ///
 /// # Safety
 /// The same as for `copy_plain`.

@@ -18,8 +18,8 @@ const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 16;
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
-/// An upper bound for the bytes by which the entries become longer: addresses and sizes of code have 8 bytes, there may be a
-/// handler, both entries are padded, and an end mark follows.
+/// An upper bound for the growth of the entries in bytes: addresses and sizes of code have 8 bytes, there may be a handler,
+/// both entries are padded, and an end mark follows.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];

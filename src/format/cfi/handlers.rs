@@ -1,11 +1,11 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Personality routines and LSDAs are addresses of this process, for its own unwinder. Files have the same entries, but other
-//! processes read the files. If an augmentation string named the addresses, perf with libunwind would follow the addresses as
-//! indirect pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be augmentation
-//! data that the string does not name, because some readers do not skip such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
-//! So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose operands are the addresses. All readers know
-//! these instructions, and the instructions change no register.
+//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. Files have the same entries,
+//! but other processes read the files. If an augmentation string named the addresses, perf with libunwind would follow the
+//! addresses as indirect pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be
+//! augmentation data that the string does not name, because some readers do not skip such data (gdb 13 in a CIE, llvm-dwarfdump
+//! in an FDE). So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose operands are the addresses. All
+//! readers know these instructions, and the instructions change no register.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};

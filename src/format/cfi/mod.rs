@@ -182,8 +182,8 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
             handler.hide(fde);
         }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
-        // The distance from the header back to the code. `start` lies in the code, whose size has 31 bits, so that this does not
-        // overflow.
+        // The distance from `.eh_frame_hdr` back to the code. `start` lies in the code, whose size has 31 bits, so the
+        // subtraction does not overflow.
         let start = start as i64 - align8(code_size) as i64 - hdr as i64;
         rows.push((i32::try_from(start).map_err(|_| Error::TooLarge)?, fde));
     }

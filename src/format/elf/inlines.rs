@@ -76,8 +76,8 @@ impl<'a> Inlines<'a> {
             if *origin != 0 {
                 continue;
             }
-            // The function's file is the file of the first call in the function. If the function contains no inlined call, its
-            // file is the file of its first line.
+            // The function's file is the file of the first inlined call in the function. If the function contains no inlined
+            // call, its file is the file of its first line.
             let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;

@@ -1,4 +1,5 @@
-//! Golden bytes, and tests that hostile input does no harm. Tests with real readers and whole files are in `sink/region/file`.
+//! Compares parts of ELF files with golden bytes, and checks that hostile input does no harm. Tests with real readers and whole
+//! files are in `sink/region/file`.
 
 use super::eh_frame_hdr::Row;
 use super::frames::{Frames, Target};
@@ -36,7 +37,7 @@ fn what_is_empty_is_left_out() {
     assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::format::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
     // One segment. The sections are the null section, `.text` and `.shstrtab`.
     assert_eq!(counts(&page), [1, 3, 2]);
-    // If the null symbol is the only one, there is no `.symtab`.
+    // If the null symbol is the only symbol, there is no `.symtab`.
     (image.symtab, image.strtab) = (0x3000..0x3018, 0x4000..0x4001);
     assert_eq!(counts(&image.header_page()), [1, 3, 2]);
     image.symtab.end += 24;

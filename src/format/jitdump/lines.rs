@@ -6,7 +6,8 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// Record sizes are 32 bits wide. Beyond this size no rows are read, because each row may name a file of any length.
+/// The maximum size of a record, because record sizes are 32 bits wide. When a record becomes larger, no more rows are read,
+/// because each row may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
 /// Does the same as `put_debug`, for rows in any order.

@@ -3,9 +3,10 @@
 //! Specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader (tools/perf/util/jitdump.c)
 //! differs from the specification, this code follows the reader, and comments say so.
 //!
-//! One piece of code is a *group* of up to three records with the same time stamp. They are adjacent and in this order:
-//! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two to the next LOAD, whatever its
-//! address is. Records have no padding, because perf takes the code from the end of its record.
+//! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
+//! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
+//! LOAD, whatever the address of the LOAD is. Records have no padding, because perf takes the code from the end of the LOAD
+//! record.
 
 pub mod frame_load;
 pub mod inlines;

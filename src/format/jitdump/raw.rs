@@ -121,12 +121,12 @@ impl<'a> RawRecords<'a> {
         RawRecords { file, at: header.records_at(file.len()), swapped: header.swapped }
     }
 
-    /// The records from `at`, where an earlier pass has found a record.
+    /// The records from offset `at` on, where an earlier pass has found a record.
     pub fn at(file: &'a [u8], at: usize, header: &RawHeader) -> Self {
         RawRecords { file, at, swapped: header.swapped }
     }
 
-    /// The records from `at`, in this machine's byte order.
+    /// The records from offset `at` on, in this machine's byte order.
     pub fn from(file: &'a [u8], at: usize) -> Self {
         RawRecords { file, at, swapped: false }
     }

@@ -19,8 +19,8 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
 /// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For size 0, the result is
 /// enough for any size. Returns 0 if there are no tables.
 ///
-/// All entries of an `.eh_frame` section are counted, because this function does not know the code's address, which decides
-/// which entries are used.
+/// All entries of an `.eh_frame` section are counted. Which of the entries are used depends on the code's address, and the
+/// address is not known here.
 pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     if matches!(unwind, Unwind::None) {
         return Ok(0);
@@ -171,9 +171,8 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether `raw` has the words of the last `remember`, and the description is valid for this size. The caller must also
-    /// check the saved registers by `ready_saves`. This check is worthwhile because most runtimes have one frame layout, and
-    /// pass it again and again.
+    /// Whether `raw` has the words of the last `remember`, and the description is valid for this size. Most runtimes have one
+    /// frame layout, and pass it again and again. The caller must also check the saved registers, with `ready_saves`.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.

@@ -189,7 +189,7 @@ fn descriptions_at_random() {
                 assert!(has_saved, "{fp:?} at {offset} of {size}");
             }
         }
-        // The cache of tables relies on this: equal frames have equal tables, except for the size of the code.
+        // Equal frames must have equal tables, except for the size of the code, because the cache of tables relies on this.
         if resolve_frame_pointer(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);
