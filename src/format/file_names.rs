@@ -14,7 +14,8 @@ pub enum FileKind {
     /// `jit_detect`). So leading zeros give more names for dumps of the same process.
     Jitdump { zeros: usize },
     /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow the number N. If the
-    /// file was made when PARENT forked the process, `.fPARENT` follows N. `epoch` and `parent` are 0 if the name has none.
+    /// file was made when PARENT forked the process, `.fPARENT` follows N. `epoch` or `parent` is 0 if the name does not
+    /// contain this number.
     Region { number: u32, begins_at_code: bool, epoch: u32, parent: u32 },
     /// `jit-PID-vN.so`, which valgrind reads.
     ForValgrind { number: u32 },
@@ -42,7 +43,7 @@ impl FileKind {
     }
 }
 
-/// The pid and kind in a file name. `None` if `FileKind::name` prints another name for this pid and kind.
+/// The pid and kind in a file name. `None` if `FileKind::name` never prints this name.
 pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     let text = name.as_ref().to_str()?;
     let (pid, kind) = split(text)?;
@@ -54,7 +55,7 @@ pub fn is_pid(number: u32) -> bool {
     (1..=i32::MAX as u32).contains(&number)
 }
 
-/// The parts of a name. Also accepts names that are never printed, for example with leading zeros.
+/// Splits a name into the pid and the kind. Also accepts names that are never printed, for example names with leading zeros.
 fn split(text: &str) -> Option<(u32, FileKind)> {
     let (first, rest) = text.split_once('-')?;
     let (rest, extension) = rest.rsplit_once('.')?;
@@ -99,12 +100,12 @@ pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     parse(of).filter(can_be).filter(|_| replacement_of(of.as_ref(), random) == name)
 }
 
-/// The beginnings of the names of all files of a process's regions.
+/// The prefixes of the names of a process's region files.
 pub fn beginnings_of_regions(pid: u32) -> [String; 2] {
     [format!("jit-{pid}-"), format!("jitted-{pid}-r")]
 }
 
-/// The beginning of the name of a directory into which `jitsym record` copies the jitdumps of a process. Six random letters or
+/// The prefix of the name of a directory into which `jitsym record` copies the jitdumps of a process. Six random letters or
 /// digits follow.
 pub fn copies_of(pid: u32) -> String {
     format!("jitted-{pid}-")

@@ -1,13 +1,13 @@
 //! The information about code besides its place, name and bytes: inlined functions, lines and unwind tables.
 //!
 //! The information has the form of jitdump records: first a record of inlined functions (`jitdump::inlines`), then the records
-//! that precede the code's LOAD record in a jitdump. Only this file and the jitdump module know this.
+//! that precede the code's LOAD record in a jitdump. Only this file and the jitdump module know this form.
 
 use super::get::u32_at;
 use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
 use super::jitdump::{frame_load, id, LOAD_FIXED_SIZE};
 
-/// The records of one piece of code; may be empty.
+/// The records of one piece of code. There may be no records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info<'a>(&'a [u8]);
 
@@ -26,7 +26,7 @@ impl<'a> Info<'a> {
         Info(bytes)
     }
 
-    /// The information of the code with this name. `group`: the code's jitdump group without its code bytes.
+    /// The information in the jitdump group of code with this name. `group` is the group without its code bytes.
     pub fn of_group(group: &'a [u8], name: &[u8]) -> Info<'a> {
         Info(&group[..group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1)])
     }

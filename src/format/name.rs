@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::str::Utf8Chunk;
 
-/// The longest name that is kept, in bytes. Readers have line buffers of 4096 bytes (parca) and less.
+/// The maximum length of a cleaned name, in bytes. Some readers have line buffers of only 4096 bytes (parca) or less.
 pub const MAX: usize = crate::api::limits::NAME_MAX;
 
 /// Length of the mark at the end of a cut name: `~` and eight hexadecimal digits.
@@ -28,7 +28,7 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let invalid = |chunk: &Utf8Chunk<'_>| (!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER);
     let chars = name.utf8_chunks().flat_map(|chunk| chunk.valid().chars().chain(invalid(&chunk)));
     let mut text = String::with_capacity(MAX);
-    // `len` is the length up to the last character that is not white space.
+    // `len` is the length of `text` up to the last character that is not white space.
     let (mut len, mut is_full, mut is_long) = (0, false, false);
     for c in chars.skip_while(|c| c.is_whitespace()) {
         let cleaned = if is_clean(c) { c } else { '_' };
@@ -57,8 +57,9 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(format!("{text}~{hash:08x}").into_bytes())
 }
 
-/// The shortest name. Readers drop shorter names of a perf map (perf: linux tools/perf/util/symbol.c, `dso__load_perf_map`). In
-/// a jitdump, perf from 6.12 on demangles a name of one letter as a type: `f` becomes `float`, and `a` becomes `signed char`.
+/// The minimum length of a name, in bytes. Readers drop shorter names in a perf map (perf: linux tools/perf/util/symbol.c,
+/// `dso__load_perf_map`). In a jitdump, perf from 6.12 on demangles a name of one letter as a type: `f` becomes `float`, and
+/// `a` becomes `signed char`.
 pub const MIN: usize = 3;
 
 /// Appends `()` to a name that is too short. The name must not be empty.
@@ -70,7 +71,7 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators. They are no control characters, but some readers end a line at them.
+/// The Unicode line and paragraph separators. They are not control characters, but some readers end a line at such a separator.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -80,8 +81,8 @@ pub fn nameless(addr: u64) -> String {
     format!("jit_{addr:x}")
 }
 
-/// Copies a name to `to` if it is plain: printable ASCII without spaces at the ends, neither too short nor too long. Nearly all
-/// names are plain. If the result is `false`, the bytes at `to` are undefined.
+/// Copies a name to `to` if the name is plain: printable ASCII without spaces at the ends, neither too short nor too long.
+/// Nearly all names are plain. If the result is `false`, the bytes at `to` are undefined.
 ///
 /// # Safety
 /// `name.len()` bytes are writable at `to`.
@@ -132,13 +133,13 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
 
-/// Does the same as `copy_plain` for a name with less than 16 bytes.
+/// Does the same as `copy_plain` for a name with fewer than 16 bytes.
 ///
 /// # Safety
 /// The same as for `copy_plain`.
 #[inline(never)]
 unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
-    // SAFETY: the caller's promise; memory that is written to cannot be borrowed by `name`.
+    // SAFETY: the caller's promise. `to` does not overlap `name`, because `name` is borrowed and `to` is writable.
     unsafe { to.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
     let is_printable = |byte: &u8| (0x20..0x7f).contains(byte);
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
@@ -157,8 +158,8 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// A vector of 16 times `BYTE`, from a constant in the instruction. A compiler would load the vector from the library's
-    /// data, and the first call after a pause would wait for the page with these data.
+    /// A vector of 16 bytes `BYTE`, made from a constant in the instruction. A compiler would load the vector from the
+    /// library's data, and the first call after a pause would wait for the page that contains the vector.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;
@@ -218,8 +219,8 @@ impl Blocks {
         let word = unsafe { from.cast::<u128>().read_unaligned() };
         // SAFETY: as above.
         unsafe { to.cast::<u128>().write_unaligned(word) };
-        // In ASCII, adding 1 sets the highest bit of 0x7f only. Adding 0x60 sets the highest bit of all bytes from 0x20 on. No
-        // carry reaches the next byte.
+        // In an ASCII byte, adding 1 sets the highest bit only if the byte is 0x7f, and adding 0x60 sets it if the byte is 0x20
+        // or more. No ASCII byte carries into the next byte.
         self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
     }
 

@@ -1,4 +1,4 @@
-//! Composes names of the form `NAME FILE:LINE`, and finds the parts of such a name that a debugger needs.
+//! Composes names of the form `NAME FILE:LINE`, and removes the parts of a name that debuggers do not need.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::slice;
 use super::info::Info;
 use super::name::{self, MAX};
 
-/// Room for a name and a file of the greatest length, a space, a colon and a line.
+/// Room for a name and a file of the maximum length, a space, a colon and a line.
 const ROOM: usize = 2 * MAX + " :4294967295".len();
 
 /// A name that is composed of several parts. Each part is cleaned by itself, and the whole may be longer than [`MAX`]. Plain
-/// parts need no allocation.
+/// parts (see [`name::copy_plain`]) need no allocation.
 pub struct Composed {
     bytes: [MaybeUninit<u8>; ROOM],
-    /// The number of bytes that are written.
+    /// The number of bytes that have been written.
     len: usize,
     file: Range<usize>,
     is_changed: bool,
@@ -96,8 +96,8 @@ impl Composed {
     }
 }
 
-/// Returns a name without the file and the line at its end: `NAME FILE:LINE` or `NAME FILE`. Removes the file only if the
-/// code's line table has a line in this file.
+/// Removes the file and the line from a name of the form `NAME FILE:LINE` or `NAME FILE`, but only if the code's line table has
+/// a line in this file.
 pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
     let Some(lines) = info.lines() else { return name };
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -112,7 +112,7 @@ pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
     lines.entries().find_map(|entry| before_file(entry.file)).map_or(name, |len| &name[..len])
 }
 
-/// The name without the tier at its end: `NAME [TIER]`.
+/// Removes the tier from a name of the form `NAME [TIER]`.
 pub fn without_tier(name: &[u8]) -> &[u8] {
     let Some(inner) = name.strip_suffix(b"]") else { return name };
     match inner.iter().rposition(|byte| matches!(byte, b'[' | b']')) {

@@ -1,8 +1,8 @@
 //! The perf map: one line `START SIZE NAME` for each function (linux tools/perf/Documentation/jit-interface.txt).
 //!
-//! perf reads a line as two hexadecimal numbers and one separator; the rest is the name (tools/perf/util/symbol.c,
-//! `dso__load_perf_map`). blazesym and ddprof refuse numbers with a prefix `0x`. Android's simpleperf needs this prefix,
-//! because it reads the numbers with `strtoull(.., 0)` (simpleperf read_symbol_map.cpp).
+//! perf reads two hexadecimal numbers from a line, skips one separator, and takes the rest as the name
+//! (tools/perf/util/symbol.c, `dso__load_perf_map`). blazesym and ddprof refuse numbers with a prefix `0x`. Android's
+//! simpleperf needs this prefix, because it reads the numbers with `strtoull(.., 0)` (simpleperf read_symbol_map.cpp).
 
 use crate::api::options::Dialect;
 
@@ -12,7 +12,8 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     let len = put_number(&mut numbers, 0, dialect, start);
     let len = put_number(&mut numbers, len, dialect, size);
     out.reserve(line_len(name));
-    // Copies the whole array, and then cuts `out`: a copy of constant length costs less than half of a `memcpy` call.
+    // Copies the whole array, and then truncates `out`, because a copy of constant length costs less than half as much as a
+    // call of `memcpy`.
     let start = out.len();
     out.extend_from_slice(&numbers);
     out.truncate(start + len);
@@ -25,7 +26,7 @@ pub fn line_len(name: &[u8]) -> usize {
     2 * NUMBER_MAX + name.len() + b"()\n".len()
 }
 
-/// The greatest length of a number with its prefix and separator.
+/// The maximum length of a number with its prefix and separator.
 const NUMBER_MAX: usize = b"0x".len() + HEX_MAX + b" ".len();
 /// The number of digits of the largest number.
 const HEX_MAX: usize = 16;
@@ -42,8 +43,8 @@ fn put_number(to: &mut [u8; 2 * NUMBER_MAX], mut at: usize, dialect: Dialect, va
     at + 1
 }
 
-/// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits. Makes
-/// all digits at once, because a loop over the digits would take half as long as writing the rest of the line.
+/// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits.
+/// Computes all digits at once, because a loop over the digits would take half as long as writing the rest of the line.
 #[inline(always)]
 fn put_hex(to: &mut [u8; 2 * NUMBER_MAX], at: usize, value: u64) -> usize {
     let count = (u64::BITS - (value | 1).leading_zeros()).div_ceil(4) as usize;
@@ -100,7 +101,7 @@ pub fn raw_lines(text: &[u8]) -> impl Iterator<Item = RawLine<'_>> {
     })
 }
 
-/// The fields of a line, and how they are written.
+/// The fields of a line, and the form in which they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawFields<'a> {
     /// Where the code starts.
@@ -158,7 +159,7 @@ fn has_prefix(digits: &[u8]) -> bool {
     digits.starts_with(b"0x") || digits.starts_with(b"0X")
 }
 
-/// Parses a number as `strtoull` does, but without signs.
+/// Parses a hexadecimal number as `strtoull` does, but refuses signs.
 fn parse_hex_any(digits: &[u8]) -> Option<u64> {
     let digits = if has_prefix(digits) { &digits[2..] } else { digits };
     if !digits.iter().all(u8::is_ascii_hexdigit) {

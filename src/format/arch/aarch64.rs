@@ -2,8 +2,8 @@
 
 use super::{Abi, Vendor};
 
-/// `stp x29, x30, [sp, #-n]!` allocates the whole frame of n bytes and stores the two registers at its lowest addresses.
-/// `mov x29, sp` follows, so CFA - FP is also n.
+/// `stp x29, x30, [sp, #-n]!` allocates the whole frame of n bytes and stores the two registers at the frame's lowest
+/// addresses. `mov x29, sp` follows, so CFA - FP is also n.
 pub static ABI: Abi = Abi {
     elf_machine: 183,
     registers: &[0..=31, 64..=95],

@@ -1,4 +1,4 @@
-//! The architectures for which the library can write unwind tables: one file for each. All are 64-bit and little-endian.
+//! The architectures for which the library can write unwind tables. Each has its own file. All are 64-bit and little-endian.
 
 mod aarch64;
 mod riscv64;
@@ -58,24 +58,25 @@ pub struct Abi {
     pub elf_machine: u32,
     /// All registers that can be saved.
     pub registers: &'static [RangeInclusive<u32>],
-    /// The registers that hold addresses, so that a CFA can count from them.
+    /// The registers that hold addresses. A CFA can be an offset from any of these registers.
     pub general: RangeInclusive<u32>,
     pub sp: u16,
     pub fp: u16,
     /// Return address column.
     pub ra: u16,
-    /// Distance from the CFA to the return address, if the call instruction stores the return address on the stack. At entry,
-    /// SP points to the return address.
+    /// Distance from the CFA to the return address at entry, where SP points to the return address. `None` if the call
+    /// instruction does not store the return address on the stack.
     pub entry_ra: Option<i32>,
-    /// The defaults of a [`FramePointer`](crate::api::code::FramePointer): a field that is 0 stands for these values.
+    /// This field and the next two are the defaults of a [`FramePointer`](crate::api::code::FramePointer). If its `pushed`,
+    /// `set` or `cfa_offset` is 0, the default applies.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
-    /// In a frame with a frame pointer: distance from the CFA to the slot of the caller's frame pointer. The return address is
+    /// Distance from the CFA to the slot of the caller's frame pointer in a frame with a frame pointer. The return address is
     /// in the next higher slot. `None` if both values are in the frame's lowest slots, to which the frame pointer points.
     pub frame_record: Option<i32>,
-    /// Whether the slots of the frame pointer and the return address are filled from `pushed` on. Otherwise both values are
-    /// still in their registers until the frame pointer is set.
+    /// Whether the caller's frame pointer and the return address are in their slots from offset `pushed` on. Otherwise both
+    /// values are still in their registers until the frame pointer is set.
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],

@@ -1,6 +1,6 @@
-//! Unwind entries for the unwinders of the process itself, with absolute addresses of code.
+//! Makes unwind entries with absolute code addresses, for the unwinders of this process.
 //!
-//! The entries lie anywhere in memory, so their distance to the code may not fit in 32 bits.
+//! The entries may lie anywhere in memory, so their distance to the code may not fit in 32 bits.
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
@@ -18,8 +18,8 @@ const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 16;
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
-/// An upper bound for the bytes by which the entries become longer: addresses and sizes of code have 8 bytes, there may be a
-/// handler, both entries are padded, and an end mark follows.
+/// An upper bound for the growth of the entries in bytes: addresses and sizes of code have 8 bytes, there may be a handler,
+/// both entries are padded, and an end mark follows.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -53,7 +53,7 @@ impl Frame {
         Some(Frame { bytes: reserve::copy_of(&self.bytes).ok()?, ..*self })
     }
 
-    /// Changes the table for the same code at an address that is `by` bytes higher.
+    /// Adapts the table to the same code at an address that is `by` bytes higher.
     pub fn shift(&mut self, by: u64) {
         (self.start, self.end) = (self.start.wrapping_add(by), self.end.wrapping_add(by));
         let lsda = self.lsda_moves.then_some(FDE_LSDA);
@@ -84,9 +84,9 @@ impl Entry<'_> {
     }
 }
 
-/// Calls `body` for each entry of an `.eh_frame`. The section was made for the place after code of this address and size, at
-/// the address plus the size rounded up to 8. Entries for other code are left out. Returns `None` as soon as an entry is
-/// invalid or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame`. The section must have been made for the place after the code with this
+/// address and size: the code's address plus the code's size rounded up to 8. Entries for other code are left out. Returns
+/// `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -107,7 +107,7 @@ pub fn each_entry(
         let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
         let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
-        // The distance counts from its own field, and the section begins after the code.
+        // The distance counts from the field that contains the distance.
         let field = section_addr.checked_add(at as u64 + 8)?;
         let Some(start) = field.checked_add_signed(distance) else { continue };
         let range = u64::from(u32_at(entry, 12)?);
@@ -152,7 +152,8 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Appends a copy of a CIE from `format/cfi`, changed for FDEs with absolute addresses. The copy may also name a handler.
+/// Appends a copy of a CIE from `format/cfi`, changed for FDEs with absolute addresses. If there is a handler, the copy names
+/// it.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
     let begin = out.len();
     let [head, letters, numbers, rest] = split_cie(cie)?;

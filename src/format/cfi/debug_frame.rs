@@ -5,8 +5,8 @@ use crate::sys::reserve;
 
 /// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
-/// The number of different CIEs that are remembered. Compilers use a handful. Each FDE's CIE is compared with all remembered
-/// CIEs.
+/// The maximum number of different CIEs that are remembered. The number is limited because each FDE's CIE is compared with all
+/// remembered CIEs. Compilers use a handful of different CIEs.
 pub const CIES_MAX: usize = 64;
 /// Number of bytes before the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;
@@ -19,8 +19,9 @@ pub struct DebugFrame {
 }
 
 impl DebugFrame {
-    /// Appends the entries of an `.eh_frame` that was made for the place after code of this address and size, as [`each_entry`]
-    /// requires. Returns `None` if an entry is invalid, or if there is no memory. Entries before the failed one stay appended.
+    /// Appends the entries of an `.eh_frame`. `place` is the address and the size of the code. The section must have been made
+    /// for this code as [`each_entry`] requires. Returns `None` if an entry is invalid, or if there is no memory. The entries
+    /// before the failed entry stay appended.
     pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
         each_entry(section, place, |entry| self.append_entry(entry))
     }

@@ -3,9 +3,9 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert whole tables, but not selected entries, and not a section at a separate address. Its arithmetic also
-//! overflows when the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
-//! one instruction at a time.
+//! gimli can convert only whole tables, not selected entries, and it cannot convert a section whose address is given
+//! separately. Its arithmetic also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and
+//! passes them to `gimli::write` one instruction at a time.
 
 use std::ops::Range;
 
@@ -20,7 +20,8 @@ use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Longer CIEs are refused. No compiler makes them, and each table of a single FDE has a copy of its CIE.
+/// The maximum length of a CIE in bytes. Longer CIEs are refused, because each table of a single FDE has a copy of its CIE. No
+/// compiler makes longer CIEs.
 pub const CIE_MAX: usize = 1024;
 
 /// A CIE of the section, and its converted form, which is made for the first FDE that uses the CIE.
@@ -40,13 +41,14 @@ struct Kept<'a> {
     range: Range<u64>,
 }
 
-/// The entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address, `addr`.
+/// Converts the entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address,
+/// `addr`.
 ///
 /// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. The entry's
 /// state just before the code becomes the state at the start of the code.
 ///
-/// If `code` is `None`, converts all entries, as if each began where the code begins. The size of the result is an upper bound
-/// for any code.
+/// If `code` is `None`, all entries are converted, as if each began at the start of the code. The size of the result is then an
+/// upper bound for any code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
@@ -104,7 +106,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
         };
         let mut to = placement.fde(start, len);
-        // Places in an LSDA count from the start of the entry, so the LSDA is only valid for an entry that keeps its start.
+        // Offsets in an LSDA count from the start of the entry's code, so the LSDA is only valid for an entry that keeps its
+        // start.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
             to.add_instruction(0, Handler::room());
@@ -171,7 +174,7 @@ fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range
     Some(Handler { personality, personality_is_indirect, lsda, lsda_is_indirect, lsda_moves })
 }
 
-/// The converted CIE, and the unwinder's state after its instructions.
+/// Returns the converted CIE, and the unwinder's state after the CIE's instructions.
 fn cie(
     from: &read::CommonInformationEntry<Reader>,
     section: &EhFrame<Reader>,
@@ -180,8 +183,8 @@ fn cie(
 ) -> Result<(write::CommonInformationEntry, CfaState)> {
     // gimli divides by the data alignment factor, so 0 is refused.
     let factor = i8::try_from(from.data_alignment_factor()).ok().filter(|&factor| factor != 0);
-    // In a CIE of version 1 the register is a byte, but gimli writes a LEB128 number. For numbers up to 127, the byte and the
-    // LEB128 number are equal.
+    // In a CIE of version 1, the return address register is a byte, but gimli writes a LEB128 number. For numbers up to 127,
+    // the byte and the LEB128 number are equal.
     let return_address = Some(from.return_address_register()).filter(|register| register.0 < 0x80);
     let mut to = placement.cie(factor.ok_or(Error::UnwindFormat)?, return_address.ok_or(Error::UnwindRegister)?);
     to.signal_trampoline = from.is_signal_trampoline();
@@ -192,7 +195,7 @@ fn cie(
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
-        // `Restore` would restore the initial rules, but the CIE is only defining them here.
+        // `Restore` restores the initial rules. A CIE must not contain `Restore`, because the CIE itself defines these rules.
         if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
             return Err(Error::UnwindFormat);
         }
@@ -208,8 +211,9 @@ fn cie(
 /// this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// One bit for each state. The lowest bit is for the current state, the bits above it are for the remembered ones. A bit is
-    /// 1 if the CFA is an expression: its register or offset cannot be changed.
+    /// One bit for each state. The lowest bit is for the current state, and the bits above it are for the remembered states. A
+    /// bit is 1 if the CFA is an expression. In such a state, instructions that change only the register or only the offset of
+    /// the CFA are invalid.
     expressions: u64,
     /// The number of remembered states.
     remembered: u32,
@@ -269,7 +273,7 @@ fn convert(
     use read::CallFrameInstruction as From;
     use CallFrameInstruction as To;
 
-    // gimli writes offsets as `i32` and divides them by the factor. The division overflows for the lowest `i32`.
+    // gimli writes offsets as `i32` and divides them by the factor. The division can overflow for the lowest `i32`.
     let narrow = |value: i64| i32::try_from(value).ok().filter(|&value| value != i32::MIN).ok_or(Error::UnwindFormat);
     let plain = |value: u64| i64::try_from(value).map_err(|_| Error::UnwindFormat).and_then(narrow);
     let signed = |factored: i64| factored.checked_mul(cie.data_alignment_factor()).ok_or(Error::UnwindFormat);
@@ -301,7 +305,7 @@ fn convert(
         From::ArgsSize { size } => To::ArgsSize(u32::try_from(size).map_err(|_| Error::UnwindFormat)?),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),
-        // The caller has already handled these two instructions by `step`.
+        // The caller has already handled these two instructions with `step`.
         From::AdvanceLoc { .. } | From::SetLoc { .. } => return Err(Error::Internal),
     }))
 }

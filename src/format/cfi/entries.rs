@@ -1,4 +1,4 @@
-//! Unwind entries before they are encoded, and their references to the code.
+//! Unwind entries that are not encoded yet, and the form in which they refer to the code.
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
 use gimli::write::{Address, CallFrameInstruction, CommonInformationEntry, FrameDescriptionEntry, FrameTable};
@@ -17,7 +17,7 @@ pub(super) struct Placement {
     pub arch: Arch,
     /// Address of the code when `.eh_frame` has address 0, modulo 2^64.
     pub code: u64,
-    /// `DW_EH_PE_*` of the addresses in FDEs.
+    /// The encoding (`DW_EH_PE_*`) of the addresses in FDEs.
     pub pointers: DwEhPe,
 }
 
@@ -28,7 +28,7 @@ impl Placement {
     }
 
     /// A CIE for FDEs with this pointer encoding. The code alignment factor is 1, so that an FDE can start at any byte. A
-    /// larger factor would save nothing, because the steps between places are small.
+    /// larger factor would save nothing, because the steps between the offsets at which the state changes are small.
     pub fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
         let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
@@ -51,10 +51,11 @@ pub(super) struct Entries {
     pub fdes: Vec<(u64, Option<Handler>)>,
 }
 
-/// Checks that there is memory to convert this number of bytes of entries. The check is necessary because a failed allocation
-/// in gimli ends the process.
+/// Checks that there is enough memory to convert entries of this number of bytes. The check is necessary because a failed
+/// allocation in gimli ends the process.
 pub(super) fn check_memory(entries: usize) -> Result<()> {
-    /// The memory for one instruction of one byte, in a list that doubles its capacity when it is full.
+    /// The maximum memory for an instruction that is encoded in one byte. The list of instructions doubles its capacity when it
+    /// is full.
     const FOR_EACH_BYTE: usize = 2 * size_of::<(u32, CallFrameInstruction)>();
     match reserve::may_take(entries.saturating_mul(FOR_EACH_BYTE)) {
         true => Ok(()),

@@ -1,11 +1,11 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Personality routines and LSDAs are addresses of this process, for its own unwinder. Files have the same entries, but other
-//! processes read the files. If an augmentation string named the addresses, perf with libunwind would follow the addresses as
-//! indirect pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be augmentation
-//! data that the string does not name, because not every reader skips such data (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So
-//! an FDE begins with `DW_CFA_GNU_args_size` instructions, which all readers know and which change no register. The operands of
-//! these instructions are the addresses.
+//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. Files have the same entries,
+//! but other processes read the files. If an augmentation string named the addresses, perf with libunwind would follow the
+//! addresses as indirect pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be
+//! augmentation data that the string does not name, because some readers do not skip such data (gdb 13 in a CIE, llvm-dwarfdump
+//! in an FDE). So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose operands are the addresses. All
+//! readers know these instructions, and the instructions change no register.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -16,7 +16,7 @@ pub struct Handler {
     pub personality: u64,
     /// Whether `personality` is the address of a pointer to the routine.
     pub personality_is_indirect: bool,
-    /// The address of the LSDA. If `lsda_moves`: the distance of the LSDA from the start of the FDE's code.
+    /// The address of the LSDA. If `lsda_moves` is set, the distance of the LSDA from the start of the FDE's code.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
     /// Whether the LSDA lies in the code and moves with it.
@@ -24,11 +24,12 @@ pub struct Handler {
 }
 
 const ARGS_SIZE: u8 = DW_CFA_GNU_args_size.0;
-/// A LEB128 number of 64 bits, always with the greatest possible length.
+/// A LEB128 number of 64 bits, always with the maximum length.
 type Number = [u8; 10];
-/// A LEB128 number with one byte more than necessary. gimli writes no such numbers, so this number marks the instructions.
+/// A LEB128 number with one byte more than necessary. gimli writes no such numbers, so such a number marks the instructions
+/// that hide a handler.
 type Mark = [u8; 2];
-/// Size of the four instructions. Their operands are the mark with three bits, the two addresses, and 0.
+/// Size of the four instructions that hide a handler. Their operands are the mark with three bits, the two addresses, and 0.
 const LEN: usize = 1 + size_of::<Mark>() + 2 * (1 + size_of::<Number>()) + 2;
 
 /// Offset of the instructions in an FDE that has pointers of 32 bits and no augmentation data.
@@ -43,14 +44,14 @@ fn value(number: &Number) -> u64 {
 }
 
 impl Handler {
-    /// Returns a placeholder that is as long as the instructions which hide a handler. The placeholder must be the first
+    /// Returns a placeholder with the length of the instructions that hide a handler. The placeholder must be the first
     /// instruction that is added to the FDE.
     pub fn room() -> CallFrameInstruction {
         // Instruction, register, and length of the expression take one byte each.
         CallFrameInstruction::ValExpression(gimli::Register(0), Expression::raw(vec![0; LEN - 3]))
     }
 
-    /// Overwrites the placeholder of an FDE with the instructions.
+    /// Overwrites the placeholder of an FDE with the instructions that hide this handler.
     pub fn hide(&self, fde: &mut [u8]) {
         let bits = [self.personality_is_indirect, self.lsda_is_indirect, self.lsda_moves];
         let bits = bits.iter().fold(0, |bits, &bit| bits << 1 | u8::from(bit));
@@ -83,7 +84,7 @@ impl Handler {
     /// The letters for a handler in a CIE's augmentation string. They come before `R`.
     pub const LETTERS: &[u8; 2] = b"PL";
 
-    /// The augmentation data of a CIE for these letters.
+    /// The augmentation data of a CIE for `LETTERS`.
     pub fn augmentation(&self) -> [u8; 10] {
         let encoding = |is_indirect| if is_indirect { DW_EH_PE_indirect.0 } else { 0 };
         let mut data = [0; 10];

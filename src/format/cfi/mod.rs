@@ -3,7 +3,8 @@
 //!
 //! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
 //! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without
-//! a gap. Every pointer in the tables is relative. So the same bytes also serve when they are stored after the code in memory.
+//! a gap. Every pointer in the tables is relative. So the same bytes are also valid when they are stored after the code in
+//! memory.
 
 pub mod absolute;
 pub mod debug_frame;
@@ -31,7 +32,7 @@ use entries::{align8, Entries, Placement};
 /// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
 pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
 
-/// Bytes of `.eh_frame_hdr` before its table.
+/// Number of bytes of `.eh_frame_hdr` before its table.
 const HDR_TABLE: usize = 12;
 
 /// Encoded tables of one piece of code.
@@ -48,8 +49,8 @@ pub struct Tables {
 /// Offsets of the words in the tables that depend on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// The two distances back to the code, one in the FDE and one in the header's table. For each, the offset of the distance,
-    /// and the offset from which it counts.
+    /// The two distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair is the offset at
+    /// which a distance is stored, and the offset from which the distance counts.
     pub to_code: [(usize, usize); 2],
     /// Offset of the code's size.
     pub size: usize,
@@ -61,8 +62,8 @@ impl Tables {
         self.bytes.len() - self.hdr_size
     }
 
-    /// The largest code size, in bytes, for which the tables can be used. The distance from the header back to the code must
-    /// fit in 32 bits. The distance from the FDE back to the code is shorter.
+    /// The largest code size, in bytes, for which the tables can be used. The distance from `.eh_frame_hdr` back to the code
+    /// must fit in 32 bits. The distance from the FDE back to the code is shorter.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
@@ -85,12 +86,13 @@ impl Tables {
         is_within.then_some(Places { to_code: [(fde + 8, fde + 8), (hdr + HDR_TABLE, hdr)], size: fde + 12 })
     }
 
-    /// Copies the tables to `out` (of the same length), for code of a size that `check_size` accepts. The result is the same as
-    /// that of [`encode`] for this size. Tables from an `.eh_frame` section are copied unchanged, because they may cover a part
-    /// of the code.
+    /// Copies the tables to `out`, which must have the same length, and adapts the copy to code of `code_size` bytes.
+    /// `check_size` must accept this size. The result is the same as that of [`encode`] for this size. Tables from an
+    /// `.eh_frame` section are copied unchanged, because they may cover only a part of the code.
     ///
     /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
-    /// [`Unwind::FramePointer`] must resolve to an equal frame ([`resolve_frame_pointer`]).
+    /// [`Unwind::FramePointer`] or [`Unwind::FixedFrame`] must resolve to an equal frame ([`resolve_frame_pointer`],
+    /// [`resolve_fixed`]).
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
@@ -118,11 +120,13 @@ impl Tables {
 
 /// Encodes a description of code of `code_size` bytes; `None` if the description is [`Unwind::None`].
 ///
-/// `code_addr` is only used for [`Unwind::EhFrame`]: its entries have absolute addresses, and are cut to the code.
+/// `code_addr` is only used for [`Unwind::EhFrame`], because the entries of such a section have absolute addresses and are cut
+/// to the code.
 ///
 /// Errors: `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order or
-/// not in the code; `UnwindRegister`; `AddressRange`. `UnwindFormat` for stack offsets that are not multiples of 8, for two
-/// places for one register, and for an `.eh_frame` section that does not parse or does not cover this code.
+/// not in the code; `UnwindRegister`; `AddressRange`. `UnwindFormat` for stack offsets that are not multiples of 8, for a
+/// register that is saved in two different slots, and for an `.eh_frame` section that does not parse or does not cover this
+/// code.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);
@@ -140,8 +144,8 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Refuses sizes that no FDE can hold. The limit for tables is a little lower, because their distance back to the code must fit
-/// too: see [`Tables::check_size`].
+/// Refuses sizes that no FDE can hold. The limit for code with tables is a little lower, because the distance from the tables
+/// back to the code must also fit in 32 bits: see [`Tables::check_size`].
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),
@@ -152,7 +156,7 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
 
 /// An upper bound for the size of a description's tables, for code of any size and address.
 ///
-/// For [`Unwind::EhFrame`] the bound is the size of tables with every entry of the section.
+/// For [`Unwind::EhFrame`], the bound is the size of the tables that have all entries of the section.
 pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
     let placement = Placement::behind(arch, 0);
     let entries = match *unwind {
@@ -178,8 +182,8 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
             handler.hide(fde);
         }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
-        // The distance from the header back to the code. `start` lies in the code, whose size has 31 bits, so that this does not
-        // overflow.
+        // The distance from `.eh_frame_hdr` back to the code. `start` lies in the code, whose size has 31 bits, so the
+        // subtraction does not overflow.
         let start = start as i64 - align8(code_size) as i64 - hdr as i64;
         rows.push((i32::try_from(start).map_err(|_| Error::TooLarge)?, fde));
     }
@@ -213,7 +217,7 @@ fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
 /// The library's error for an error of gimli's writer.
 fn write_error(error: gimli::write::Error) -> Error {
     match error {
-        // The distance from an FDE to its code does not fit 32 bits.
+        // The distance from an FDE to its code does not fit in 32 bits.
         gimli::write::Error::ValueTooLarge => Error::TooLarge,
         _ => Error::UnwindFormat,
     }

@@ -14,8 +14,8 @@ const SLOT: i32 = 8;
 /// One more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
 
-/// Fills in the defaults of a frame with a frame pointer; `UnwindOrder` if the places are not in order or lie beyond the code.
-/// Code with equal resolved frames has equal tables, except for the size of the code.
+/// Fills in the defaults of a frame with a frame pointer. Returns `UnwindOrder` if the places are not in order or lie beyond
+/// the code. Code with equal resolved frames has equal tables, except for the size of the code.
 pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<FramePointer<'a>> {
     let abi = arch.abi();
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -54,7 +54,7 @@ fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, code_size: u64)
     Ok((begin, end))
 }
 
-/// Fills in the defaults of a fixed frame; `UnwindOrder` if the places are not in order or lie beyond the code.
+/// Fills in the defaults of a fixed frame. Returns `UnwindOrder` if the places are not in order or lie beyond the code.
 pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> Result<FixedFrame<'a>> {
     let FixedFrame { pushed, sp_set, sp_reset, epilogue_begin, epilogue_end, .. } = *fixed;
     if pushed != 0 && !arch.abi().record_is_pushed {
@@ -75,7 +75,7 @@ pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> 
     Ok(FixedFrame { saved_from, epilogue_begin, epilogue_end, ..*fixed })
 }
 
-/// The CIE and the FDE of a description. The places are checked against `limit`. The size in the FDE is `code_size`.
+/// The CIE and the FDE of a description. The places must lie in code of `limit` bytes. The size in the FDE is `code_size`.
 pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
     match unwind {
@@ -120,7 +120,7 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
 struct FrameState {
     cfa_register: u16,
     cfa_offset: i32,
-    /// For each register, the distance of its slot from the CFA; `None` if it still has the caller's value.
+    /// For each register, the distance of its slot from the CFA; `None` if the register still has the caller's value.
     slots: [Option<i32>; REGISTERS],
 }
 
@@ -159,7 +159,7 @@ impl Program {
         Program { abi, now: entry(abi), instructions: Vec::new() }
     }
 
-    /// A state that consists of these values alone, whatever the previous state was.
+    /// Returns the state that has only these values, whatever the current state is.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -175,7 +175,7 @@ impl Program {
         Ok(state)
     }
 
-    /// Emits the instructions that change the state to this one at `offset`.
+    /// Emits the instructions that change the current state to `state` at `offset`.
     fn to(&mut self, offset: u32, state: FrameState) {
         use CallFrameInstruction::{Cfa, CfaOffset, CfaRegister, Offset, Restore};
         let register = Register(state.cfa_register);
@@ -232,8 +232,8 @@ impl Program {
         let abi = self.abi;
         let mut pushed = entry(abi);
         if frame.pushed != 0 {
-            // The instruction that stores the frame pointer allocates either the whole frame, or `fp_to_cfa` bytes, as in most
-            // code.
+            // The instruction that stores the frame pointer allocates either the whole frame, or as many bytes as in most code
+            // (`fp_to_cfa`).
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
@@ -262,8 +262,8 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue. At `end`, the state before the epilogue applies again. `end` is 0 if the epilogue ends
-    /// the code.
+    /// Emits the states of an epilogue. At `end`, the state before the epilogue applies again. `end` is 0 if the code ends with
+    /// the epilogue.
     fn epilogue(&mut self, states: [Option<(u32, FrameState)>; 2], end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         let Some(begin) = states.iter().flatten().map(|(offset, _)| *offset).next() else { return };

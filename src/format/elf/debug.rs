@@ -3,8 +3,8 @@
 //!
 //! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and `perf
 //! report --srcline` call), libdw, gdb, and the crates gimli and blazesym. Version 5 has no advantage here: it puts file names
-//! in a section that all units share, and older binutils read this wrongly. In version 4 a unit is complete in itself, so that
-//! units can be appended.
+//! in a section that all units share, and older binutils read this section wrongly. In version 4, each line program has its own
+//! file names, so that units can be appended.
 
 pub use super::function::Function;
 use super::function::{set_length, Row};
@@ -15,8 +15,9 @@ use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
-/// `.debug_abbrev`, the same for all units. 1 is a unit, 2 a function, and 3 a function that contains inlined functions. 4 is a
-/// function that was inlined; 5 and 6 are its instances. 5 contains other inlined functions, and 6 contains none.
+/// `.debug_abbrev`, the same for all units. Number 1 is for a unit, 2 for a function, and 3 for a function that contains
+/// inlined functions. Number 4 is for a function that was inlined. Its instances have number 5 if they contain other inlined
+/// functions, and number 6 otherwise.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -75,8 +76,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// Offsets in each section at which a unit has the address of its function. Writing 0, an address without code, to these fields
-/// makes the unit describe nothing.
+/// The offsets in each section at which a unit has the address of its function. If 0, an address without code, is written to
+/// these places, the unit describes no code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],
@@ -89,8 +90,8 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines. Their offsets count from the first byte after the `hidden` bytes at the code's start. `None` if there is no
-/// memory.
+/// The lines of the code. Their offsets count from the first byte after the `hidden` bytes at the start of the code. `None` if
+/// there is no memory.
 fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {

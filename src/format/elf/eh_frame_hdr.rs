@@ -1,4 +1,4 @@
-//! `.eh_frame_hdr` of a region: the sorted table in which unwinders search the FDE for an address.
+//! `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
 
 use crate::format::cfi::HDR_ENCODINGS;
 
@@ -11,8 +11,8 @@ pub const COUNT_AT: u64 = 8;
 /// A row of the table. Both fields are offsets, so that the row does not depend on the table's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Start of the code. In the section's table it counts from the start of `.text`; in the rows of one function, from the
-    /// function's start.
+    /// Start of the code. In the section's table, this is an offset in `.text`. In the rows of one function, this is an offset
+    /// in the function.
     pub start: u32,
     /// Offset of the FDE in `.eh_frame`.
     pub fde: u32,
@@ -21,14 +21,14 @@ pub struct Row {
 /// The offsets of the sections in the file. All sections are below 2 GiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// `.eh_frame_hdr`, the section itself.
+    /// Offset of `.eh_frame_hdr`, the section that contains the table.
     pub hdr: u64,
     pub eh_frame: u64,
     pub text: u64,
 }
 
 impl Places {
-    /// The section's header before the table.
+    /// The bytes of the section before its table.
     pub fn head(&self, count: u32) -> [u8; HEAD_SIZE] {
         let mut head = [0; HEAD_SIZE];
         head[..4].copy_from_slice(&HDR_ENCODINGS);

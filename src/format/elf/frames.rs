@@ -1,8 +1,8 @@
 //! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
 //! file. Equal CIEs are written once.
 //!
-//! The section only grows at its end. No zero word marks the end, because the next entry would overwrite this word while others
-//! read the section. The section header has the size.
+//! The section only grows at its end. No zero word marks the end, because the next entry would overwrite this word while other
+//! programs read the section. The section header has the size of the section.
 
 use super::eh_frame_hdr::Row;
 use crate::format::cfi::absolute::each_entry;
@@ -12,13 +12,13 @@ use crate::sys::reserve;
 /// Offset of the code's size in an FDE. An FDE with size 0 covers no code.
 pub const FDE_RANGE: u64 = 12;
 
-/// The CIEs in a section: bytes and offset of each.
+/// The CIEs in a section. For each, its bytes and its offset.
 #[derive(Debug, Default)]
 pub struct Frames {
     cies: Vec<(Vec<u8>, u32)>,
 }
 
-/// The place of the new entries.
+/// The code of the new entries, and their place in the section.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub code_size: u64,
@@ -26,7 +26,7 @@ pub struct Target {
     pub code: i64,
     /// Size of the section so far.
     pub at: u64,
-    /// The largest size of the section.
+    /// The maximum size of the section.
     pub room: u64,
 }
 
@@ -58,7 +58,8 @@ impl Frames {
             let cie = self.cie(entry.cie, to, out, begin)?;
             let start = u32::try_from(entry.start).ok()?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
-            // The reservation above may be too small: beyond `CIES_MAX`, a CIE is written again for each of its FDEs.
+            // The reservation above may be too small: after the first `CIES_MAX` CIEs, a CIE is written again for each of its
+            // FDEs.
             out.try_reserve(entry.bytes.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();

@@ -1,4 +1,4 @@
-//! The header page: one block, written at once, with the places of all parts of the file.
+//! The header page: one block that is written at once and has the places of all parts of the file.
 
 use std::ops::Range;
 
@@ -52,8 +52,8 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// Where the file has the code over which the header page lies: elsewhere in a final copy, else under the page. Empty if
-    /// the page lies over no code.
+    /// The place in the file of the code whose file offsets the header page occupies. In a final copy, this code is stored
+    /// elsewhere in the file; otherwise it lies under the page. Empty if there is no such code.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -92,9 +92,9 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
-            // This section has the code over which the header page lies. The symbols of this code refer to the first `.text`,
-            // because old readers subtract from a symbol the difference between its section's address and offset. In a final
-            // copy, the difference is not 0 for this section.
+            // This section has the code whose file offsets the header page occupies. The symbols of this code refer to the
+            // first `.text`, because old readers subtract the difference between a section's address and its offset from the
+            // section's symbols. In a final copy, the difference is not 0 for this section.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
@@ -159,12 +159,12 @@ impl Image {
     }
 }
 
-/// The ELF header of a file of this kind (`ET_*`). The program headers follow it. The last section has the names of the
-/// sections.
+/// The ELF header of a file of this kind (`ET_*`). The program headers follow the ELF header. The last section has the names of
+/// the sections.
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
-    // 64 bits, this machine's byte order, version 1, System V.
+    // The file has 64 bits, this machine's byte order, version 1 and the ABI of System V.
     put.bytes(b"\x7fELF");
     put.bytes(&[2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     put.bytes(&kind.to_ne_bytes());
@@ -192,7 +192,7 @@ pub(super) fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PRO
     out
 }
 
-/// Offset of a section's name in the section of names. Meant for `name_at!`, because it is slow.
+/// Offset of a section's name in the section of names. Only `name_at!` uses this function, because the search is slow.
 pub(super) const fn find_name(names: &[u8], name: &[u8]) -> u32 {
     let (mut at, mut same) = (0, 0);
     while same < name.len() {
@@ -203,7 +203,7 @@ pub(super) const fn find_name(names: &[u8], name: &[u8]) -> u32 {
     at as u32
 }
 
-/// Offset of a section's name in `NAMES` of the module, found when the library is built.
+/// Offset of a section's name in the constant `NAMES` of the calling module. The offset is computed when the library is built.
 macro_rules! name_at {
     ($name:literal) => {
         const { $crate::format::elf::header::find_name(NAMES, $name.as_bytes()) }

@@ -1,4 +1,4 @@
-//! Writes the entries of inlined functions in a DWARF unit, nested as the inlined calls were.
+//! Writes the entries of inlined functions in a DWARF unit. The entries are nested like the inlined calls.
 
 use std::cmp::Reverse;
 
@@ -21,8 +21,8 @@ pub struct Inlines<'a> {
 }
 
 impl<'a> Inlines<'a> {
-    /// Reads a record with unchecked content, and leaves out the first `hidden` bytes of the code. `None` if there is no
-    /// memory.
+    /// Reads a record whose content has not been checked, and leaves out the first `hidden` bytes of the code. `None` if there
+    /// is no memory.
     pub fn read(record: &RawRecord<'a>, hidden: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
         for (index, inline) in inlines::entries(record).enumerate() {
@@ -54,7 +54,7 @@ impl<'a> Inlines<'a> {
     }
 
     /// Appends to the unit at `begin` an entry for each function that was inlined. Returns the offset of each entry in the
-    /// unit. `rows`: the lines of the unit, each with its offset in the code.
+    /// unit. `rows` has the lines of the unit, each with its offset in the code.
     pub fn append_origins(
         &self,
         info: &mut Vec<u8>,
@@ -76,14 +76,14 @@ impl<'a> Inlines<'a> {
             if *origin != 0 {
                 continue;
             }
-            // The function's file is the file of the first call in the function. If the function contains no inlined call, its
-            // file is the file of its first line.
+            // The function's file is the file of the first inlined call in the function. If the function contains no inlined
+            // call, its file is the file of its first line.
             let call_in_it = self.all.get(place + 1).filter(|(_, next)| next.is_in(*index));
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
             // Writes the name twice, the second time as linkage name. If a function has no linkage name, binutils uses the
-            // symbols, which only know the outermost function.
+            // symbols, which contain only the outermost function.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
                 info.push(0);
@@ -96,8 +96,9 @@ impl<'a> Inlines<'a> {
         Some(origins)
     }
 
-    /// Appends the inlined functions to their function, the last entry of `info`, and ends that entry. `ranges_at`: offset in
-    /// the section at which this call's ranges begin. `None` if the inlined functions are invalid.
+    /// Appends the inlined functions as children of the last entry of `info`, which is the function that contains them, and
+    /// ends this entry. `ranges_at` is the offset in the section at which the ranges of this call of `append` begin. `None` if
+    /// the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,

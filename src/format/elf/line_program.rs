@@ -54,18 +54,18 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// The beginning of a line program with a single file. It is kept for the next function, which is often from the same file.
+/// The beginning of a line program with a single file. These bytes are kept for the next function, which is often from the same
+/// file.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// Whether file names are split into directory and base name. valgrind takes a name that has no directory for a relative
-    /// name.
+    /// Whether file names are split into directory and base name. valgrind assumes that a name without a directory is relative.
     pub splits_names: bool,
     file: Vec<u8>,
     bytes: Vec<u8>,
 }
 
 impl Head {
-    /// Appends the beginning for this file. `None` if there is no memory.
+    /// Appends the beginning of a line program with this file. `None` if there is no memory.
     fn put(&mut self, file: &[u8], out: &mut Vec<u8>) -> Option<()> {
         if self.file != file || self.bytes.is_empty() {
             self.bytes.clear();
@@ -80,8 +80,8 @@ impl Head {
     }
 }
 
-/// Appends a line program. The caller has reserved the room. Returns the offset of the address in the program, and the files'
-/// numbers.
+/// Appends a line program. The caller has reserved the memory. Returns the offset at which the program has the function's
+/// address, and the numbers of the files.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,

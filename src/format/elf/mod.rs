@@ -1,7 +1,7 @@
 //! The ELF file of a code region: a shared object with one page of headers, tables that only grow at the end, and the code.
-//! Addresses in it are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
+//! Addresses in the file are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
 //!
-//! All entries are made for one function at a time, so that the cost of a function does not grow with the number of functions.
+//! The entries of each function are made separately, so that the cost of a function does not grow with the number of functions.
 
 pub mod debug;
 pub mod eh_frame_hdr;
@@ -31,9 +31,9 @@ const LOCAL_FUNCTION: u8 = 2;
 const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 asks addr2line for
-/// address 0 to mark the end of another answer, and expects that addr2line knows nothing of address 0 (linux
-/// tools/perf/util/srcline.c). addr2line also uses the symbols of the section that contains an address. So address 0 lies in
-/// another section than `TEXT`, the section of all symbols.
+/// address 0 to mark the end of another answer, and expects that addr2line has no information about address 0 (linux
+/// tools/perf/util/srcline.c). addr2line also uses the symbols of the section that contains an address. So address 0 lies
+/// outside of `TEXT`, the section of all symbols.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -43,9 +43,9 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// A second symbol for code at address 0, for all bytes except the first. The symbol is for readers that skip symbols at
-/// address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is no function.
-/// If both symbols were functions, perf would make two rows of them.
+/// A second symbol for code at address 0. It covers all bytes of the code except the first. The symbol is for readers that skip
+/// symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is
+/// no function. If both symbols were functions, perf would make two rows of them.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

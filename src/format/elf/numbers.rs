@@ -2,11 +2,11 @@
 
 use crate::sys::sort::sort;
 
-/// Different names in sorted order, and a number for each, which is 0 at first. Usually there is only one name.
+/// Maps each different name to a number, which is 0 at first. Usually there is only one name.
 #[derive(Debug)]
 pub struct Numbers<'a> {
     only: Option<(&'a [u8], u32)>,
-    /// Used if there are several names; empty otherwise.
+    /// The names in sorted order, if there are several. Empty otherwise.
     all: Vec<(&'a [u8], u32)>,
 }
 

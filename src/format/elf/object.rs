@@ -1,7 +1,8 @@
-//! Makes an object for a debugger in memory: code at its own addresses, with symbols, unwind tables and lines.
+//! Makes an object in memory for a debugger. The object describes code at the code's own addresses, with symbols, unwind tables
+//! and lines.
 //!
 //! The object has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`;
-//! lldb, JITLoaderGDB.cpp): sections without bytes in place of the code, and no program headers.
+//! lldb, JITLoaderGDB.cpp): the sections of the code have no bytes, and there are no program headers.
 
 use std::ops::Range;
 
@@ -16,12 +17,12 @@ use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::info::Info;
 use crate::format::name_and_file::without_tier;
 
-/// The most functions of an object. Each may need its own section, and section numbers have 16 bits.
+/// The maximum number of functions in an object. Each may need its own section, and section numbers have 16 bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
 /// All code of an object lies within this many bytes, because distances in unwind tables have 32 bits with a sign.
 pub const SPAN_MAX: u64 = 0x7000_0000;
-/// One section spans gaps of at most this many bytes between functions. Fewer sections are better: for each new object, a
-/// debugger sorts all sections of all objects again.
+/// Functions share a section if the gaps between them have at most this many bytes. Fewer sections are better, because a
+/// debugger sorts all sections of all objects again for each new object.
 pub const GAP_MAX: u64 = 4096;
 
 /// Names of sections: the beginning of `.shstrtab`.
@@ -38,10 +39,10 @@ pub struct Function<'a> {
     pub info: Info<'a>,
 }
 
-/// The object for these functions, sorted by address. The `bool` says whether other code may lie between a function and its
-/// predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap. Returns `None` if
-/// there are too many functions, if they lie too far apart, or if there is no memory. Invalid tables or lines of a function are
-/// left out.
+/// The object for these functions, which must be sorted by address. The `bool` says whether other code may lie between a
+/// function and its predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap.
+/// Returns `None` if there are too many functions, if they lie too far apart, or if there is no memory. If the tables or lines
+/// of a function are invalid, they are left out.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
@@ -97,7 +98,7 @@ pub fn empty() -> Vec<u8> {
     in_memory(&[], &Parts::default(), section(name_at!(".eh_frame"), SHT_PROGBITS, 8, &[])).unwrap_or_default()
 }
 
-/// The whole object, with a section without bytes for each range in `texts`.
+/// The whole object. It has a section without bytes for each range in `texts`.
 fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: (Entry, &[u8])) -> Option<Vec<u8>> {
     let texts = texts.iter().enumerate().map(|(number, text)| Entry {
         name: text_name_of(number),
@@ -137,7 +138,8 @@ pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry,
 
 impl Parts {
     /// Adds a function in the section with this index. Its symbol covers the addresses `symbol`. Returns the function's
-    /// `.eh_frame`, if any, which was made for the place after the code. `None` if there is no memory.
+    /// `.eh_frame`, if the function has one. The `.eh_frame` was made for the place after the code. The outer `Option` is
+    /// `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
@@ -227,8 +229,8 @@ impl Parts {
 /// Length of the name of each code section after the first, with its NUL: `.text.00001`.
 const TEXT_NAME: usize = 12;
 
-/// The names of all sections, `texts` of which are code. Each code section has its own name, because lldb 14 finds the section
-/// of a symbol by name.
+/// The names of all sections. `texts` is the number of code sections. Each code section has its own name, because lldb 14 finds
+/// the section of a symbol by name.
 fn section_names(texts: usize) -> Option<Vec<u8>> {
     let mut names = Vec::new();
     names.try_reserve_exact(NAMES.len() + TEXT_NAME * texts).ok()?;

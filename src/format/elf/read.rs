@@ -1,6 +1,6 @@
-//! Reads the objects that runtimes pass to debuggers: functions, lines and unwind tables. Objects must be 64-bit, and of this
-//! machine's type and byte order. They may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every field
-//! is checked.
+//! Reads functions, lines and unwind tables from the objects that runtimes pass to debuggers. Objects must be 64-bit, and of
+//! this machine's type and byte order. They may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every
+//! field is checked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const STT_FUNC: u8 = 2;
 const STT_NOTYPE: u8 = 0;
 const STB_LOCAL: u8 = 0;
 
-/// How many bytes of a name are read. C++ names may have thousands of bytes.
+/// The maximum number of bytes of a name that are read. C++ names may have thousands of bytes.
 const NAME_MAX: usize = 4096;
 const SECTION_NAME_MAX: usize = 64;
 
@@ -108,7 +108,8 @@ impl<'a> Image<'a> {
         Some(table..table.checked_add(count * SECTION_SIZE as u64)?)
     }
 
-    /// The largest end of any section, or of the section headers. `start` is the beginning of the object.
+    /// The end of the object: the largest offset at which a section or the section headers end. `start` is the beginning of the
+    /// object.
     pub fn end(start: &[u8], headers: &[u8]) -> u64 {
         let sections = headers.chunks_exact(SECTION_SIZE).filter(|header| u32_at(header, 4) != Some(SHT_NOBITS));
         let ends = sections.filter_map(|header| u64_at(header, 24)?.checked_add(u64_at(header, 32)?));
@@ -129,7 +130,7 @@ impl<'a> Image<'a> {
         both.flatten().filter_map(range).take(8).collect()
     }
 
-    /// How many bytes of an object [`header_range`](Image::header_range) needs.
+    /// The number of bytes at the beginning of an object that [`header_range`](Image::header_range) needs.
     pub const START_LEN: usize = HEADER_SIZE;
 
     fn symbol(&self, raw: &[u8]) -> Option<Symbol> {
@@ -165,7 +166,8 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // If code has several names, a global name is preferred. Among equals the first name is used.
+                // If code has several names, names of symbols with a size are preferred, and then global names. Among equals,
+                // the first name is used.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
@@ -215,8 +217,8 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only the address of the code, and loads the other sections at the same distance as
-    /// in the file.
+    /// Address of a section. wasmtime sets only the address of the code, and loads the other sections at the same distances
+    /// from the code as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
@@ -245,7 +247,8 @@ impl<'a> Image<'a> {
     }
 }
 
-/// The size in bytes of a relocation in data, and whether its value counts from its place.
+/// For a type of relocation in data, the number of bytes that it changes, and whether the value counts from the place of these
+/// bytes.
 fn kind_of(number: u32) -> Option<(usize, bool)> {
     if cfg!(target_arch = "x86_64") {
         match number {
@@ -272,7 +275,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-/// The text at an offset, up to its NUL; empty if there is no NUL. At most `most` bytes, because many texts may overlap.
+/// The text at an offset, up to its NUL; empty if there is no NUL. Returns at most `most` bytes, because many texts may
+/// overlap.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];
@@ -283,8 +287,8 @@ pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     }
 }
 
-/// The value of a symbol in an ELF file: from the dynamic symbols, else from all symbols. `read(offset, len)` returns bytes of
-/// the file.
+/// The value of a symbol in an ELF file. The dynamic symbols are searched first, and then all symbols. `read(offset, len)`
+/// returns bytes of the file.
 pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64> {
     const SHT_DYNSYM: u32 = 11;
     let start = read(0, HEADER_SIZE as u64)?;
@@ -313,15 +317,15 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     None
 }
 
-/// All offsets at which a string equals `name` or ends with it, because strings may share their ends. Uses Horspool's
-/// algorithm, because files have megabytes of names.
+/// All offsets at which `name` begins and a NUL follows it. The name may be the end of a longer string, because strings may
+/// share their ends. Uses Horspool's algorithm, because files have megabytes of names.
 fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
     let mut skip = [name.len() + 1; 256];
     for (at, &byte) in name.iter().enumerate() {
         skip[usize::from(byte)] = name.len() - at;
     }
     let (mut places, mut at) = (Vec::new(), 0);
-    // Each window includes the NUL at the end.
+    // Each window has room for the name and its NUL.
     while let Some(window) = strings.get(at..=at + name.len()) {
         let last = window[name.len()];
         if last == 0 && &window[..name.len()] == name {

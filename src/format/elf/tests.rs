@@ -1,4 +1,5 @@
-//! Golden bytes, and tests that hostile input does no harm. Tests with real readers and whole files are in `sink/region/file`.
+//! Compares parts of ELF files with golden bytes, and checks that hostile input does no harm. Tests with real readers and whole
+//! files are in `sink/region/file`.
 
 use super::eh_frame_hdr::Row;
 use super::frames::{Frames, Target};
@@ -36,7 +37,7 @@ fn what_is_empty_is_left_out() {
     assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::format::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
     // One segment. The sections are the null section, `.text` and `.shstrtab`.
     assert_eq!(counts(&page), [1, 3, 2]);
-    // If the null symbol is the only one, there is no `.symtab`.
+    // If the null symbol is the only symbol, there is no `.symtab`.
     (image.symtab, image.strtab) = (0x3000..0x3018, 0x4000..0x4001);
     assert_eq!(counts(&image.header_page()), [1, 3, 2]);
     image.symtab.end += 24;
@@ -71,7 +72,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&out, fde + 8), 0x2003 - (fde as i32 + 8));
     assert_eq!((&out[..fde + 8], &out[fde + 12..]), (&section[..fde + 8], &section[fde + 12..section.len() - 4]));
 
-    // The next entry shares the CIE, at its own distance to the CIE.
+    // The next entry shares the CIE, but has its own distance to the CIE.
     let fde_len = out.len() - fde;
     (target.at, target.code, target.code_size) = (out.len() as u64, 0x1000, 8);
     let mut more = Vec::new();
@@ -80,7 +81,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&more, 4) as u64, target.at + 4);
     assert_eq!(word(&more, 8) as i64, 0x1000 - (target.at as i64 + 8));
 
-    // If there is no room, nothing changes, and the new CIE is not remembered as written.
+    // If there is no room, nothing changes, and the new CIE is not remembered.
     let other = cfi::encode(Arch::Aarch64, &Unwind::FixedFrame(FixedFrame::new(16, &[])), 0, 8).unwrap().unwrap();
     let other = &other.bytes[..other.eh_frame_size()];
     let (old, old_rows) = (more.clone(), rows.clone());
@@ -161,8 +162,8 @@ fn golden_lines() {
     assert!(ranges.is_empty());
 }
 
-/// A record of inlined functions: `outer` from 8 to 40, and in it `inner` from 8 to 16 and `outer` again from 20 to 40. After
-/// these, `inner` from 40 to the end.
+/// A record of inlined functions. `outer` is inlined from 8 to 40, and contains `inner` from 8 to 16 and another `outer` from
+/// 20 to 40. After these functions, `inner` is inlined from 40 to the end.
 fn inlined() -> Vec<u8> {
     let inline = |begin, end, name, call_line, parent| {
         let (call_file, call_column) = (&b"a"[..], 0);
@@ -216,7 +217,7 @@ fn golden_inlined_functions() {
     assert!(line.ends_with(&[&0x2000u64.to_ne_bytes()[..], &[2, 64, 0, 1, 1]].concat()));
 }
 
-/// No line covers address 0. All other information covers the code after address 0.
+/// The information for code at address 0 begins at address 1, so that no line covers address 0.
 #[test]
 fn address_0_has_no_line() {
     let rows = |first| record(&[first, 6, 50].map(|offset| Line { offset, line: offset + 1, column: 0, file: b"a" }));
@@ -234,7 +235,7 @@ fn address_0_has_no_line() {
     assert_eq!(ranges, [0u64, 7, 0, 0, 0, 1, 0, 0, 7, 63, 0, 0].map(u64::to_ne_bytes).concat());
 }
 
-/// The greatest possible depth does not overflow the stack.
+/// Very deeply nested inlined functions do not overflow the stack.
 #[test]
 fn inlined_functions_may_be_deep() {
     const DEPTH: u32 = 100_000;
@@ -270,7 +271,7 @@ fn broken_records_do_no_harm() {
         }
     }
     assert!(refused > 0);
-    // A record without entries, and one with decreasing addresses.
+    // A record without entries, and a record with decreasing addresses.
     assert!(unit(&record(&[])).is_none());
     let mut back = good.clone();
     let second = PREFIX_SIZE + 16 + 16 + 8;

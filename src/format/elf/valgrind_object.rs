@@ -1,5 +1,5 @@
-//! Makes an executable file that valgrind accepts as the origin of pages of code: symbols, lines and unwind tables at the
-//! code's own addresses.
+//! Makes an executable file that valgrind accepts as the origin of pages of code. The file has symbols, lines and unwind tables
+//! for the code's own addresses.
 //!
 //! valgrind reads a file after it has seen a mapping of each loaded segment, one for code and one for data (valgrind 3.19,
 //! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). valgrind accepts an `.eh_frame` only within one of these
@@ -25,7 +25,7 @@ pub struct Executable {
     pub rest_at: u64,
 }
 
-/// The information of a file about its functions.
+/// What a file contains about its functions.
 #[derive(Default)]
 pub struct Content {
     parts: Parts,
@@ -33,7 +33,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a function that lies in these pages, at least in part. `None` if there is no memory. If the function's tables or
+    /// Adds a function, all or a part of which lies in these pages. `None` if there is no memory. If the function's tables or
     /// lines are invalid, the file lacks them.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
         self.parts.head.splits_names = true;

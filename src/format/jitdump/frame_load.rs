@@ -6,10 +6,10 @@
 //! two mappings. The first record is a *frame load* at an unused address below the code, and the tables follow the frame load.
 //! The second record is the code itself, and its mapping ends with the code. perf makes the object from the second record.
 //!
-//! For perf with libunwind, the tables lie after the frame load, so they must contain the distance from there to the code. For
-//! perf with libdw, the tables lie after the code, as in objects without a frame load. So the tables contain each FDE twice,
-//! once for each place, and the search table has a row for each of the two FDEs. Each reader finds the row that is right for
-//! its place of the tables.
+//! For perf with libunwind, the tables lie after the frame load, so the tables must contain the distance from that place to the
+//! code. For perf with libdw, the tables lie after the code, as in objects without a frame load. So the tables contain each FDE
+//! twice, once for each place, and the search table has a row for each of the two FDEs. Each reader finds the row that is right
+//! for the place at which it reads the tables.
 //!
 //! The group of a piece of code (all its records) begins with the records of the frame load. So these records are always copied
 //! with the group.
@@ -24,7 +24,7 @@ pub const NAME: &[u8] = b"[unwind tables]";
 /// The code size of a frame load. The size is not 0, because readers skip a LOAD record without code, or stop there.
 const SIZE: u64 = 1;
 
-/// Bytes of `.eh_frame_hdr` before its search table.
+/// Number of bytes of `.eh_frame_hdr` before its search table.
 const HDR_TABLE: usize = 12;
 
 /// The size of the frame load's records at the beginning of a group. 0 if the group has no frame load.
@@ -50,7 +50,7 @@ pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> boo
 
 /// How many bytes of address space a frame load needs, for code of `code_size` bytes with tables of `tables_len` bytes.
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
-    // The tables are stored twice. The 8 and the 16 bytes are for alignment.
+    // A frame load's tables have each FDE twice. The 8 and the 16 bytes are for alignment.
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
@@ -99,15 +99,15 @@ fn add_at(begin: usize, head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usi
     Some(len)
 }
 
-/// The UNWINDING_INFO record of the code's group that begins at `at`.
+/// The UNWINDING_INFO record between offset `at` of the group and the next LOAD record.
 fn unwinding_of(group: &[u8], at: usize) -> Option<RawRecord<'_>> {
     RawRecords::from(group, at)
         .take_while(|record| record.id != id::LOAD)
         .find(|record| record.id == id::UNWINDING_INFO)
 }
 
-/// Undoes `add`: removes the frame load from a group, and from the tables the FDEs that `add` has added. The LOAD record of the
-/// code may be missing. Returns the new size of the tables; `None` if `add` has not written the tables.
+/// Undoes `add`: removes the frame load from a group, and removes the FDEs that `add` has added to the tables. The LOAD record
+/// of the code may be missing. Returns the new size of the tables; `None` if `add` has not written the tables.
 pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     let record = unwinding_of(group, len(group))?;
     let unwinding = record.unwinding_info()?;
@@ -118,8 +118,8 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
         return None;
     }
     let hdr_at = size.checked_sub(hdr_size)?;
-    // The lower half of the rows is for tables that lie after the code. The first FDE of the upper half follows the FDEs of the
-    // lower half.
+    // The first half of the rows is for tables that lie after the code. The FDEs of the second half follow the FDEs of the
+    // first half.
     let rows = u32_at(tables.get(hdr_at..)?, 8)? as usize;
     let mut end = hdr_at.checked_sub(4)?;
     for row in rows / 2..rows {
@@ -133,7 +133,7 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     put_at(tables, end, &[0; 4]);
     let hdr = &mut tables[new_hdr_at..];
     put_at(hdr, 8, &((rows / 2) as u32).to_ne_bytes());
-    // The pointer to the section and the rows count from the header, which has moved.
+    // The pointer to `.eh_frame` and the rows are relative to `.eh_frame_hdr`, which has moved.
     let words = [4].into_iter().chain((0..rows / 2 * 2).map(|word| HDR_TABLE + 4 * word));
     for word in words {
         let value = i32_at(hdr, word)?.checked_add(moved)?;
@@ -247,7 +247,7 @@ mod tests {
         hold(&Unwind::EhFrame { bytes: &bytes, addr: SECTION }, &frames);
     }
 
-    /// `frames`: offsets in the code, and the CFA's distance from its register at each of them.
+    /// `frames` has offsets in the code, and for each offset the distance of the CFA from its register.
     fn hold(unwind: &Unwind<'_>, frames: &[(u64, i64)]) {
         let tables = cfi::encode(Arch::X86_64, unwind, ADDR, 45).unwrap().unwrap();
         let unwind = Unwinding { tables: &tables, mapped_size: 0 };
@@ -290,7 +290,7 @@ mod tests {
                     );
                 }
             }
-            // Removing a frame load restores the group, with the LOAD record of the code and without it.
+            // Removing a frame load restores the group, whether or not the group has the LOAD record of the code.
             let (mut again, mut info_records) = (whole.clone(), whole[..whole.len() - LOAD_FIXED_SIZE - 6].to_vec());
             assert_eq!(
                 (remove(&mut again), remove(&mut info_records)),

@@ -1,7 +1,7 @@
 //! The project's own record for inlined functions, which a jitdump cannot express but the file of a region can.
 //!
-//! If the code lies in a region, this record is the first of its group, in chunks and in memory. Code that writes the group to
-//! a jitdump must remove this record first.
+//! If the code lies in a region, this record is the first of its group, in chunks and in memory. The group must not be written
+//! to a jitdump before this record is removed.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};
@@ -130,7 +130,7 @@ mod tests {
             Inline { call_file: b"", ..GOOD },
             Inline { call_file: b"a\0b", ..GOOD },
             Inline { call_line: 0, ..GOOD },
-            // A function whose parent is itself, or comes later.
+            // A function that is its own parent, and a function whose parent comes later.
             inner,
             Inline { parent: Some(1), ..inner },
         ] {

@@ -1,4 +1,4 @@
-//! The line table of a group: accepts rows in any order, and writes the DEBUG_INFO record.
+//! Writes the line table of a group as a DEBUG_INFO record. The rows may be in any order.
 
 use super::record::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
 use crate::api::code::{Line, LineTable, Lines};
@@ -6,7 +6,8 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// Record sizes are 32 bits wide. Beyond this size no rows are read, because each row may name a file of any length.
+/// The maximum size of a record, because record sizes are 32 bits wide. When a record becomes larger, no more rows are read,
+/// because each row may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
 /// Does the same as `put_debug`, for rows in any order.
@@ -22,7 +23,7 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
     let written = walk_lines(lines, addr, size, |at, addr, row| {
-        // If rows have the same offset, the last one counts. It overwrites its predecessor.
+        // If several rows have the same offset, the last row counts. Each of these rows overwrites the row before.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
@@ -108,7 +109,7 @@ fn check_row(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
 /// Rows in the order of their offsets. The sort is stable.
 struct InOrder<'a> {
     lines: Lines<'a>,
-    /// Offset of each row (upper 32 bits) and index in `lines` (lower 32).
+    /// For each row, its offset in the upper 32 bits, and its index in `lines` in the lower 32 bits.
     order: Vec<u64>,
 }
 
@@ -148,8 +149,8 @@ fn entry_size(row: &Line<'_>) -> usize {
     DEBUG_ENTRY_FIXED_SIZE + row.file.len() + 1
 }
 
-/// Each entry has the full file name: only some versions of perf read the short form for "same as before" (a byte 0xff). The
-/// field after the line is called discriminator. perf ignores the field, and samply takes it for the column.
+/// Each entry has the full file name, because only some versions of perf read the short form for "same as before" (a byte
+/// 0xff). The field after the line is called discriminator. perf ignores the field, and samply takes it for the column.
 fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
     put.u64(addr);
     put.u32(row.line);

@@ -1,11 +1,12 @@
-//! The jitdump format: a file header, then records.
+//! The jitdump format: a file header, followed by records.
 //!
 //! Specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader (tools/perf/util/jitdump.c)
 //! differs from the specification, this code follows the reader, and comments say so.
 //!
-//! One piece of code is a *group* of up to three records with the same time stamp. They are adjacent and in this order:
-//! `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two to the next LOAD, whatever its
-//! address is. Records have no padding, because perf takes the code from the end of its record.
+//! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
+//! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
+//! LOAD, whatever the address of the LOAD is. Records have no padding, because perf takes the code from the end of the LOAD
+//! record.
 
 pub mod frame_load;
 pub mod inlines;
@@ -62,13 +63,13 @@ impl Header {
 #[derive(Clone, Copy)]
 pub struct Group<'a> {
     pub pid: u32,
-    /// The registering thread.
+    /// The thread that registered the code.
     pub tid: u32,
-    /// The code index. perf makes `jitted-PID-INDEX.so` in the directory of the jitdump, so the index is unique in this
+    /// The code index. perf makes `jitted-PID-INDEX.so` in the directory of the jitdump, so the index must be unique in this
     /// directory.
     pub index: u64,
     pub addr: u64,
-    /// Size of the code in bytes, at most `i32::MAX`: perf stores the size in an `int`.
+    /// Size of the code in bytes, at most `i32::MAX`, because perf stores the size in an `int`.
     pub size: u64,
     /// Cleaned name without NUL.
     pub name: &'a [u8],
@@ -82,10 +83,11 @@ pub struct Group<'a> {
 /// reversed order.
 #[derive(Clone, Copy)]
 pub struct Unwinding<'a> {
-    /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so the header is never empty.
+    /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so `.eh_frame_hdr` is never
+    /// empty.
     pub tables: &'a Tables,
-    /// The tables' size if that many bytes after the code (rounded up to 8) are free, else 0. perf extends the code's mapping
-    /// by this size. A build of perf with libunwind reads the tables there.
+    /// The size of the tables if that many bytes are free after the code, whose size is rounded up to 8; otherwise 0. perf
+    /// extends the code's mapping to the end of these bytes, and a build of perf with libunwind reads the tables in them.
     pub mapped_size: u64,
 }
 
@@ -101,7 +103,7 @@ pub struct Layout {
 }
 
 impl Group<'_> {
-    /// The size of the records that do not depend on the line table, without the code bytes.
+    /// The size of the UNWINDING_INFO and LOAD records, without the code bytes.
     pub fn fixed_size(&self) -> usize {
         self.unwinding_size() + LOAD_FIXED_SIZE + self.name.len() + 1
     }
@@ -201,7 +203,7 @@ unsafe fn put_mapped_size(record: *mut u8, mapped_size: u64) {
     unsafe { record.add(32).cast::<u64>().write_unaligned(mapped_size) };
 }
 
-/// A LOAD record before its name.
+/// The part of a LOAD record before its name.
 #[repr(C)]
 struct LoadFixed {
     id: u32,
@@ -209,7 +211,7 @@ struct LoadFixed {
     timestamp: u64,
     pid: u32,
     tid: u32,
-    /// Always equal to `code_addr`: some readers use one field and some the other.
+    /// Always equal to `code_addr`, because some readers use this field and others use `code_addr`.
     vma: u64,
     code_addr: u64,
     code_size: u64,
@@ -273,7 +275,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
     });
 }
 
-/// Changes the process of a written group, and the registering thread to that process's main thread.
+/// Sets the process of a written group to `pid`, and sets the registering thread to the main thread of this process.
 pub fn set_process(group: &mut [u8], pid: u32) {
     for_each_record(group, |id, record, _| {
         if id == id::LOAD {
@@ -295,7 +297,7 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Sets the `Unwinding::mapped_size` of a written group to 0, for code after which the bytes are not free. Does nothing if the
+/// Sets the `Unwinding::mapped_size` of a written group to 0, for code that has no free bytes after it. Does nothing if the
 /// record at `layout_unwinding` is a LOAD.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();

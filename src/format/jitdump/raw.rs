@@ -34,10 +34,10 @@ pub(super) fn c_string(bytes: &[u8]) -> Option<&[u8]> {
 /// All fields of a file header, with unchecked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHeader {
-    /// Whether the file is in the other byte order.
+    /// Whether the file's byte order differs from this machine's.
     pub swapped: bool,
     pub version: u32,
-    /// Size of the header, as the header itself says.
+    /// The size of the header that the header itself states.
     pub total_size: u32,
     /// `e_machine` of the code.
     pub machine: u32,
@@ -101,9 +101,9 @@ pub enum End {
     Zeros,
     /// The record claims to be smaller than its own prefix.
     TooSmall(u32),
-    /// The record claims to have this number of bytes, but the file ends within it.
+    /// The record claims to have this number of bytes, but the file ends within the record.
     Torn(u32),
-    /// The file ends within a prefix.
+    /// The file ends within the prefix of a record.
     TornPrefix,
 }
 
@@ -121,12 +121,12 @@ impl<'a> RawRecords<'a> {
         RawRecords { file, at: header.records_at(file.len()), swapped: header.swapped }
     }
 
-    /// The records from `at`, where an earlier pass has found a record.
+    /// The records from offset `at` on, where an earlier pass has found a record.
     pub fn at(file: &'a [u8], at: usize, header: &RawHeader) -> Self {
         RawRecords { file, at, swapped: header.swapped }
     }
 
-    /// The records from `at`, in this machine's byte order.
+    /// The records from offset `at` on, in this machine's byte order.
     pub fn from(file: &'a [u8], at: usize) -> Self {
         RawRecords { file, at, swapped: false }
     }
@@ -242,7 +242,7 @@ impl<'a> RawRecord<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RawLoad<'a> {
     pub pid: u32,
-    /// The registering thread.
+    /// The thread that registered the code.
     pub tid: u32,
     /// Address of the code. Some readers use this field.
     pub vma: u64,
@@ -285,7 +285,7 @@ pub struct RawMove {
 pub struct RawDebug<'a> {
     /// Start of the code that the lines belong to.
     pub addr: u64,
-    /// How many entries there should be.
+    /// The number of entries that the record states.
     pub count: u64,
     tail: Fields<'a>,
 }
@@ -322,8 +322,8 @@ impl<'a> RawEntries<'a> {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// The number of missing entries, and the bytes from the first missing entry on. If no entry is missing, the bytes after
-    /// the last entry.
+    /// The number of entries that have not been read, and the bytes after the last entry that has been read. At the end of the
+    /// iteration, the entries that have not been read are missing or incomplete.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }
@@ -362,7 +362,7 @@ pub struct RawUnwinding<'a> {
 }
 
 impl<'a> RawUnwinding<'a> {
-    /// `.eh_frame` and `.eh_frame_hdr` as perf reads them: the header is last. `None` if the sizes contradict the record's
+    /// `.eh_frame` and `.eh_frame_hdr` as perf reads them: `.eh_frame_hdr` is last. `None` if the sizes contradict the record's
     /// size.
     pub fn tables(&self) -> Option<(&'a [u8], &'a [u8])> {
         let tables = self.tail.get(..usize::try_from(self.size).ok()?)?;

@@ -1,4 +1,4 @@
-//! The sizes, ids and common prefix of jitdump records, and how to write a number at an offset.
+//! The sizes, ids and common prefix of jitdump records, and functions that write the common parts of records.
 
 use crate::format::get::u32_at;
 use crate::format::put::Put;
@@ -20,7 +20,7 @@ pub const MOVE_SIZE: usize = 64;
 /// "JiTD" when read with the writer's byte order.
 pub(super) const MAGIC: u32 = 0x4a69_5444;
 pub(super) const VERSION: u32 = 1;
-/// Header flag: time stamps come from the processor's counter instead of CLOCK_MONOTONIC.
+/// The header flag for files whose time stamps come from the processor's counter instead of CLOCK_MONOTONIC.
 pub(super) const FLAG_ARCH_TIMESTAMP: u64 = 1;
 
 pub mod id {
@@ -30,11 +30,11 @@ pub mod id {
     pub const MOVE: u32 = 1;
     /// Line table of the next LOAD.
     pub const DEBUG_INFO: u32 = 2;
-    /// No more records.
+    /// No more records follow.
     pub const CLOSE: u32 = 3;
     /// Unwind tables of the next LOAD.
     pub const UNWINDING_INFO: u32 = 4;
-    /// Inlined functions of the next LOAD. The project has defined this record. No jitdump file contains it.
+    /// Inlined functions of the next LOAD. This project has defined the record, and no jitdump file contains it.
     pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
 }
 
@@ -45,7 +45,7 @@ pub(super) fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size:
     put.u64(timestamp);
 }
 
-/// An UNWINDING_INFO record before its tables, which have `len` bytes.
+/// The part of an UNWINDING_INFO record before its tables, which have `len` bytes.
 #[inline(always)]
 pub(super) fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
     let mut record = [0; UNWINDING_FIXED_SIZE];

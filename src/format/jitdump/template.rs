@@ -3,10 +3,10 @@
 use super::record::{unwinding_head, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
 
-/// Number of bytes that are copied at once. A record for one frame without saved registers fits.
+/// Number of bytes that are copied at once. This is enough for the record of one frame without saved registers.
 const PART: usize = 128;
 
-/// The longest record that a template can hold.
+/// The maximum length of a record in a template, in bytes.
 const MAX: usize = 2 * PART;
 
 /// An UNWINDING_INFO record without its time stamp, for code of up to `code_max` bytes.
@@ -17,8 +17,8 @@ pub struct UnwindingTemplate {
     code_max: u64,
     len: usize,
     tables_len: usize,
-    /// The words that depend on the size of the code. For each word, its offset in the record, and its value for code of size
-    /// 0.
+    /// The two distances back to the code, which depend on the size of the code. For each, this field has the offset in the
+    /// record, and the value for code of size 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
@@ -67,10 +67,10 @@ impl UnwindingTemplate {
         self.tables_len
     }
 
-    /// Writes the record without the time stamp. `is_for` must accept `code_size`. `mapped_size`: see `Unwinding`.
+    /// Writes the record without the time stamp. `is_for` must accept `code_size`. `mapped_size` is described in `Unwinding`.
     ///
     /// # Safety
-    /// `out` has room for the record and for `SLACK` more bytes, and nobody else has it.
+    /// `out` has room for the record and for `SLACK` more bytes, and nobody else accesses it.
     #[inline(always)]
     pub unsafe fn copy_to(&self, out: *mut u8, mapped_size: u64, code_size: u64) {
         let from = self.bytes.as_ptr();

@@ -1,4 +1,4 @@
-//! Golden bytes of every record, and tests that read the records back.
+//! Compares every record with golden bytes, and reads the records back.
 
 use std::cell::Cell;
 
@@ -179,7 +179,7 @@ fn rows_without_a_line_are_left_out() {
     assert_eq!(bytes(&group(&all[..2], None)), bytes(&group(&[], None)));
 }
 
-/// After the record has become too large, no more rows are read. Each of them could have a file name of any length.
+/// After the record has become too large, no more rows are read. Each row could have a file name of any length.
 #[test]
 fn rows_are_read_as_far_as_a_record_goes() {
     struct Long<'a>(&'a [u8], Cell<usize>);

@@ -9,8 +9,9 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
-/// Bytes needed after code of `code_size` bytes for tables of `tables_len` bytes. The distance from the code's start to the
-/// tables is the code size, rounded up to 8, as in perf's ELF file (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`).
+/// The number of bytes that tables of `tables_len` bytes need after code of `code_size` bytes. The distance from the code's
+/// start to the tables is the code size, rounded up to 8, as in the ELF file that perf makes (linux tools/perf/util/jitdump.c,
+/// `jit_repipe_code_load`).
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
     code_size.wrapping_neg() % 8 + tables_len as u64
 }
@@ -18,7 +19,8 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
 /// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For size 0, the result is
 /// enough for any size. Returns 0 if there are no tables.
 ///
-/// Counts all entries of an `.eh_frame` section, because only the code's address decides which entries are used.
+/// All entries of an `.eh_frame` section are counted. Which of the entries are used depends on the code's address, and the
+/// address is not known here.
 pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     if matches!(unwind, Unwind::None) {
         return Ok(0);
@@ -35,7 +37,8 @@ pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
     Ok(room(code_size, tables_len))
 }
 
-/// The words of a caller's `jitsym_unwind` after its size field. Equal words mean equal tables.
+/// The words of a caller's `jitsym_unwind` after its size field. Some of the words are pointers, for example to the saved
+/// registers. So descriptions with equal words may have different tables.
 pub type Raw = [u64; RAW_WORDS];
 
 pub const RAW_WORDS: usize = 12;
@@ -61,8 +64,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered ones. The comparison is written out, because `==` and a loop take twice as
-    /// many instructions when compiled for size.
+    /// Whether the words are equal to the remembered words. The comparison is written out, because either `==` or a loop would
+    /// take twice as many instructions when compiled for size.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -92,14 +95,14 @@ impl Recent {
     }
 }
 
-/// The greatest length of a key. Descriptions with a longer key are not cached.
+/// The maximum length of a key, in words. Descriptions with a longer key are not cached.
 const KEY_WORDS: usize = 128;
 
-/// The capacity of the cache. Runtimes have either a handful of frame layouts, or one for each function. In the second case, a
-/// larger cache would not help either.
+/// The capacity of the cache. Runtimes have either a handful of frame layouts, or one for each function. In the second case,
+/// even a larger cache would not help.
 const ENTRIES: usize = 16;
 
-/// Tables of the descriptions that were used last, so that code with the same prologue needs no encoding and no allocation.
+/// The tables of the descriptions that were encoded last, so that code with the same frame needs no encoding and no allocation.
 /// Each thread has its own cache. The cache allocates nothing until its first use.
 #[derive(Debug, Default)]
 pub struct Cache {
@@ -145,15 +148,15 @@ impl Cache {
             tables.check_size(code_size)?;
             return Ok(Some(tables));
         }
-        // This description has no entry, so no entry is the recent one.
+        // This description has no entry, so `recent` must not name an entry.
         self.recent = usize::MAX;
         self.passing = cfi::encode(arch, unwind, code_addr, code_size)?;
         Ok(self.passing.as_ref())
     }
 
-    /// Does the same as `tables`, but returns a template of the record. Returns `TooLarge` also if no template can be made.
+    /// Does the same as `tables`, but returns a template of the record. Also returns `TooLarge` if no template can be made.
     pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
-        // Tables that are not cached have no template.
+        // Tables from an `.eh_frame` section are not cached, so they have no template.
         if matches!(unwind, Unwind::EhFrame { .. }) {
             return Err(Error::TooLarge);
         }
@@ -168,8 +171,8 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether `raw` has the words of the last `remember`, and the description is valid for this size. The caller must compare
-    /// the saved registers with `ready_saves`. Most runtimes have one frame layout, and pass it again and again.
+    /// Whether `raw` has the words of the last `remember`, and the description is valid for this size. Most runtimes have one
+    /// frame layout, and pass it again and again. The caller must also check the saved registers, with `ready_saves`.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -193,18 +196,21 @@ impl Cache {
         &self.ready.template
     }
 
-    /// Remembers the caller's form of the description for which `template` was called last. The tables for larger code must be
-    /// the same, except for the fields with the code's size and distance.
+    /// Remembers the caller's form of the description for which `template` was called last. The tables must depend on nothing
+    /// except `raw`, `saved` and the code size. For larger code, the tables must be the same, except for the fields that have
+    /// the code's size and the distances to the code.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
-        // Reuses the memory, because runtimes with several frame layouts come here often.
+        // Reuses the memory, because runtimes with several frame layouts call this function often.
         self.ready.saved.clear();
         self.ready.saved.extend_from_slice(saved);
     }
 
-    /// Makes the key: all that the tables depend on, except for the code size. `false` if the description must not be cached.
+    /// Makes the key, which contains everything that the tables depend on except the code size. Returns `false` if the
+    /// description must not be cached.
     ///
-    /// Checks the places, because an entry's tables may have been made for another code size.
+    /// Also checks that the offsets in the description lie in the code, because an entry's tables may have been made for
+    /// another code size.
     fn describe(&mut self, arch: Arch, unwind: &Unwind, code_size: u64) -> Result<bool> {
         self.key.clear();
         self.key.reserve(KEY_WORDS);
@@ -245,20 +251,20 @@ impl Cache {
         }
     }
 
-    /// Appends to the key. `false` if the key would become too long.
+    /// Appends to the key. Returns `false` if the key would become too long.
     fn put(&mut self, words: &[u32], saved: &[SavedRegister]) -> bool {
         let room = KEY_WORDS - self.key.len();
         if words.len() > room || saved.len() > (room - words.len()) / 2 {
             return false;
         }
         self.key.extend_from_slice(words);
-        // One call for all registers, because a loop takes more than twice as many instructions.
+        // All registers are appended by one call, because a loop takes more than twice as many instructions.
         // SAFETY: a register is two words in C's layout, and any word is a u32.
         self.key.extend_from_slice(unsafe { std::slice::from_raw_parts(saved.as_ptr().cast(), 2 * saved.len()) });
         true
     }
 
-    /// The entry with this key. Tries the entry that was used last first.
+    /// Returns the index of the entry with the current key. First tries the entry that was used last.
     fn find(&self) -> Option<usize> {
         if self.entries.get(self.recent).is_some_and(|entry| entry.key == self.key) {
             return Some(self.recent);

@@ -65,7 +65,7 @@ fn equal_descriptions_share_an_entry() {
     let mut cache = Cache::default();
     let spelled = FramePointer { pushed: 1, set: 4, cfa_offset: 16, saved_from: 9, ..FramePointer::default() };
     assert_eq!(ask(&mut cache, &fp(0), 50), ask(&mut cache, &Unwind::FramePointer(spelled), 60));
-    // Two epilogues that end where the code ends, and one that ends before.
+    // Two epilogues that end where the code ends, and one that ends before the end of the code.
     let to_end = FramePointer { epilogue_begin: 20, ..FramePointer::default() };
     let to_21 = FramePointer { epilogue_end: 21, ..to_end };
     let at = ask(&mut cache, &Unwind::FramePointer(to_end), 30);
@@ -159,7 +159,7 @@ fn room_is_padding_and_tables() {
     assert_eq!(room_needed(&fp(0), 3), Err(Error::UnwindOrder));
     assert_eq!(room_needed(&fp(0), 1 << 31), Err(Error::TooLarge));
 
-    // An epilogue that ends before the code makes the tables larger. The bound includes this.
+    // An epilogue that ends before the end of the code makes the tables larger. The bound includes such an epilogue.
     let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
     let eh_frame = Unwind::EhFrame { bytes: &tables.bytes[..tables.eh_frame_size()], addr: 104 };
     for unwind in [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame(FixedFrame::new(8, &[])), eh_frame] {
@@ -217,7 +217,7 @@ fn a_copied_record_is_a_fresh_one() {
             assert_eq!(copied[..template.record_len()], written[..layout.load], "{unwind:?} of {size} bytes");
         }
     }
-    // Longer tables have no template.
+    // Tables that are too long have no template.
     let many: Vec<_> = (0..20).map(|at| UnwindRow { offset: 2 * at, ..rows[0] }).collect();
     assert_eq!(cache.template(&Unwind::Rows(&many), 0, 100).map(|_| ()), Err(Error::TooLarge));
     assert!(cache.template(&frames[3], 0, 100).unwrap().is_some());

@@ -46,7 +46,7 @@ fn sizes() {
     assert_eq!(refused(Arch::X86_64, &unwind, 0), Error::SizeZero);
     assert_eq!(refused(Arch::X86_64, &unwind, 1 << 31), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, u64::MAX), Error::TooLarge);
-    // The distance across code and tables must fit 32 bits. `.eh_frame` takes 60 bytes here.
+    // The distance across code and tables must fit in 32 bits. `.eh_frame` takes 60 bytes here.
     assert!(encode(Arch::X86_64, &unwind, CODE, (1 << 31) - 64).is_ok());
     assert_eq!(refused(Arch::X86_64, &unwind, (1 << 31) - 56), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, CODE_SIZE_MAX), Error::TooLarge);
@@ -126,7 +126,7 @@ fn registers_and_offsets() {
             let _ = encode(arch, &Unwind::FramePointer(fp), CODE, 100);
         }
     }
-    // Two places for one register.
+    // A register must not be saved in two different slots.
     for (list, expected) in [
         ([(3, -16), (3, -24)], Some(Error::UnwindFormat)),
         ([(3, -16), (3, -16)], None),
@@ -189,7 +189,7 @@ fn descriptions_at_random() {
                 assert!(has_saved, "{fp:?} at {offset} of {size}");
             }
         }
-        // The cache of tables relies on this: equal frames have equal tables, except for the size of the code.
+        // Equal frames must have equal tables, except for the size of the code, because the cache of tables relies on this.
         if resolve_frame_pointer(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);

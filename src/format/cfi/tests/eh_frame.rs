@@ -9,7 +9,7 @@ use gimli::Register;
 use super::*;
 use crate::format::cfi::entries::ENCODING;
 
-/// The address of the section: above the code, within reach of 32 bits.
+/// The address of the section. It is above the code, within the reach of a distance of 32 bits.
 pub(super) const SECTION: u64 = CODE + 0x10_0000;
 
 /// Options for a section.
@@ -149,7 +149,7 @@ fn eh_frame_selects_and_cuts() {
     let unwind = Unwind::EhFrame { bytes: &bytes, addr: SECTION };
     check(Arch::X86_64, &unwind, 100, &compiled_rows());
 
-    // Two functions that are registered as one piece of code. The header's table is sorted by address.
+    // Two functions that are registered as one piece of code. The table of `.eh_frame_hdr` is sorted by address.
     let tables = tables_of(Arch::X86_64, &unwind, 164);
     assert_eq!(tables.hdr_size, HDR_TABLE + 2 * 8);
     let image = Image::new(Arch::X86_64, &tables, 164);
@@ -388,12 +388,13 @@ fn eh_frame_hostile_bytes() {
             assert!(start + len <= 100 && len > 0, "{bytes:02x?}");
         }
     }
-    // Some changes are harmless. If no input were accepted, the inputs would be too broken to pass the parser.
+    // Some changes are harmless, so some inputs are accepted. Otherwise the inputs would be too broken to reach the code after
+    // the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
 
-/// Two entries that must be refused. The CIE of the first lies inside another entry of the section. The CIE of the second is
-/// too long.
+/// Two entries that must be refused. The CIE of the first entry lies inside another entry of the section. The CIE of the second
+/// entry is too long.
 #[test]
 fn cies_that_no_compiler_makes() {
     let plain = compiled(&Input::default());

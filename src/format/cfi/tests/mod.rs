@@ -63,7 +63,7 @@ impl<'a> Image<'a> {
         Image { frame, hdr, bases }
     }
 
-    /// The row for an offset in the code. Searches the header's table, as libunwind does.
+    /// The row for an offset in the code. Searches the table of `.eh_frame_hdr`, as libunwind does.
     fn find(&self, offset: u64) -> Option<UnwindTableRow<usize>> {
         let hdr = EhFrameHdr::new(self.hdr, LittleEndian).parse(&self.bases, 8).unwrap();
         assert_eq!(hdr.eh_frame_ptr(), read::Pointer::Direct(self.bases.eh_frame.section.unwrap()));
@@ -82,7 +82,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The ranges of the FDEs as offsets in the code. Reads all entries, as libdw does.
+    /// The offset in the code and the length of each FDE's range. Reads all entries, as libdw does.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let fdes = self.frame.entries(&self.bases).filter_map(|entry| match entry.unwrap() {
             read::CieOrFde::Cie(_) => None,
@@ -108,7 +108,8 @@ fn refused(arch: Arch, unwind: &Unwind, code_size: u64) -> Error {
     encode(arch, unwind, CODE, code_size).expect_err("refused")
 }
 
-/// Checks the rows of a description at every offset. `steps`: the rows in order, each with the first offset that it applies to.
+/// Checks the rows of a description at every offset. `steps` has the rows in order, each with the first offset to which the row
+/// applies.
 fn check(arch: Arch, unwind: &Unwind, code_size: u64, steps: &[(u64, Row)]) {
     let tables = tables_of(arch, unwind, code_size);
     let image = Image::new(arch, &tables, code_size);

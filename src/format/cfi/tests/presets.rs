@@ -19,7 +19,7 @@ pub const MOAR: Unwind = Unwind::FramePointer(FramePointer {
     saved_from: 23,
 });
 
-/// A LuaJIT trace: the registers that the interpreter has saved, and two more.
+/// The saved registers of a LuaJIT trace: the registers that the interpreter has saved, and two more.
 pub const LUA_SAVED: [SavedRegister; 6] = [
     SavedRegister { reg: 6, offset: -16 },
     SavedRegister { reg: 3, offset: -24 },
@@ -136,7 +136,7 @@ fn moarvm_rows() {
         (91, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
     ];
     check(Arch::X86_64, &MOAR, 100, &steps);
-    // If no data follows the epilogue, the epilogue ends the code.
+    // If no data follows the epilogue, the code ends with the epilogue.
     check(Arch::X86_64, &MOAR, 91, &steps[..5]);
 }
 
@@ -157,7 +157,7 @@ fn frame_pointer_epilogue_to_the_end() {
 
 #[test]
 fn frame_pointer_saved_before_it_is_set() {
-    // stp x29,x30,[sp,#-64]!; stp x20,x19,[sp,#32]; mov x29,sp, after a nop.
+    // nop; stp x29,x30,[sp,#-64]!; stp x20,x19,[sp,#32]; mov x29,sp
     let saved = regs([(20, -32), (19, -24)]);
     let fp = FramePointer { pushed: 4, saved_from: 8, set: 12, cfa_offset: 64, saved: &saved, ..Default::default() };
     let steps = [
@@ -217,7 +217,7 @@ fn fixed_frame_rows() {
     check(Arch::Riscv64, &unwind, 4, &[(0, row(2, 16, [(1, -8), (63, -16)]))]);
 }
 
-/// MoarVM's frame described by the stack pointer, so that the value of rbp does not matter.
+/// MoarVM's frame, described relative to the stack pointer, so that the value of rbp does not matter.
 pub const MOAR_BY_SP: FixedFrame<'static> = FixedFrame {
     pushed: 1,
     sp_set: 11,
@@ -262,7 +262,8 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let plain = FixedFrame { sp_set: 4, epilogue_begin: 30, ..FixedFrame::new(32, &[]) };
     check(Arch::X86_64, &fixed(plain), 31, &[(0, entry()), (4, row(7, 32, [(16, -8)])), (30, entry())]);
 
-    // `stp x29, x30, [sp, -64]!` allocates the whole frame, or a part of it before `sub sp, sp, 48`.
+    // `stp x29, x30, [sp, -64]!` allocates the whole frame at once. `stp x29, x30, [sp, -16]!` allocates a part of the frame,
+    // and `sub sp, sp, 48` allocates the rest.
     let entry = || row(31, 0, []);
     let all = FixedFrame { pushed: 4, sp_set: 4, epilogue_begin: 32, ..FixedFrame::new(64, &[]) };
     check(Arch::Aarch64, &fixed(all), 36, &[(0, entry()), (4, row(31, 64, [(29, -64), (30, -56)])), (32, entry())]);
