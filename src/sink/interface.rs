@@ -153,7 +153,7 @@ pub type Announce<'a> = &'a dyn Fn(Sinks, FileState);
 pub enum Close {
     /// The last session closes. A later session may continue to write the file.
     Stay,
-    /// The sink is disabled. It also releases everything that it holds.
+    /// The sink is disabled. The sink also releases everything that it holds.
     Leave,
     /// Removes the file, which is already closed.
     Remove,

@@ -1,4 +1,4 @@
-//! A file that a sink owns under a name by which readers find it: how the file is made, taken over, replaced, closed and removed.
+//! Makes, takes over, replaces, closes and removes a file that a sink owns. Readers find the file by its name.
 //!
 //! The sink itself writes the contents, and decides whether the file is still good.
 
@@ -112,8 +112,8 @@ impl OwnedFile {
     /// Makes a file in the directory of the present file. The new file is to replace the present file. Returns the new file
     /// and its name.
     ///
-    /// The first name tried is always the same, so that a later process with the same pid replaces the file that a killed process
-    /// has left. Somebody may have taken that name to prevent the replacement, so the other names tried are random.
+    /// The first name that is tried is always the same, so that a later process with the same pid replaces the file that a
+    /// killed process has left. Somebody may have taken that name to prevent the replacement, so all further names are random.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;

@@ -82,7 +82,8 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns the sinks that could be opened. They run once `announce` is called for them.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. These sinks run once `announce` is called for
+    /// them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();

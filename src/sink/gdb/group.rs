@@ -20,7 +20,7 @@ pub struct Entry {
     pub id: u64,
     pub addr: u64,
     pub size: u64,
-    /// Where the function's name begins in `texts`. Its records follow the name.
+    /// Where the function's name begins in `texts`. The function's records follow the name.
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,

@@ -36,8 +36,8 @@ const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
 /// not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// The longest collection time, if most code ends before it is put into an object. A longer wait saves work on code that ends
-/// soon.
+/// The longest time for which new code is collected. The time grows if most code ends before it is put into an object, because
+/// a longer wait saves work on code that ends soon.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
 /// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;

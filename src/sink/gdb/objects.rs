@@ -71,8 +71,8 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Objects {
-    /// Adds code, which is fresh at first. Removes an entry of the same id at another place. If there is no memory, debuggers
-    /// do not see the code.
+    /// Adds code, which is fresh at first. Removes the earlier entry of the same id. If there is no memory, debuggers do not
+    /// see the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
@@ -158,7 +158,7 @@ impl Objects {
         self.fresh.entries.len()
     }
 
-    /// Whether `times` times the present fresh code would be enough for an object.
+    /// Whether the fresh code would be enough for an object if there were `times` times as much of it.
     pub fn is_fresh_enough(&self, times: usize) -> bool {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }

@@ -3,7 +3,7 @@
 
 use crate::queue::chunk::Chunk;
 
-/// The collected groups are written when the number of their pieces, of their bytes, or of the groups reaches its limit.
+/// The collected groups are written as soon as one of these limits is reached: pieces, bytes, or groups.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;

@@ -14,7 +14,8 @@ pub const REWRITE_SHARE: u32 = 20;
 /// text.
 const MARK: usize = 64;
 
-/// Parts of the text that the sink has written. If the file no longer has them, another writer has opened it as if it were new.
+/// Parts of the text that the sink has written. If the file no longer has them, another writer has opened the file as if it
+/// were new.
 #[derive(Debug, Default)]
 pub struct Marks {
     /// The beginning of the file, if this sink wrote it.

@@ -217,7 +217,7 @@ impl PerfMap {
         });
         if !matches!(replaced, Ok(true)) {
             self.own.remove_replacement(&name);
-            // If the old file was kept because others write to it, the next round appends the missing lines to it.
+            // If the old file was kept because others write to it, the next round appends the missing lines to the old file.
             return replaced.map(drop);
         }
         self.len = self.own.hold(file)?;

@@ -84,7 +84,7 @@ pub fn remove(id: Id) -> Result<()> {
     change(|told| told.tables.iter_mut().for_each(|tables| tables.remove(id.0)))
 }
 
-/// Removes all code in a range, which has ended.
+/// Removes all code in a range. This code has ended.
 pub fn remove_in(addr: u64, end: u64) -> Result<()> {
     while !change(|told| told.tables.iter_mut().all(|tables| tables.remove_in(addr, end, AT_A_TIME)))? {}
     Ok(())

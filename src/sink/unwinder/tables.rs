@@ -57,7 +57,7 @@ struct Table {
 #[derive(Debug)]
 pub struct Tables {
     dialect: Dialect,
-    /// By the address of the first piece.
+    /// The tables, by the address of their first piece.
     tables: BTreeMap<u64, Table>,
     /// The address of each live code, by its id.
     places: BTreeMap<u64, u64>,
@@ -337,7 +337,8 @@ impl Tables {
         Some(())
     }
 
-    /// Merges the two smallest neighbours. Returns `None` if no two tables can be merged, or there is no memory.
+    /// Merges the two neighbouring tables that have the fewest pieces in total. Returns `None` if no two tables can be merged,
+    /// or there is no memory.
     fn merge(&mut self) -> Option<()> {
         let sum = |(low, high): &(&Table, &Table)| low.pieces.len() + high.pieces.len();
         let pairs = self.tables.values().zip(self.tables.values().skip(1));

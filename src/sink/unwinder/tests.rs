@@ -184,7 +184,8 @@ fn handlers_at_random() {
     assert!(moving > 0 && cut > 0);
 }
 
-/// The unwinder finds all live code, and nothing else. `Dialect::Tree` registers single tables, which libgcc's list accepts too.
+/// Checks that the unwinder finds all live code, and nothing else. `Dialect::Tree` registers single tables. Unwinders that
+/// have a list accept single tables too.
 fn code_at_random(dialect: Dialect, begin: u64) {
     let seed = Seed::new();
     let mut random = Random(seed.0);

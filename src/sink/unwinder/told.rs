@@ -9,8 +9,8 @@ use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::unwinder::{self, Dialect};
 
-/// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if
-/// the child does not take it over.
+/// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if the
+/// child does not take this code over.
 pub(super) struct Told {
     /// The tables of each unwinder.
     pub tables: Vec<Tables>,

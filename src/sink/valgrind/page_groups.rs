@@ -17,9 +17,9 @@ use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// The largest number of functions in a group that is extended because a function crosses its boundary.
+/// If a function crosses the boundary of a group, the group is extended only if it then has at most this many functions.
 const FUNCTIONS_MAX: usize = 512;
-/// The largest number of functions in a group that is extended because code comes to the page after it.
+/// If code comes to the page after a group, the group is extended only if it then has at most this many functions.
 const NEIGHBOURS_MAX: usize = 32;
 
 /// A function.

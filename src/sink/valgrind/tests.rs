@@ -74,8 +74,7 @@ impl Known {
         self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
 
-    /// Whether valgrind knows all bytes of the code `code` by this id. If `in_one` is true, one file must have all of these
-    /// bytes.
+    /// Whether valgrind knows all bytes of `code` by this id. If `in_one` is true, one file must have all of these bytes.
     fn has(&self, id: u64, code: &Range<u64>, in_one: bool) -> bool {
         let mut at = code.start;
         let mut places = 0;
