@@ -1,4 +1,5 @@
-//! A sink that counts, as an example: a new sink needs such a file, a line in `KINDS`, and a number for its bit.
+//! A sink that counts its calls. It is also an example: a new sink needs a file like this one, a line in `KINDS`, and a number
+//! for its bit.
 
 use std::collections::BTreeMap;
 use std::io;

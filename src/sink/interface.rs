@@ -16,8 +16,9 @@ use crate::registry::{Live, MapChange, Registry, Stored};
 /// A sink: one form in which code is reported. The writer's thread calls the sink's methods, in the order of time. Only `close`
 /// with `Close::Remove` or `Close::LetGo` may run on another thread.
 pub trait Sink: Send {
-    /// Opens the sink's output: at the start, when the sink is enabled late, and in a forked child. Code that lives at this time
-    /// is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for `jitsym_last_error`.
+    /// Opens the sink's output. Called at the start, when the sink is enabled late, and in a forked child. Code that is live
+    /// at this time is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for
+    /// `jitsym_last_error`.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
     /// Reports code that begins to live, or has moved to another place. The registry already contains this change.
@@ -26,20 +27,20 @@ pub trait Sink: Send {
     /// Reports code that begins to live in a region. The region's file names this code, so most sinks have nothing to do.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
-    /// Reports all code that lives when the sink is enabled late, or in a forked child. A sink that reads the registry itself
+    /// Reports all live code, after the sink was enabled late, or in a forked child. A sink that reads the registry itself
     /// need not implement this. `group_of` reads a group from the jitdump. Returns false if there is no memory.
     fn load_live(&mut self, _registry: &mut Registry, _group_of: GroupOf<'_>) -> bool {
         true
     }
 
-    /// Reports that code with this id has ended, or that other code has taken its place. Not called when code moves: a move is
-    /// reported only by `enter` or `load`, with the same id.
+    /// Reports that the code with this id has ended, or that other code has taken its place. A move of code is not reported
+    /// here, but only by `enter` or `load`, with the same id.
     fn gone(&mut self, _id: u64) {}
 
     /// Reports that the registry has changed in ways that no other method has reported.
     fn changed(&mut self) {}
 
-    /// In a forked child: the code that lives now is reported later, by `changed`.
+    /// Announces, in a forked child, that the code that is live now will be reported later, by `changed`.
     fn inherit_later(&mut self) {}
 
     /// Writes the changes that were collected since the last call. Each change of a file has to pass `Status::write_gate`.
@@ -62,8 +63,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Called before the sink is disabled while code lives. Everything is written by then. `keep`: whether the registry has to
-    /// keep the records of live code, because a sink that starts later may need them.
+    /// Called before the sink is disabled, if there is live code. By then, all changes are written. `keep`: whether the
+    /// registry has to keep the records of live code, because a sink that starts later may need them.
     fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
     /// Closes the sink's output, in the way that `how` says.
@@ -106,10 +107,11 @@ pub struct NewCode<'a> {
     pub is_told: bool,
 }
 
-/// Why code begins to live at a place. The chunks to which a value refers are recycled only after the sinks have written.
+/// Why code begins to live at a place. The chunks to which an `Origin` refers are recycled only after the sinks have written.
 pub enum Origin<'a> {
     Registered(Chunk, &'a Event, &'a Load<'a>),
-    /// The code was moved, by an event with this body. `before`: where the jitdump has the group for the old place.
+    /// The code was moved by an event with this body. `before`: where the jitdump has the group that was made for the old
+    /// place.
     Moved {
         event: &'a Event,
         body: &'a [u8],
@@ -120,7 +122,7 @@ pub enum Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    /// The info of the code. `None` for code that moved and keeps the info that it had.
+    /// The info of the code. `None` for code that was moved and keeps its info.
     pub fn info(&self) -> Option<Info<'a>> {
         match *self {
             Origin::Registered(_, _, load) => Some(load.info()),
@@ -137,7 +139,7 @@ pub struct Round<'a> {
     pub now: bool,
     /// The time of the last record.
     pub time: u64,
-    /// A sink calls this with its new file before that file replaces the current one.
+    /// A sink calls this function with the state of a new file, before the new file replaces the current file.
     pub announce: Announce<'a>,
 }
 
@@ -151,7 +153,7 @@ pub type Announce<'a> = &'a dyn Fn(Sinks, FileState);
 pub enum Close {
     /// The last session closes. A later session may continue to write the file.
     Stay,
-    /// The sink is disabled. It also releases everything that it holds.
+    /// The sink is disabled. The sink also releases everything that it holds.
     Leave,
     /// Removes the file, which is already closed.
     Remove,
@@ -169,8 +171,8 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
-/// Calls `each` for all live code that `wants` accepts, in regions too, with id, place, name and info. Only for this code, groups
-/// are read. Returns false if there is no memory.
+/// Calls `each` for all live code that `wants` accepts, including code in regions. Passes the id, the place, the name and the
+/// info of the code. Reads groups only for this code. Returns false if there is no memory.
 pub fn each_live<T>(
     registry: &Registry,
     group_of: GroupOf<'_>,
@@ -198,18 +200,19 @@ pub struct Kind {
     pub bit: Sinks,
     /// The sink's name in the variable `JITSYM`.
     pub word: &'static str,
-    /// What registering threads have to record for this sink, in addition to name and place: `Sinks::GROUPS`, `Sinks::BYTES`.
-    /// With `Sinks::MUST_WAIT`, calls wait until the sink has reported their code.
+    /// Flags for what registering threads have to record for this sink, in addition to name and place: `Sinks::GROUPS`,
+    /// `Sinks::BYTES`. If `Sinks::MUST_WAIT` is set, calls wait until the sink has reported their code.
     pub wants: Sinks,
-    /// Whether profilers read the sink's file. If the program and its user select no sinks, these sinks run. Code in regions is
-    /// reported only to the other sinks, because profilers read the files of regions too.
+    /// Whether profilers read the sink's file. A sink with this flag runs if neither the program nor its user selects sinks.
+    /// Code in regions is reported only to sinks without this flag, because profilers read the files of regions too.
     pub is_default: bool,
-    /// Makes the sink. `None` for the two sinks that are fields of `SinkSet`: forks and recovery read from the jitdump, and the
-    /// applier sends code to regions.
+    /// Makes the sink. `None` for the jitdump and the regions. These two sinks are fields of `SinkSet`, because forks and
+    /// recovery read from the jitdump, and the applier sends code to regions.
     pub make: Option<Make>,
 }
 
-/// Notes that a sink cannot write. The file still contains whole records, the other sinks continue, and this sink tries again.
+/// Records that a sink cannot write at present. The sink's file still consists of whole records. The other sinks continue, and
+/// this sink tries again.
 pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, error: &io::Error) {
     status.counters.write_errors.add(1);
     status.sink_is_behind(sink);

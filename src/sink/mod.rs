@@ -40,12 +40,12 @@ pub fn every() -> Sinks {
     KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// The sinks that run if the program and its user select none.
+/// The sinks that run if neither the program nor its user selects sinks.
 pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Returns a set of sinks, with the bits for what these sinks want from registering threads.
+/// Adds to a set of sinks the flags for what these sinks want from registering threads.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }

@@ -1,4 +1,4 @@
-//! A file that a sink owns under a name by which readers find it: how the file is made, taken over, replaced, closed and removed.
+//! Makes, takes over, replaces, closes and removes a file that a sink owns. Readers find the file by its name.
 //!
 //! The sink itself writes the contents, and decides whether the file is still good.
 
@@ -56,15 +56,15 @@ impl OwnedFile {
         self.path.set_file_name(name);
     }
 
-    /// The directory of the file and the file's name. Opens the directory again if the host has closed it.
+    /// The directory of the file and the file's name. Reopens the directory if the host has closed it.
     pub fn place(&mut self) -> io::Result<(&Dir, &OsStr)> {
         let held = self.dir.take().filter(Dir::is_open);
         let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Opens again the file that was opened last, after the sink or the host has closed it. Fails if the file no longer has its
-    /// name. Returns the length of the file.
+    /// Reopens the file that was opened last, after the sink or the host has closed it. Fails if the name no longer belongs to
+    /// this file. Returns the length of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;
@@ -79,13 +79,13 @@ impl OwnedFile {
         file::claim(dir, name, mode, file::APPEND)
     }
 
-    /// Opens the file of a dead process, if it is one of `known`. See [`file::take_over`].
+    /// Opens a file that a dead process has left, if its identity is one of `known`. See [`file::take_over`].
     pub fn take_over(&mut self, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
         let (dir, name) = self.place()?;
         file::take_over(dir, name, known, may_be_locked)
     }
 
-    /// Makes `file` the owned file. Returns its length.
+    /// Makes `file` the owned file. Returns the file's length.
     pub fn hold(&mut self, file: File) -> io::Result<u64> {
         let (identity, len) = file::identity_and_len(&file)?;
         self.identity = Some(identity);
@@ -109,10 +109,11 @@ impl OwnedFile {
         self.trouble.as_ref().filter(|_| self.file.is_some())
     }
 
-    /// Makes a file in the same directory that is to replace the present file. Returns the new file and its name.
+    /// Makes a file in the directory of the present file. The new file is to replace the present file. Returns the new file
+    /// and its name.
     ///
-    /// The first name tried is always the same, so that a later process with the same pid replaces the file that a killed process
-    /// has left. Somebody may have taken that name to prevent the replacement, so the other names tried are random.
+    /// The first name that is tried is always the same, so that a later process with the same pid replaces the file that a
+    /// killed process has left. Somebody may have taken that name to prevent the replacement, so all further names are random.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;
@@ -136,7 +137,7 @@ impl OwnedFile {
         let _ = self.place().and_then(|(dir, _)| dir.remove(name));
     }
 
-    /// Sets the mapping by which others find the file, and ends the mapping of the previous file.
+    /// Sets the mapping by which others find the file, and unmaps the mapping of the previous file.
     pub fn set_marker(&mut self, marker: Option<Marker>) {
         std::mem::replace(&mut self.marker, marker).into_iter().for_each(Marker::end);
     }
@@ -149,7 +150,7 @@ impl OwnedFile {
         Some(file)
     }
 
-    /// Closes the directory. The next use opens the directory that has the path at that time.
+    /// Closes the directory. The next use opens the path again, which may then lead to another directory.
     pub fn close_dir(&mut self) {
         self.dir = None;
     }
@@ -159,8 +160,8 @@ impl OwnedFile {
         self.file = None;
     }
 
-    /// Removes the closed file. Opens the directory again, because the caller may be a thread of the host, and `dir` is not open
-    /// in the host's descriptor table.
+    /// Removes the closed file. Opens the directory again instead of using `dir`: the caller may be a thread of the host, and
+    /// `dir` is not open in the host's descriptor table.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
     }

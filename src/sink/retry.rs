@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The time of the next attempt: a tenth of a second after the first failure, then twice as long after each failure, at most ten
-/// seconds.
+/// The time of the next attempt. After the first failure, the sink waits a tenth of a second. After each further failure, it
+/// waits twice as long as before, but at most ten seconds.
 #[derive(Debug)]
 pub struct Retry {
     wait: Duration,
@@ -14,7 +14,8 @@ impl Retry {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(10);
 
-    /// The time of the next attempt after a failure. `before`: the attempt that has just failed; `None` after the first failure.
+    /// Returns the time of the next attempt after a failure. `before` is the attempt that has just failed, or `None` if this
+    /// is the first failure.
     pub fn after(before: Option<&Retry>) -> Retry {
         let wait = before.map_or(Retry::FIRST, |before| (before.wait * 2).min(Retry::LONGEST));
         Retry { wait, at: Instant::now() + wait }

@@ -1,4 +1,4 @@
-//! The sinks of the writer: opened as the configuration says. A failure of one sink does not affect the others.
+//! The writer's sinks. The configuration says which of them are opened. A failure of one sink does not affect the others.
 
 use std::ffi::OsStr;
 use std::io;
@@ -34,7 +34,7 @@ pub struct SinkSet {
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
-    /// Sinks that did not run when code began to live, so that their files may lack this code.
+    /// Sinks that were not running when some code began to live. Their files may lack this code.
     missed: Sinks,
     /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
     /// sinks.
@@ -51,7 +51,7 @@ impl SinkSet {
         SinkSet { dump, region, others, status, remove_files: false, missed: Sinks::NONE, told_of_regions }
     }
 
-    /// The sinks, the one of regions last.
+    /// All sinks. The sink for regions comes last.
     fn each(&mut self) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let others = self.others.iter_mut().map(|(kind, sink)| (*kind, &mut **sink));
         let own: [(_, &mut (dyn Sink + 'static)); 2] =
@@ -73,8 +73,8 @@ impl SinkSet {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Calls report code to the unwinder themselves only if the sink runs from the start. If the sink is enabled late, a
-        // call that has begun before would not report its code.
+        // Calls report code to the unwinder themselves only if the sink runs from the start. If the sink were enabled late and
+        // calls did this, a call that is already running would not report its code.
         if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -82,14 +82,15 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns the sinks that could be opened. They run once `announce` is called for them.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. These sinks run once `announce` is called for
+    /// them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // The sink of regions has nothing to open, so it cannot fail. If all other sinks have failed, the sink of regions is
-            // not started either, because nobody asked for it alone.
+            // The sink for regions has nothing to open, so it cannot fail. If all other sinks have failed, the sink for
+            // regions is not started either, because nobody asked for this sink alone.
             if kind.bit == Sinks::REGION && started == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -133,8 +134,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // A call of the host may wait for `Close::Remove`. So `Close::Remove` must not wait at the gate for a thread that
-            // writes.
+            // `Close::Remove` does not pass the gate, because a call of the host may wait for the removal. At a gate that is
+            // shut, the removal would wait until the process ends.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -153,9 +154,9 @@ impl SinkSet {
         self.status.sinks().has(Sinks::MAP)
     }
 
-    /// Whether the registry keeps the records of live code that precede its LOAD record. It keeps them only while no jitdump
-    /// runs, for the sinks for regions, debuggers, the unwinder and valgrind. If live code is remembered, it also keeps them for
-    /// sinks that are started later.
+    /// Whether the registry keeps the info records of live code (the records before the LOAD record). The registry keeps them
+    /// only while no jitdump runs. It keeps them for the sinks for regions, debuggers, the unwinder and valgrind, and, if live
+    /// code is remembered, for sinks that are started later.
     pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
         let are_of_use = self.remember()
@@ -216,21 +217,20 @@ impl SinkSet {
         }
     }
 
-    /// How far a file is written. `None` if its sink does not run.
+    /// The state of a sink's file, to be written into the spool. `None` if the sink does not run.
     pub fn saved(&self, bit: Sinks) -> Option<Saved> {
         self.of(bit).filter(|_| self.status.sinks().has(bit)).and_then(|sink| sink.saved())
     }
 
-    /// In a forked child: closes the parent's files. Returns the contents of the parent's jitdump, from which groups are still
-    /// read.
+    /// In a forked child: closes the parent's files. Returns the contents of the parent's jitdump, because the child still
+    /// reads groups from it.
     pub fn let_go(&mut self) -> Option<Contents> {
         self.others.iter_mut().for_each(|(_, sink)| drop(sink.close(Close::LetGo)));
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
     /// In a forked child, once its sinks are open: makes the unwinder and the list for debuggers forget the parent's code that
-    /// the child does not take over. `dump`: the result of `let_go`, from which groups are still read. `registry`: the parent's
-    /// registry.
+    /// the child does not take over. `dump`: the result of `let_go`. `registry`: the parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -254,7 +254,7 @@ impl SinkSet {
 
     /// How long to wait until the next attempt of a sink that has failed.
     pub fn again_in(&self) -> Option<Duration> {
-        // Files of regions are maintained even if their sink does not run.
+        // The files of regions are maintained even if the sink for regions does not run.
         let running = self.status.sinks().with(Sinks::REGION);
         KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
@@ -267,7 +267,7 @@ impl SinkSet {
         }
     }
 
-    /// The sinks of a set that run.
+    /// The running sinks among the sinks of `set`.
     fn running(&mut self, set: Sinks) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let running = self.status.sinks();
         self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
@@ -306,13 +306,14 @@ impl SinkSet {
         }
     }
 
-    /// In a forked child: `write_inherited` will write the inherited code to the files.
+    /// Announces to the sinks of a forked child that `write_inherited` will write the inherited code to the files later.
     pub fn inherit_later(&mut self) {
         self.each().for_each(|(_, sink)| sink.inherit_later());
     }
 
-    /// In a forked child: writes a part of the inherited code to the files. `is_first`: no part was written before. `time` is later
-    /// than the times of all records so far. Returns whether code is left, or `None` if the jitdump cannot be written now.
+    /// In a forked child: writes a part of the inherited code to the files. `is_first`: whether this is the first part. `time`
+    /// is later than the times of all records so far. Returns whether more code is left to write, or `None` if the jitdump
+    /// cannot be written now.
     pub fn write_inherited(&mut self, is_first: bool, registry: &mut Registry, time: u64) -> Option<bool> {
         if is_first {
             self.changed();
@@ -326,8 +327,8 @@ impl SinkSet {
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // The jitdump is last. In a forked child, the other sinks read groups from the parent's jitdump, which `write_live`
-        // drops.
+        // The jitdump comes last, because `write_live` closes the parent's jitdump. In a forked child, the other sinks read
+        // groups from the parent's jitdump.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.read_back(stored);
@@ -350,21 +351,22 @@ impl SinkSet {
         self.each().for_each(|(_, sink)| sink.changed());
     }
 
-    /// Notes that all code has ended, and that none of it will live again.
+    /// Tells the sinks that all code has ended for good.
     pub fn forget(&mut self) {
         self.dump.forget();
         self.changed();
     }
 
-    /// Gives back the disk space that was reserved after the end of the jitdump. Called when the process exits, and by recovery.
+    /// Gives back the disk space that is reserved after the end of the jitdump. Called when the process exits, and by
+    /// recovery.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
         }
     }
 
-    /// Makes all sinks write the changes that they have collected. Slow work is done when it is due, or at once if the round says
-    /// `now`.
+    /// Makes all sinks write the changes that they have collected. A sink does slow work only when the work is due, or if
+    /// `Round::now` is true.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         // The jitdump is written first. If the disk gets full, the map still has a chance, because it needs less room.
@@ -376,7 +378,8 @@ impl SinkSet {
         }
     }
 
-    /// Runs only the sinks that calls wait for. These sinks report new code to the unwinder, to debuggers and to valgrind.
+    /// Makes only those sinks write that calls may wait for. These sinks report new code to the unwinder, to debuggers and to
+    /// valgrind.
     pub fn tell(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         for (kind, sink) in self.running(self.told_of_regions) {
@@ -384,15 +387,16 @@ impl SinkSet {
         }
     }
 
-    /// Returns the error for calls that wait for sinks, if one of these sinks could not report all code.
+    /// If a sink that calls wait for could not report all code, returns the error for these calls.
     pub fn not_told(&self) -> Option<Error> {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
 
-    /// Repairs the jitdump, if it runs, and if a repair is due or this round asks for it. Returns whether a repair was due.
+    /// Repairs a running jitdump that could not be written, if a repair is due or `Round::now` is true. Returns whether a
+    /// repair was attempted.
     ///
-    /// To be called before the spool notes the round as written: until this call, groups that could not be written may exist in
-    /// memory only.
+    /// Must be called before the spool records that the round is written. Until this call, groups that could not be written
+    /// may exist in memory only.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };
         match result {
@@ -408,14 +412,14 @@ impl SinkSet {
         self.remove_files();
     }
 
-    /// Removes the files if the configuration asks for that. They must be closed.
+    /// Removes the files if the configuration asks for that. The files must already be closed.
     pub fn remove_files(&mut self) {
         if self.remove_files {
             self.close_each(Sinks::ANY, Close::Remove);
         }
     }
 
-    /// Whether the files are removed at the end.
+    /// Whether the configuration asks to remove the files at the end.
     pub fn are_files_removed(&self) -> bool {
         self.remove_files
     }

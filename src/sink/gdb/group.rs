@@ -20,7 +20,7 @@ pub struct Entry {
     pub id: u64,
     pub addr: u64,
     pub size: u64,
-    /// Where the function's name begins in `texts`. Its records follow the name.
+    /// Where the function's name begins in `texts`. The function's records follow the name.
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
@@ -42,12 +42,12 @@ pub struct Group {
     pub texts: Table<u8>,
     pub listed: Option<Listed>,
     pub dead: usize,
-    /// For a part of a split group: the part is not merged before this time.
+    /// The earliest time at which a part of a split group is merged with other groups.
     pub whole_from: Option<Instant>,
 }
 
 impl Group {
-    /// Makes a group of copies of entries. Each entry comes with the group that has its texts.
+    /// Makes a group from copies of entries. Each entry comes with the group that has the entry's texts.
     pub fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
         let mut group = Group::default();
         group.entries.try_reserve(entries.clone().count())?;
@@ -101,7 +101,7 @@ impl Group {
         (!entry.is_apart && !gap.is_empty() && gap.end - gap.start <= GAP_MAX).then_some(gap)
     }
 
-    /// The entries that begin in a range, or reach into it.
+    /// The entries whose code begins in the range, or reaches into the range.
     pub fn within(&self, range: &Range<u64>) -> &[Entry] {
         let from = self.entries.partition_point(|entry| entry.end() <= range.start);
         let to = self.entries.partition_point(|entry| entry.addr < range.end);
@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// Whether code of another group lies in a gap that a section of this group spans. If so, marks every gap that is large
-    /// enough for code of that size. The next object then spans none of the marked gaps.
+    /// enough for code of that size. No section of the group's next object spans a marked gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

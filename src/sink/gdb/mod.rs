@@ -1,8 +1,8 @@
-//! gdb and lldb: names, lines and unwind tables of live code, as objects in memory that a debugger or a core file finds.
+//! The sink for gdb and lldb. It keeps names, lines and unwind tables of live code in memory, as objects that debuggers read.
 //!
-//! Debuggers read these objects when they attach, and when the process reports another object to them. A core file contains the
-//! objects. The sink also runs if the host has not asked for it, provided that another sink wants the same records anyway. In
-//! this case the number of functions is limited, unless a debugger listens.
+//! Debuggers read these objects when they attach, and when the process reports a new object to them. A core file contains the
+//! objects. If another sink wants the same records anyway, this sink runs even if the host has not asked for it. In this case
+//! the number of functions is limited, unless a debugger listens.
 
 mod group;
 pub mod objects;
@@ -30,19 +30,19 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Gdb::new(status.clone()))),
 };
 
-/// How many functions the sink lists at most if the host has not asked for it. At 120 to 800 bytes each (docs/debugging.md),
-/// these functions take 1 to 7 MB.
+/// The maximum number of functions that the sink lists if the host has not asked for the sink. At 120 to 800 bytes each
+/// (docs/debugging.md), these functions take 1 to 7 MB.
 const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
 /// not wait.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// The longest collection time, if most code ends before it is put into an object. A longer wait saves work on code that ends
-/// soon.
+/// The longest time for which new code is collected. The time grows if most code ends before it is put into an object, because
+/// a longer wait saves work on code that ends soon.
 const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
 /// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;
 
-/// In a forked child: the objects of its parent's writer, which are in the child's list of objects too.
+/// In a forked child: the objects of the parent's writer. These objects are in the child's list of objects too.
 static INHERITED: Mutex<Option<Objects>> = Mutex::new(None);
 
 fn take_inherited() -> Option<Objects> {
@@ -57,9 +57,9 @@ pub fn end_inherited() {
 struct Gdb {
     status: Arc<Status>,
     objects: Objects,
-    /// While no debugger listens, ended code is removed from the objects no earlier than at this time.
+    /// The earliest time at which ended code is removed from the objects while no debugger listens.
     not_before: Instant,
-    /// Since when there has been code that is in no object yet.
+    /// The time since which there has been code that is in no object. `None` if there is no such code.
     fresh_since: Option<Instant>,
     /// How many functions have ended since `fresh_since`.
     ended: usize,
@@ -98,7 +98,7 @@ impl Gdb {
     /// Puts all known code into the objects. `now` means that a caller waits for this.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
-        // If a debugger listens, registering calls wait until it knows their code.
+        // If a debugger listens, registering calls wait until the debugger knows their code.
         self.status.set_watched(is_watched);
         if self.objects.have_dead() && (is_watched || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -138,7 +138,7 @@ impl Sink for Gdb {
             return Ok(());
         }
         self.objects = Objects::default();
-        // In a child that takes no code over, the list still has the parent's objects.
+        // In a forked child that does not take over code, the list still has the parent's objects.
         if !debugger::unlist_all() {
             return Err("the list that debuggers read is in use since before the fork".into());
         }
@@ -171,9 +171,9 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // Without memory, new code waits for a later round. The sink does not fail, because the host may not have asked for it.
-        // Under valgrind, each round puts all new code into objects: a debugger that is connected to valgrind sets breakpoints
-        // that this process does not see.
+        // Without memory, new code waits for a later round. The sink does not fail, because the host may not have asked for
+        // the sink. Under valgrind, each round puts all new code into objects, because a debugger that is connected to
+        // valgrind sets breakpoints that this process does not see.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

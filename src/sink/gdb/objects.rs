@@ -1,7 +1,7 @@
 //! Tracks which code is in which object. New code comes in small objects, which are merged later.
 //!
-//! Debuggers search all objects for each address. With more objects, a debugger takes longer to read
-//! a new one.
+//! For each address, a debugger searches all objects. So the more objects there are, the longer a debugger takes to read a new
+//! object.
 
 use std::io;
 use std::ops::Range;
@@ -23,8 +23,8 @@ const PARTED: Duration = Duration::from_secs(5);
 /// This many fresh functions, or this many bytes of names and records, are enough for an object.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// Up to this many bytes of buffers are kept for the next code, if there was at least an eighth of the fresh code that is
-/// enough for an object.
+/// Each buffer for fresh code is kept for later code if the buffer has at most this many bytes, and if the fresh code was at
+/// least an eighth of what is enough for an object.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -49,7 +49,7 @@ pub struct Objects {
     /// The number of live functions, in objects or fresh.
     live: usize,
     dead: usize,
-    /// Whether an object was removed from the list, and none has been added since.
+    /// Whether an object was removed from the list, and no object has been added since.
     has_lost: bool,
 }
 
@@ -65,14 +65,14 @@ struct Place {
 /// The number of the group of fresh code.
 const FRESH: u32 = u32::MAX;
 
-/// An id is `generation << 32 | slot`, and the lowest free slot is used first.
+/// An id is `generation << 32 | slot`. Free slots are used again, so slots stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
 
 impl Objects {
-    /// Adds code, which is fresh at first. Removes an entry of the same id at another place. If there is no memory, debuggers
-    /// do not see the code.
+    /// Adds code, which is fresh at first. Removes the earlier entry of the same id. If there is no memory, debuggers do not
+    /// see the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
@@ -93,7 +93,8 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // Debuggers get the name without file and line. Users do not type these after `break`, and the line table has them.
+        // Debuggers get the name without file and line. The line table has the file and the line, and users do not type them
+        // after `break`.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {
@@ -116,7 +117,7 @@ impl Objects {
         self.places.get(slot_of(id)).copied().filter(|place| place.id == id)
     }
 
-    /// Whether an entry is the current one of an id.
+    /// Whether this entry of the group is the current entry of the id.
     fn is_at(&self, id: u64, group: u32, number: usize) -> bool {
         self.place_of(id) == Some(Place { id, group, number: number as u32 })
     }
@@ -157,7 +158,7 @@ impl Objects {
         self.fresh.entries.len()
     }
 
-    /// Whether `times` times the present fresh code would be enough for an object.
+    /// Whether the fresh code would be enough for an object if there were `times` times as much of it.
     pub fn is_fresh_enough(&self, times: usize) -> bool {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
@@ -194,8 +195,8 @@ impl Objects {
         self.dead > 0
     }
 
-    /// Replaces each object that contains ended code by one without that code. If `in_parts` is true, splits large objects:
-    /// more code may end soon, and the host waits while a debugger reads a new object.
+    /// Replaces each object that contains ended code by an object without that code. If `in_parts` is true, splits large
+    /// objects, because more code may end soon, and the host waits while a debugger reads a new object.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -278,7 +279,7 @@ impl Objects {
         }
     }
 
-    /// Replaces some groups by one group with their live code. If this is much code, makes several groups, at most `parts`.
+    /// Replaces some groups by one group that has their live code. If they have much live code, makes up to `parts` groups.
     fn replace(&mut self, numbers: &[usize], parts: usize) -> io::Result<()> {
         let mut live = Vec::new();
         for &number in numbers {
@@ -289,7 +290,8 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // The next function is apart, because other code may come to the place of the ended code.
+                // If this code has ended, the next function is apart, because other code may come to the place of the ended
+                // code.
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }

@@ -1,4 +1,4 @@
-//! Compares what readers of ELF and DWARF find in the objects with code that was added and ended at random.
+//! Adds and ends code at random, and compares what readers of ELF and DWARF find in the objects with the live code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
             assert_eq!(all.insert(addr, truth), None, "two objects speak of {addr:#x}");
         }
     }
-    // If an address lies in two objects, a debugger reads only one of them.
+    // If an address lies in two objects, a debugger reads only one of the two.
     texts.sort_unstable_by_key(|text| text.start);
     let overlap = texts.windows(2).find(|pair| pair[0].end > pair[1].start);
     assert!(overlap.is_none(), "{overlap:?}");
@@ -108,7 +108,7 @@ fn code_at_random() {
     let seed = Seed::new();
     let mut random = Random(seed.0);
     let (mut objects, mut truth, mut ids) = (Objects::default(), BTreeMap::new(), BTreeMap::new());
-    // Two windows, dense memory and memory with gaps.
+    // The code lies in two windows. Some of the code is dense, and some has gaps.
     const PLACES: u64 = 3000;
     let place =
         |number: u64| [0x7000_0000_0000, 0x7000_8000_0000][(number % 2) as usize] + number * (16 + number % 3 * 64);
@@ -231,7 +231,7 @@ fn sections(objects: &Objects) -> Vec<usize> {
 }
 
 /// A section spans small gaps, because debuggers look through all sections whenever they hear of an object. If other code
-/// comes into a gap, no section covers that gap.
+/// comes into a gap, no section spans that gap any longer.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {
@@ -249,8 +249,7 @@ fn one_section_spans_small_gaps() {
     add(&mut objects, 1 + FUNCTIONS, AT + 128 * FUNCTIONS + (1 << 20));
     objects.list_fresh(true).unwrap();
     assert_eq!(sections(&objects), [2], "one, and one far away");
-    // A host that puts code into one gap will put code into other gaps too. So the object is replaced once, and not for every
-    // gap.
+    // A host that puts code into one gap will put code into other gaps too. So the object is replaced only once, for all gaps.
     let told = debugger::times_told();
     for number in 0..10 {
         add(&mut objects, 2 + FUNCTIONS + number, AT + 128 * (100 + number) + 64);

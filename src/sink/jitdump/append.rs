@@ -1,4 +1,4 @@
-//! Writes groups to the jitdump: appends new groups, and later the groups that had to wait.
+//! Writes groups to the jitdump. Appends new groups, and later the groups that had to wait.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// When a file is longer than `RESERVE_FROM`, room after its end is allocated in advance: as many bytes as the file has, but at
-/// most `RESERVE_MOST`.
+/// When a file is longer than `RESERVE_FROM`, room after the file's end is allocated in advance. The room is as long as the
+/// file, but not longer than `RESERVE_MOST`.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
 impl Jitdump {
-    /// Makes the file ready for a write: opens it again if the host has closed the descriptor. If somebody has cut or overwritten
-    /// the file, sets `spoiled` and fails.
+    /// Makes the file ready for a write. Reopens the file if the host has closed the descriptor. Sets `spoiled` and fails if
+    /// somebody has cut or overwritten the file.
     pub(super) fn usable(&mut self) -> io::Result<()> {
         let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
         let len = len.or_else(|_| self.contents.own.reopen())?;
         let file = self.contents.own.held()?;
-        // Another runtime may take the file for its own. It cuts the file to nothing, and writes its own header first. So the
-        // header is checked if the file has another length than before, or only a header.
+        // Another runtime may take the file for its own. Such a runtime cuts the file to nothing, and then writes its own
+        // header. So the header is checked if the length of the file has changed, or if the file has only a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
             file.set_len(self.len)?;
@@ -31,8 +31,7 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // A longer file has records of another program, which also writes to the file. These records are assumed to be
-            // whole.
+            // If the file is longer than before, others have appended records to it. These records are assumed to be whole.
             self.len = len;
         }
         if self.spoiled {
@@ -123,14 +122,14 @@ impl Jitdump {
     /// Writes the groups of the backlog. Groups that were written before a failure leave the backlog.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
-            // The groups stay in the backlog during the write, so that a child forked meanwhile finds them there.
+            // The groups stay in the backlog during the write, so that a child that is forked meanwhile finds them there.
             let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
             let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();
             let (mut groups, mut offset) = (0, self.len);
             let result = self.append(&pieces, &lens, &mut groups);
             let size = lens[..groups].iter().sum::<usize>() as u64;
-            // If another program has appended to the file meanwhile, the groups lie after its bytes.
+            // If somebody else has appended to the file meanwhile, the groups lie after those bytes.
             offset = offset.max(self.len - size);
             for (order, group) in &first[..groups] {
                 self.contents.places.set(*order, group.len() as u64, offset);

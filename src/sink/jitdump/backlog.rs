@@ -1,4 +1,5 @@
-//! Where each group of a jitdump is: at an offset of the file, or in the backlog of groups that could not be written yet.
+//! Tracks where each group of a jitdump is: at an offset of the file, or in the backlog of groups that could not be written
+//! yet.
 //!
 //! A group is identified by its place in the order of all groups. The place is counted in bytes, as if every group had been
 //! written to one file. As long as every write succeeds, the place is the group's offset in the file.
@@ -13,8 +14,8 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// The offsets of the written groups. For each run of consecutive groups: its place in the order of all groups, and its
-/// offset in the file, or `NOWHERE`.
+/// The offsets of the written groups. There is an entry for each run of consecutive groups. The key is the run's place in the
+/// order of all groups. The value is the run's offset in the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
@@ -22,7 +23,8 @@ pub struct Places(BTreeMap<u64, u64>);
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Records that a run of groups has been written. Groups after this run count as unwritten until another call.
+    /// Records that a run of groups has been written. Groups after this run count as unwritten until another call records
+    /// them.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -115,7 +117,8 @@ impl Backlog {
     }
 }
 
-/// More than the bytes of all groups that a writer collects before it writes them: a batch, and one group of less than 4 GiB.
+/// An upper bound for the bytes of the groups that a writer collects before it writes them: at most a batch, and one group of
+/// less than 4 GiB.
 const COLLECTED_MOST: u64 = 1 << 33;
 
 /// The file, the places of its groups, and the backlog.
@@ -128,8 +131,8 @@ pub struct Contents {
     pub backlog: Backlog,
     /// The place of the next group in the order of all groups.
     pub next: u64,
-    /// In a forked child: the parent's jitdump, which has all groups whose place is before `first`. `None` once this file has the
-    /// groups of all live code.
+    /// In a forked child: the contents of the parent's jitdump, which has all groups whose place is before `first`. `None`
+    /// once the child's file has the groups of all live code.
     parent: Option<Box<Contents>>,
     first: u64,
 }
@@ -140,9 +143,11 @@ impl Contents {
         Contents { own, next, ..Contents::default() }
     }
 
-    /// In a forked child that has written no group yet: takes over the contents of the parent's jitdump, to read them.
+    /// In a forked child that has written no group yet: takes over the contents of the parent's jitdump, to read groups from
+    /// it.
     pub fn inherit(&mut self, parent: Contents) {
-        // The registry may have groups that the parent had collected and was about to write when it forked.
+        // The registry may refer to groups that the parent had collected, but not written, when it forked. The places of these
+        // groups are not before `parent.next`.
         self.next = parent.next + COLLECTED_MOST;
         self.first = self.next;
         self.parent = Some(Box::new(parent));
@@ -168,8 +173,8 @@ impl Contents {
             .find(|contents| order >= contents.first)
     }
 
-    /// Whether the group has only been collected, or is being written. For an inherited group this means that the process forked
-    /// during that write.
+    /// Whether the group has only been collected, or is being written. For an inherited group this means that the process
+    /// which collected the group forked before the group was written.
     pub fn is_underway(&self, stored: Stored) -> bool {
         self.owner(stored.offset).is_some_and(|contents| stored.offset >= contents.next)
     }
@@ -211,8 +216,8 @@ impl Contents {
         self.own.close();
     }
 
-    /// Extends the mapping to the file's new length, so that forked children can read all groups. If address space is short,
-    /// there is no mapping, and a child builds its groups from the registry's data.
+    /// Makes the mapping cover the file's new length, so that forked children can read all groups. If address space is limited
+    /// or short, there is no mapping, and a child builds its groups from the registry's data.
     pub fn show(&mut self, len: u64) {
         if !self.view.as_ref().is_some_and(|view| view.covers(len)) {
             self.view = self.own.held().and_then(|file| View::new(file, len)).ok();
@@ -285,7 +290,7 @@ mod tests {
             assert!(grandchild.is_inherited(stored(order)) && !grandchild.is_underway(stored(order)));
             assert_eq!(grandchild.group(stored(order)).unwrap(), bytes);
         }
-        // The first process was about to write a group when it forked, and the grandchild is about to write one.
+        // The first process was about to write a group when it forked. The grandchild is about to write a group of its own.
         assert!(grandchild.is_inherited(stored(68)) && grandchild.is_underway(stored(68)));
         let own = stored(grandchild.next);
         assert!(!grandchild.is_inherited(own) && grandchild.is_underway(own));

@@ -1,4 +1,4 @@
-//! Writes the code that is already live when a jitdump is started: in a forked child, or when the sink is enabled late.
+//! Writes the code that is already live when a jitdump is started, in a forked child or when the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
 //! write to its jitdump or cut it at the same time, so the copied records are checked. If no group can be copied, the group is
@@ -53,7 +53,7 @@ impl Jitdump {
         is_listed
     }
 
-    /// Whether this file has no group of the code, and will not get one by itself.
+    /// Whether the code is outside of regions, and no group of it was passed to this jitdump.
     fn lacks(&self, live: &Live) -> bool {
         live.home == Home::Plain && live.stored.is_none_or(|stored| self.contents.is_inherited(stored))
     }
@@ -65,9 +65,11 @@ impl Jitdump {
         let mut left_out = 0;
         while batch.len() < BATCH_BYTES && pending.len() < BATCH_GROUPS {
             let Some(id) = self.unwritten.as_mut().and_then(Iterator::next) else { break };
-            // Meanwhile the code may have ended or moved.
+            // The code may have ended or moved since it was listed.
             let Some(mut live) = registry.get(id).filter(|live| self.lacks(live)) else { continue };
-            // The file has the code that has come into these bytes. The later mapping would hide it.
+            // Other code may have come into the free bytes after this code, and the file may have a group for the other code.
+            // The mapping for this group would be later, and would hide the other code. So the mapping for this group ends
+            // with the code.
             let end = live.addr + live.size;
             live.reach = if registry.live_begins_in(end, live.reach) { end } else { live.reach };
             if let Some(stored) = self.reopened.find(live.index).filter(|_| self.goes_on) {
@@ -101,7 +103,7 @@ impl Jitdump {
         false
     }
 
-    /// Writes the group of live code whose info records are in the registry.
+    /// Writes a group for live code. `put_group` makes the group.
     pub(super) fn write_one(&mut self, registry: &mut Registry, id: u64, timestamp: u64) {
         self.flush();
         let Some(live) = registry.get(id) else { return };
@@ -135,8 +137,8 @@ impl Jitdump {
         lens.clear();
     }
 
-    /// Appends a group with its code bytes to `out`. Returns the group's length without the code bytes, and its unwind tables'
-    /// length.
+    /// Appends a group with its code bytes to `out`. Returns the length of the group without the code bytes, and the length of
+    /// its unwind tables.
     pub(super) fn put_group(
         &self,
         out: &mut Vec<u8>,
@@ -157,7 +159,7 @@ impl Jitdump {
         let records = &info[inlines::len(info)..];
         let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
-        // In a forked child, nothing is counted here, because the parent has already counted the code that it could not read.
+        // A forked child counts nothing here, because the parent has already counted the code that could not be read.
         if !whole && self.contents.ancestors() == 0 {
             self.status.counters.unreadable.add(1);
         }

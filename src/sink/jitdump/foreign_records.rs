@@ -10,10 +10,10 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use crate::format::jitdump::places;
 use crate::queue::shared::INDICES_START;
 
-/// Reduces a file to its first `len` bytes and the groups of other runtimes after them. Returns the new length. Removes the
-/// library's own groups after `len`, because their round was not committed.
+/// Keeps the first `len` bytes of a file, and the groups of other runtimes after these bytes. Removes the library's own groups
+/// after these bytes, because their round was not committed. Returns the new length.
 ///
-/// If this call is interrupted, the groups kept so far are whole, and the next call finds them again.
+/// If this call is interrupted, the groups that were kept so far are whole, and the next call finds them again.
 pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {
     let mut kept: Vec<Range<u64>> = Vec::new();
     places(
@@ -101,7 +101,7 @@ mod tests {
                     expected.extend_from_slice(&bytes);
                 }
             }
-            // The last group is cut.
+            // The last group is incomplete.
             let torn = group(100, &mut random);
             whole.extend_from_slice(&torn[..random.below(torn.len() as u64) as usize]);
             std::fs::write(&path, &whole).unwrap();

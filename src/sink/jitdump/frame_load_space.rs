@@ -1,8 +1,8 @@
 //! Reserves address space for frame loads (`format::jitdump::frame_load`).
 //!
-//! Packed code has no free bytes after it, and so no room for its unwind tables. So its group has a second LOAD, the frame
-//! load, at another address, and the tables follow the frame load. The address space for frame loads and their tables is
-//! reserved here. Nothing is ever mapped there.
+//! Packed code has no free bytes after it, so there is no room for its unwind tables. Therefore the group of packed code has a
+//! second LOAD at another address, the frame load, and the tables follow the frame load. This module reserves the address
+//! space for frame loads and their tables. Nothing is ever mapped there.
 
 use std::sync::Mutex;
 
@@ -16,16 +16,16 @@ const AREAS: usize = 64;
 const ATTEMPTS: usize = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const FAILURES: usize = 64 * ATTEMPTS;
-/// The maximal distance from a frame load up to its code. All distances in the tables then fit 32 bits.
+/// The maximal distance from a frame load up to its code. With this limit, all distances in the tables fit in 32 bits.
 const REACH: u64 = 0x7000_0000;
 
 /// The frame loads of the process. Address space stays reserved, because perf remembers each frame load until the recording
-/// ends. All sessions share the reserved space, so it does not grow with each session. Only writers use this value, one
+/// ends. All sessions share the reserved space, so the space does not grow with each session. Only writers use `ALL`, one
 /// writer at a time.
 static ALL: Mutex<FrameLoads> = Mutex::new(FrameLoads { areas: Vec::new(), failures: Vec::new() });
 
 /// Returns an address below `addr` at which `len` bytes stay free permanently, or `None` if no such address is available.
-/// Always returns `None` in a child that was forked during this call, because that child never releases the lock.
+/// Always returns `None` in a child that was forked during this call, because nobody in that child releases the lock.
 pub fn place(addr: u64, len: u64) -> Option<u64> {
     ALL.try_lock().ok()?.place(addr, len)
 }
@@ -73,7 +73,7 @@ impl FrameLoads {
     }
 }
 
-/// Reserves the nearest free area below `addr`, at least `AREA` bytes away, so that the code can grow.
+/// Reserves the nearest free area that is at least `AREA` bytes below `addr`. The distance leaves room for more code.
 fn reserve_below(addr: u64) -> Option<u64> {
     let top = addr / mapping::page_size() as u64 * mapping::page_size() as u64;
     (2..REACH / AREA).find_map(|far| top.checked_sub(far * AREA).and_then(|start| reserve_at(start, AREA)))

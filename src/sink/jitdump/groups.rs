@@ -1,8 +1,9 @@
-//! Collects groups for the jitdump, to write them in few system calls. Most groups are written directly from their chunks.
+//! Collects groups for the jitdump, so that few system calls write many groups. Most groups are written directly from their
+//! chunks.
 
 use crate::queue::chunk::Chunk;
 
-/// The collected groups are written when the number of their pieces, of their bytes, or of the groups reaches its limit.
+/// The collected groups are written as soon as one of these limits is reached: pieces, bytes, or groups.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;
@@ -20,7 +21,7 @@ pub struct Groups {
 
 #[derive(Debug)]
 enum Piece {
-    /// Bytes in the bodies of a chunk: offset and length.
+    /// Bytes in the bodies of a chunk, given by their offset and length.
     InChunk(Chunk, usize, usize),
     Owned(Vec<u8>),
     /// A number of zeros, at most the length of `ZEROS`.
@@ -28,8 +29,8 @@ enum Piece {
 }
 
 impl Groups {
-    /// Begins a group with `len` bytes of a record, from offset `at` of the chunk. The chunk must not be recycled before the
-    /// groups are written.
+    /// Begins a group. Its first bytes are `len` bytes of a record, at the offset `at` of the chunk. The chunk must not be
+    /// recycled before the groups are written.
     pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.lens.push(0);
         self.add_in_chunk(chunk, at, len);
@@ -58,7 +59,7 @@ impl Groups {
         self.bytes += by;
     }
 
-    /// Adds code bytes to the last group, and zeros up to a length of `size`.
+    /// Adds code bytes to the last group. If these are fewer than `size` bytes, adds zeros for the missing bytes.
     pub fn add(&mut self, code: Vec<u8>, size: usize) {
         self.grow(size);
         let mut missing = size - code.len();

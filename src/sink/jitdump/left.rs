@@ -1,12 +1,12 @@
-//! Remembers live code when a jitdump is stopped: the places of its groups in the file, and its info records.
+//! Remembers live code when a jitdump is stopped: the places of the code's groups in the file, and the code's info records.
 
 use crate::format::info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
 
-/// The live code in the file of a stopped jitdump: code index and place of the group, sorted by index. If the sink is started
-/// again with the same file, this code need not be written again. Code that moves meanwhile gets a new index, so it is not
-/// found here.
+/// The live code in the file of a stopped jitdump. An entry has the code index and the place of the group. The entries are
+/// sorted by index. If the sink is started again with the same file, this code need not be written again. Code that moves
+/// meanwhile gets a new index, so the moved code is not found here.
 #[derive(Debug, Default)]
 pub struct Reopened(Vec<(u64, Stored)>);
 
@@ -30,8 +30,8 @@ impl Reopened {
     }
 }
 
-/// Removes the places in the jitdump from all live code in the registry. If `keep` is true, the registry keeps the info records
-/// that could be read. Returns the places of the groups that could be read.
+/// Makes the registry forget where the jitdump has the groups of live code. If `keep` is true, the registry keeps the info
+/// records of the groups that can be read. Returns the places of the groups that can be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();
     for id in registry.live_by_place(Some(Home::Plain)).into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! Adds the groups of newly registered and moved code to the jitdump. Most groups are written unchanged from the record.
+//! Adds the groups of newly registered code and of moved code to the jitdump. Most groups are written as they are in the
+//! record.
 
 use super::{frame_load_space, Jitdump};
 use crate::format::jitdump::{frame_load, is_group_named, relocate, set_process, Relocation};
@@ -76,8 +77,8 @@ impl Jitdump {
         (Some(Stored { offset, len }), tables_len)
     }
 
-    /// Writes a move as a new LOAD: perf 7.2 crashes on MOVE records, and no version of perf unwinds through code that a MOVE
-    /// record has moved. `None` if the group of the code cannot be read.
+    /// Adds a new LOAD for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
+    /// through code that a MOVE record has moved. `None` if the group of the code cannot be read.
     #[cold]
     #[inline(never)]
     fn add_moved(
@@ -89,7 +90,7 @@ impl Jitdump {
     ) -> Option<(Stored, u32)> {
         let (mut live, before) = (*code.live, before?);
         let mut group = self.read_back(before)?;
-        // The file of a parent may have changed.
+        // The parent may have changed its file since the fork.
         let is_inherited = self.contents.is_inherited(before);
         if is_inherited && !is_group_named(&group, live.size, code.name) {
             return None;
@@ -136,12 +137,12 @@ impl Jitdump {
         Some((group, tables_len as u32))
     }
 
-    /// Reads a group back from the file. The alternative, keeping the tables and lines of all live code in memory for rare moves,
+    /// Reads a group back from the file. Moves are rare. Keeping the tables and lines of all live code in memory for them
     /// would cost every host more.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
         self.write_until(stored);
         let read = self.contents.group(stored);
-        // If a forked child cannot read its parent's file, this is no failed write of the child.
+        // A failure to read the parent's file is not counted, because the forked child's own file has not failed.
         if let Some(error) = read.as_ref().err().filter(|_| !self.contents.is_inherited(stored)) {
             self.status.counters.write_errors.add(1);
             self.status.last_error.set(self.contents.own.describe("read back", error));
@@ -151,13 +152,13 @@ impl Jitdump {
 
     /// Writes the collected groups if this group is among them.
     pub fn write_until(&mut self, stored: Stored) {
-        // Most moved code has a group that was written long ago. So a flush is rare here, and batches stay large.
+        // When code moves, its group was usually written long ago. So a flush is rare here, and batches stay large.
         if self.contents.is_underway(stored) {
             self.flush();
         }
     }
 
-    /// Copies code bytes. If there is no memory, returns no bytes, and zeros are written instead.
+    /// Copies code bytes. If there is no memory, returns no bytes, and the caller writes zeros instead.
     fn copy_code(&self, bytes: &[u8]) -> Vec<u8> {
         reserve::copy_of(bytes).unwrap_or_else(|_| {
             self.status.counters.unreadable.add(1);
@@ -165,7 +166,7 @@ impl Jitdump {
         })
     }
 
-    /// Reads code bytes that are not in the record. Zeros are written for bytes that cannot be read.
+    /// Reads code bytes that are not in the record. The caller writes zeros for bytes that cannot be read.
     fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
         // The kernel reads the bytes, because the host may have unmapped the code too early. A direct access would then end
         // the process.

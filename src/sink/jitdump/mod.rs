@@ -57,13 +57,13 @@ pub struct Jitdump {
     len: u64,
     /// The maximal length of the file.
     most: u64,
-    /// Up to this offset, the file system has allocated room.
+    /// The end of the room that was allocated for the file, if the file system gains by that.
     reserved: u64,
-    /// When the sink was last opened: whether the file still had everything that the sink had written.
+    /// Whether the file still had everything that the sink had written, when the sink was last opened.
     goes_on: bool,
     /// Whether a partial group may lie after the last whole group.
     torn: bool,
-    /// Whether the file has to be rewritten: it was removed or cut, or has reached its size limit.
+    /// Whether the file has to be rewritten, because it was removed, cut or overwritten, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
     /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. If their code still
@@ -122,8 +122,8 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // If an earlier file was lost, its marker is replaced: perf finds a file by the name of the marker mapping, and
-            // the lost file has no name.
+            // If an earlier file was lost, its marker is replaced, because perf finds a file by the name of the marker
+            // mapping, and the lost file has no name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
                 // No marker refers to the new file, so perf would never read it.
@@ -139,7 +139,7 @@ impl Jitdump {
 
     /// Fails, and plans a rewrite, if the file was removed or overwritten.
     fn check(&mut self) -> io::Result<()> {
-        // If the host has closed the descriptor, nothing is checked here: the next write opens the file again.
+        // If the host has closed the descriptor, nothing is checked here, because the next write reopens the file.
         let open = self.contents.own.held().and_then(Held::checked).ok();
         if !self.spoiled && open.is_some_and(|file| file::is_removed(file) || !self.is_ours(file)) {
             self.spoiled = true;
@@ -149,8 +149,8 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Continues the file of a dead process after the last committed round. Keeps the groups that other runtimes have
-    /// appended since. `file::take_over` checks which file this is, because the spool is not trusted.
+    /// Continues the file of a dead process after the last committed round. Keeps the groups that other runtimes have appended
+    /// after that round. `file::take_over` checks the identity of the file, because the spool is not trusted.
     pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let (file, _) = self.contents.own.take_over(&[state.identity], may_be_locked)?;
@@ -169,12 +169,13 @@ impl Jitdump {
         Ok(())
     }
 
-    /// In a forked child: returns the parent's groups for reading. Afterwards this sink writes nothing.
+    /// In a forked child: returns the contents of the parent's jitdump, from which the child reads groups. Afterwards this
+    /// sink writes nothing.
     pub fn let_go(&mut self) -> Contents {
         std::mem::take(&mut self.contents)
     }
 
-    /// In a forked child: keeps the parent's groups until `write_live` has copied them.
+    /// In a forked child: keeps the contents of the parent's jitdump until the live groups are copied (`write_more`).
     pub fn inherit(&mut self, parent: Option<Contents>) {
         parent.into_iter().for_each(|parent| self.contents.inherit(parent));
     }
@@ -205,8 +206,8 @@ impl Jitdump {
 }
 
 impl Sink for Jitdump {
-    /// Keeps the earlier file if the configured directory is the same as before. The file may also lie in a new directory that
-    /// an earlier call has made below the configured one.
+    /// Keeps the earlier file if the configured directory is the same as before. With `DumpDir::CacheBelow`, this file lies in
+    /// a new directory that an earlier call has made below the configured directory.
     fn open(&mut self, config: &Config) -> Result<(), String> {
         if self.wanted.as_ref() != Some(&config.dump_dir) {
             *self = Jitdump::new(self.status.clone());

@@ -1,8 +1,8 @@
-//! Repairs the file: rewrites it if needed, then writes the groups that wait, and then new groups for live code whose group
-//! was lost.
+//! Repairs the file. Rewrites the file if needed, then writes the groups that wait, and then writes new groups for live code
+//! whose group was lost.
 //!
-//! The new groups are built from the registry's data and the bytes at the address of the code. They have the name, but no
-//! lines and no unwind tables.
+//! The new groups are built from the registry's data and the bytes at the address of the code. These groups have the name of
+//! the code, but no lines and no unwind tables.
 
 use std::io;
 
@@ -14,8 +14,7 @@ use crate::sink::Round;
 use crate::sys::sort::sort;
 
 impl Jitdump {
-    /// Repairs the file after a failure, if a retry is due or this round asks for it. Returns `None` if nothing was
-    /// attempted.
+    /// Repairs the file after a failure, if a retry is due or `Round::now` is true. Returns `None` if no repair was attempted.
     pub fn repair_if_due(&mut self, round: &mut Round<'_>) -> Option<io::Result<()>> {
         if self.contents.own.trouble.is_some() && self.contents.backlog.is_tight() {
             self.forget_dead_backlog(round.registry);
@@ -71,7 +70,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Writes new groups for live code whose group had no room in the backlog, or was lost with the file.
+    /// Writes new groups for live code whose group did not fit into the backlog, or was lost with the file.
     fn write_lost(&mut self, registry: &mut Registry, time: u64) -> io::Result<()> {
         let Contents { places, backlog, .. } = &self.contents;
         let is_lost = |stored: Stored| {

@@ -14,14 +14,16 @@ use crate::sys::file;
 use crate::sys::marker::Marker;
 
 impl Jitdump {
-    /// The maximal size of the groups passed to `rewrite`. It is below the file's limit, so that no other rewrite is needed soon.
+    /// The maximal total size of the groups that are passed to `rewrite`. This size is below the file's limit, so that no
+    /// further rewrite is needed soon.
     pub(super) fn rewrite_most(&self) -> u64 {
         (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
     }
 
-    /// Rewrites the file with only these groups, each given as its place in the order of all groups and its length. The new
-    /// file replaces the old one, or gets another name if another library also writes to the old one. Calls `announce` before
-    /// the new file takes the name. Empties the backlog. Returns how many groups of the backlog are not in the new file.
+    /// Rewrites the file with only these groups. Each group is given by its place in the order of all groups, and its length.
+    /// The new file replaces the old file. If another library also writes to the old file, the new file gets another name
+    /// instead. Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many groups
+    /// of the backlog are not in the new file.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());
         let elsewhere = self.is_taken(was_cut);

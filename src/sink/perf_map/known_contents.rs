@@ -6,13 +6,16 @@ use std::time::Duration;
 
 /// The minimal time between two rewrites, unless somebody asks for a flush.
 pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// The time from one rewrite to the next is at least this many times the time that the first of the two took.
+/// After a rewrite, the next rewrite waits at least this many times as long as the last one took, unless somebody asks for a
+/// flush.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// How many bytes are remembered of the beginning of the file, and how many of the end of the last text.
+/// The number of bytes that are remembered of the beginning of the file. The same number is remembered of the end of the last
+/// text.
 const MARK: usize = 64;
 
-/// Parts of the text that the sink has written. If the file no longer has them, another writer has opened it as if it were new.
+/// Parts of the text that the sink has written. If the file no longer has them, another writer has opened the file as if it
+/// were new.
 #[derive(Debug, Default)]
 pub struct Marks {
     /// The beginning of the file, if this sink wrote it.

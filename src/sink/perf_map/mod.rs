@@ -1,8 +1,8 @@
 //! The perf map sink: appends lines to the file, or rewrites the file when existing lines have to change.
 //!
-//! perf and other readers may read the file at any moment. So each write consists of whole lines, and a rewritten file replaces
-//! the old one by renaming. A reader that has the old file open or mapped sees it unchanged. If others in this process write to
-//! the same file, the map is `shared`, and the sink only appends to it.
+//! perf and other readers may read the file at any moment. So each write consists of whole lines, and a rewritten file
+//! replaces the old one by renaming. A reader that has the old file open or mapped sees it unchanged. If others in this
+//! process write to the same file, the map is `shared`, and the sink only appends to the file.
 
 mod known_contents;
 mod shared;
@@ -26,8 +26,8 @@ use crate::sink::{Announce, Close, Kind, Loaded, Round, Saved, Sink};
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::marker::Marker;
 
-/// The maximal size in bytes of the lines that wait while the file cannot be written. If there are more, the lines are dropped,
-/// and the file is rewritten later.
+/// The maximal total size, in bytes, of the lines that wait while the file cannot be written. If the lines exceed this size,
+/// they are dropped, and the file is rewritten later.
 const PENDING_MAX: usize = 1 << 20;
 
 /// See the module's description.
@@ -54,12 +54,12 @@ pub struct PerfMap {
     /// Whether the map belongs to a dead process, and this process recovers the map. No other writers run in a dead process.
     dead: bool,
     pending: Vec<u8>,
-    /// Whether lines in the file have to change. In a shared map: whether lines may be missing.
+    /// Whether lines in the file have to change. For a shared map: whether lines may be missing from the file.
     stale: bool,
     /// Whether the file still lacks the lines of code that this forked child has inherited.
     lacks_inherited: bool,
     not_before: Instant,
-    /// Whether lines of live code are left out of the file for lack of room.
+    /// Whether the file lacks lines of live code because of its size limit.
     omits: bool,
 }
 
@@ -108,9 +108,9 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it. Returns
-    /// the whole lines of the file: at least the lines of the last committed round, and lines of other writers in that process.
-    /// The two identities are not trusted, see `file::take_over`.
+    /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it.
+    /// Returns the whole lines of the file. The file has at least the text of the last committed round, and may also have
+    /// lines of other writers in that process. The two identities are not trusted (see `file::take_over`).
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -133,8 +133,8 @@ impl PerfMap {
         if !is_map {
             return refuse("is not a perf map");
         }
-        // Moves the lines of a round that was not committed to the front, so that lines of committed rounds take precedence. The
-        // records of that round are applied again later.
+        // Lines after `state.len` are from an uncommitted round, whose records are applied again later. These lines are moved
+        // to the front, so that lines of committed rounds take precedence.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
@@ -170,12 +170,12 @@ impl PerfMap {
         }
         let is_whole =
             |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
-        // A file that is no longer whole is rewritten. Programs that clean /tmp remove the files of long-running processes. The
-        // host may have closed the descriptor, and anybody with write access may have cut the file.
+        // If the file is no longer whole, it is rewritten. Programs that clean up /tmp remove the files of long-running
+        // processes. The host may have closed the descriptor, and anybody with write access may have cut the file.
         self.stale |= now && self.own.held().is_ok_and(|file| !is_whole(file));
-        // Lines that would exceed the size limit need a rewrite, which leaves other lines out.
+        // If new lines would exceed the size limit, a rewrite is needed, which leaves out other lines.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
-        // Lines of dead code can be dropped, which makes room for the live code that was left out.
+        // If the registry has lines of dead code, a rewrite can drop them, to make room for the live code that was left out.
         self.stale |= self.omits && registry.live_count(Home::Plain) < registry.span_count();
         if self.stale && (now || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -217,7 +217,7 @@ impl PerfMap {
         });
         if !matches!(replaced, Ok(true)) {
             self.own.remove_replacement(&name);
-            // If the old file was kept because others write to it, the next round appends the missing lines to it.
+            // If the old file was kept because others write to it, the next round appends the missing lines to the old file.
             return replaced.map(drop);
         }
         self.len = self.own.hold(file)?;
@@ -287,9 +287,9 @@ impl Sink for PerfMap {
         self.open_file().map_err(|error| self.own.describe("create", &error))
     }
 
-    /// Appends the line of the code, or leaves it to the next rewrite if older lines have to change: no two lines should
-    /// contradict each other. Without a jitdump the line is appended anyway, because only this file names the code if the
-    /// process is killed. With a jitdump, the map can be recovered.
+    /// Appends the line of the code. If older lines have to change, the line waits for the next rewrite instead, because no
+    /// two lines should contradict each other. If no jitdump runs, the line is appended even then: if the process is killed,
+    /// only this file names the code. With a jitdump, recovery can restore the line.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {
@@ -306,7 +306,7 @@ impl Sink for PerfMap {
         if self.own.held().is_ok() && !waits_for_rewrite && self.pending.try_reserve(line_len(name)).is_ok() {
             push_line(&mut self.pending, self.dialect, live.addr, live.size, name);
         } else {
-            // While no file is open, no lines are collected. A later file is written from the registry.
+            // Without an open file, no lines are collected. The next file is written from the registry.
             self.stale = true;
         }
     }
@@ -349,7 +349,7 @@ impl Sink for PerfMap {
         match how {
             Close::Stay => self.close_file(),
             Close::Leave => self.own.close_dir(),
-            // The marker needs no attention: the child does not inherit that mapping.
+            // The marker needs no attention, because the child does not inherit the marker's mapping.
             Close::LetGo => self.own.let_go(),
             Close::Remove if !self.shared => self.own.remove(),
             Close::Remove => {}

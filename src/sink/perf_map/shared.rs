@@ -1,7 +1,9 @@
-//! A shared map: other writers in this process write to the same file, because profilers read only one map of a process.
+//! Handles a shared map. Other writers in this process write to the same file, because profilers read only one map of a
+//! process.
 //!
-//! The other writers would continue to write to a file that was replaced. So a shared file is neither replaced nor cut. The
-//! sink only appends whole lines. Lines that should change stay, so two lines may claim the same address.
+//! The other writers would continue to write to a file that was replaced. So the sink neither replaces a shared file nor
+//! removes lines from it. The sink only appends whole lines. Lines stay even if they should change, so two lines may claim the
+//! same address.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Seek};
@@ -50,7 +52,8 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// After the file was removed: joins the new file of that name, if another writer in this process uses the new file.
+    /// Called after the file was removed. If the name belongs to a new file, and another writer in this process uses the new
+    /// file, the sink joins the new file.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {
@@ -88,8 +91,8 @@ impl PerfMap {
         }
         let is_back = dir.exchange(fresh, name).is_ok() || dir.rename(fresh, name).is_ok();
         self.shared |= is_back;
-        // If the old file cannot get its name back, the new file is the map. The old file is not removed: the others still write
-        // to it.
+        // If the old file cannot get its name back, the new file is the map. The old file is not removed, because the others
+        // still write to it.
         Ok(!is_back)
     }
 
@@ -120,7 +123,7 @@ impl PerfMap {
         let (written, result) = status.aside(|| file::append(file, &mut [IoSlice::new(&self.pending)]));
         let end = file.stream_position()?;
         if let Err(error) = result {
-            // An incomplete write is cut off again, unless another writer has appended to the file since.
+            // If a part of the text was written, this part is cut off, unless another writer has appended to the file since.
             if written > 0 && file::identity_and_len(file)?.1 == end {
                 file.set_len(end - written)?;
             }

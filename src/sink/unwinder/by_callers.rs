@@ -1,4 +1,4 @@
-//! Calls that report code to the unwinder themselves, and need not wait for the writer.
+//! Lets calls report code to the unwinder themselves, so that they need not wait for the writer.
 //!
 //! Calls do this if the unwinder takes tables one by one, and if the sink was opened before the first record.
 //!
@@ -17,24 +17,24 @@ use crate::sys::thread;
 /// At most this many pieces are removed before other threads get the lock, because LLVM libunwind takes long to forget code.
 const AT_A_TIME: usize = 64;
 
-/// Decides whether calls report code to the unwinder from now on, and returns the decision. Called when the sink is open, before
-/// calls learn that it runs.
+/// Decides whether calls report code to the unwinder from now on, and returns the decision. Called when the sink is open,
+/// before calls learn that the sink runs.
 pub fn begin() -> bool {
     let Some(mut told) = told() else { return false };
     told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
     told.by_callers
 }
 
-/// When the sink ends: makes the unwinder forget all code, if calls have reported code. A call that is already running reports no
-/// code afterwards.
+/// Called when the sink ends. If calls have reported code, makes the unwinder forget all code. Afterwards even a call that is
+/// already running reports no code.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);
     }
 }
 
-/// Changes the tables, with signals blocked. Otherwise a signal handler that looks for its callers could wait for its own thread,
-/// which is inside the unwinder.
+/// Changes the tables while signals are blocked. Otherwise a signal handler that unwinds the stack could wait for its own
+/// thread, which is inside the unwinder.
 fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }
@@ -48,7 +48,7 @@ pub fn frames(eh_frame: &[u8], place: (u64, u64)) -> Result<Vec<Frame>> {
     Ok(absolute::frames(eh_frame, place).unwrap_or_default())
 }
 
-/// Code that is about to move, with its entries for the new place.
+/// Code that is about to move, and its unwind entries for the new place.
 pub struct Moving {
     ids: &'static Ids,
     id: Id,
@@ -70,7 +70,7 @@ impl Moving {
     }
 }
 
-/// Reports code at this place with these entries to the unwinder, if the code still lives there.
+/// Reports code with these entries to the unwinder, if the code still lives at this place.
 pub fn put(ids: &Ids, id: Id, place: (u64, u64), frames: Vec<Frame>) -> Result<()> {
     let put = change(|told| {
         let is_due = told.by_callers && ids.place_of(id) == Some(place);
@@ -84,7 +84,7 @@ pub fn remove(id: Id) -> Result<()> {
     change(|told| told.tables.iter_mut().for_each(|tables| tables.remove(id.0)))
 }
 
-/// Removes all code in a range, which has ended.
+/// Removes all code in a range. This code has ended.
 pub fn remove_in(addr: u64, end: u64) -> Result<()> {
     while !change(|told| told.tables.iter_mut().all(|tables| tables.remove_in(addr, end, AT_A_TIME)))? {}
     Ok(())

@@ -1,7 +1,7 @@
 //! Reports live code to the unwinder of the process, for C++ exceptions, `backtrace` and the end of threads.
 //!
-//! The unwinder must know the unwind table of code before the code runs, and must know no table of code that has ended.
-//! So while this sink runs, calls wait for the writer or report code to the unwinder themselves (`by_callers`).
+//! The unwinder must know the unwind table of code before the code runs, and must forget the table when the code ends. So
+//! while this sink runs, calls either wait for the writer, or report code to the unwinder themselves (`by_callers`).
 
 pub mod by_callers;
 mod tables;
@@ -60,7 +60,7 @@ impl Sink for Unwinder {
             return Err("another thread has had the unwinder's lock since before the fork".into());
         }
         if !std::mem::take(&mut told.is_let_go) {
-            // In a child that takes no code over, these are still the parent's tables.
+            // In a forked child that does not take over code, these are still the parent's tables.
             told.tables.clear();
         }
         if told.tables.is_empty() {
@@ -84,7 +84,7 @@ impl Sink for Unwinder {
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
         let Some(mut told) = told() else { return false };
-        // The unwinder keeps the code that it has known since before a fork.
+        // Code that the unwinder has known since before a fork need not be added again.
         let wants =
             |told: &Told, id, live: &Live| !told.tables.iter().all(|tables| tables.has(id, (live.addr, live.size)));
         each_live(registry, group_of, &mut *told, wants, |told, id, live, _, info| {

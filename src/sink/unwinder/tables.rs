@@ -1,7 +1,7 @@
 //! Tracks which code is in which table of the unwinder.
 //!
-//! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort each table at its first search.
-//! So an old unwinder gets few large tables, and small ones for the newest code. nongnu libunwind is treated like an old
+//! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort a table when they first search it.
+//! So an old unwinder gets few large tables, and small tables for the newest code. nongnu libunwind is treated like an old
 //! unwinder, and gets copies of the entries.
 //!
 //! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code
@@ -15,13 +15,13 @@ use crate::sys::{libunwind, reserve};
 
 /// Two tables are merged only if the merged table has at most this many pieces of code.
 const PIECES_MAX: usize = 8192;
-/// The unwinder has at most this many tables, and two more for every `PIECES_MAX` pieces.
+/// Tables are merged while the unwinder has more than this many tables plus two for every `PIECES_MAX` pieces.
 const TABLES: usize = 16;
-/// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries, which
-/// has a separate table.
+/// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries. That
+/// code has tables of its own.
 const GAP: u64 = 64 << 10;
-/// Memory that an unwinder may need to register a table. The value is below 64 KiB: when a piece of at least that size is freed,
-/// glibc tidies up its heap.
+/// How many bytes of memory an unwinder may need to register a table. The value is below 64 KiB, because `is_room` allocates
+/// and frees this much, and glibc tidies up its heap when a piece of at least 64 KiB is freed.
 const NOTES: usize = 48 << 10;
 
 /// The code of one registration.
@@ -46,9 +46,9 @@ struct Known {
 /// first piece and its last one.
 #[derive(Debug)]
 struct Table {
-    /// This field precedes `pieces` so that it is dropped first: it refers to the pieces.
+    /// This field precedes `pieces`, because it refers to the pieces and must be dropped first.
     known: Known,
-    /// At least one piece, in the order of addresses.
+    /// The pieces, in the order of addresses. There is at least one.
     pieces: Vec<Piece>,
     dead: usize,
 }
@@ -57,13 +57,13 @@ struct Table {
 #[derive(Debug)]
 pub struct Tables {
     dialect: Dialect,
-    /// By the address of the first piece.
+    /// The tables, by the address of their first piece.
     tables: BTreeMap<u64, Table>,
     /// The address of each live code, by its id.
     places: BTreeMap<u64, u64>,
     /// The end and the id of each live code, by its address. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// Used after a failed merge: the next attempt is made only if there are more tables than this.
+    /// After a failed merge, the next attempt is made only if there are more tables than this. 0 if the last merge succeeded.
     apart: usize,
 }
 
@@ -101,8 +101,9 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
     Some(known)
 }
 
-/// Makes an unwinder with a list search a table once. The first search sorts the table. Otherwise the host would wait for the
-/// sorting when it throws an exception. The unwinder must already know the table, and no other table may have this code.
+/// Makes an unwinder that has a list search a table once. The first search sorts the table. Without this call, the host would
+/// wait for the sorting when it throws an exception. The unwinder must already know the table, and no other table may have
+/// this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
         // Tables of this dialect are already sorted.
@@ -120,7 +121,7 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
 /// another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
-    // The host may have registered the code with the unwinder itself. No address may be in two tables.
+    // The host itself may have registered the code with the unwinder. No address may be in two tables.
     if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
         return None;
     }
@@ -154,14 +155,14 @@ impl Tables {
         Tables { dialect, tables, places, live, apart: 0 }
     }
 
-    /// Whether threads of the host may change these tables. For an unwinder with a list, small tables are sometimes merged
-    /// into large ones, and no call should wait for a merge.
+    /// Whether threads of the host may change these tables. For an unwinder that has a list, small tables are sometimes merged
+    /// into large tables, and no call should wait for a merge.
     pub fn are_for_callers(&self) -> bool {
         matches!(self.dialect, Dialect::Tree | Dialect::Each)
     }
 
     /// Adds code with its entries (`eh_frame`), which may be empty. The entries are encoded for a section that directly
-    /// follows the code. Removes an entry of the same id, and other code at the same place. If there is no memory, the code
+    /// follows the code. Removes the former place of this id, and other code at the new place. If there is no memory, the code
     /// has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
         let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
@@ -179,7 +180,7 @@ impl Tables {
         let _ = self.put(id, place, frames);
     }
 
-    /// Copies the entries of code, relocated to another address. Returns `None` if there is no memory.
+    /// Returns copies of the entries of code. The copies are relocated to another address. `None` if there is no memory.
     pub fn frames_at(&self, id: u64, to: u64) -> Option<Vec<Frame>> {
         let mut frames = Vec::new();
         if let Some((piece, table)) = self.find(id) {
@@ -244,7 +245,7 @@ impl Tables {
         self.live.get(&addr) == Some(&(addr + size, id))
     }
 
-    /// The number of tables that the unwinder searches.
+    /// The number of tables.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.tables.len()
@@ -305,7 +306,7 @@ impl Tables {
         Some(())
     }
 
-    /// Splits a table in two and leaves ended code out: one table for pieces below `from`, and one for pieces from `to` on.
+    /// Splits a table into a table for the pieces below `from` and a table for the pieces from `to` on. Leaves ended code out.
     /// Returns `None` if there is no memory.
     fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
         let table = self.tables.get_mut(&start)?;
@@ -322,8 +323,8 @@ impl Tables {
         for (pieces, count) in pieces.iter_mut().zip(counts) {
             pieces.try_reserve_exact(count).ok()?;
         }
-        // From here on nothing can fail. The unwinder knows the new tables. It forgets the old one before the entries of ended
-        // code are freed.
+        // From here on nothing can fail. The unwinder already knows the new tables. It forgets the old table before the
+        // entries of ended code are freed.
         let Table { known: old, pieces: all, .. } = self.tables.remove(&start)?;
         drop(old);
         for piece in all.into_iter().filter(|piece| piece.id != 0) {
@@ -336,7 +337,8 @@ impl Tables {
         Some(())
     }
 
-    /// Merges the two smallest neighbours. Returns `None` if no two tables can be merged, or there is no memory.
+    /// Merges the two neighbouring tables that have the fewest pieces in total. Returns `None` if no two tables can be merged,
+    /// or there is no memory.
     fn merge(&mut self) -> Option<()> {
         let sum = |(low, high): &(&Table, &Table)| low.pieces.len() + high.pieces.len();
         let pairs = self.tables.values().zip(self.tables.values().skip(1));
@@ -347,7 +349,7 @@ impl Tables {
         pieces.try_reserve_exact(live.clone().count()).ok()?;
         let known = listed(self.dialect, live)?;
         let starts = [low.start(), high.start()];
-        // The unwinder knows the new table. It forgets the old ones before the entries of ended code are freed.
+        // The unwinder already knows the new table. It forgets the old tables before the entries of ended code are freed.
         for table in starts.map(|start| self.tables.remove(&start)).into_iter().flatten() {
             drop(table.known);
             pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));

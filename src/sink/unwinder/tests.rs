@@ -1,4 +1,4 @@
-//! Compares what the unwinder of this process finds with code that was added and ended at random.
+//! Adds and ends code at random, and compares the code that the unwinder of this process finds with the live code.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn eh_frame(cfa_offset: i32, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// Tables for code with two FDEs, and with bytes between and after them that no FDE covers.
+/// Returns tables that have two FDEs. Some bytes of the code, between the FDEs and after them, are covered by no FDE.
 fn with_gaps(size: u64) -> Vec<u8> {
     let mut all = Vec::new();
     for (start, end) in [(0, size / 3), (size / 2, size - 1)] {
@@ -55,7 +55,7 @@ fn entries_have_addresses() {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
     assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
-    // A section that is cut short has no FDE. The whole section has no FDE for code of another size.
+    // A section that is cut short yields no FDE. The whole section yields no FDE for code of another size.
     let whole = eh_frame(48, 99);
     for len in 0..whole.len() - 4 {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");
@@ -184,7 +184,8 @@ fn handlers_at_random() {
     assert!(moving > 0 && cut > 0);
 }
 
-/// The unwinder finds all live code, and nothing else. `Dialect::Tree` registers single tables, which libgcc's list accepts too.
+/// Checks that the unwinder finds all live code, and nothing else. `Dialect::Tree` registers single tables. Unwinders that
+/// have a list accept single tables too.
 fn code_at_random(dialect: Dialect, begin: u64) {
     let seed = Seed::new();
     let mut random = Random(seed.0);
@@ -248,7 +249,7 @@ fn code_in_many_tables_at_random() {
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn code_in_few_tables_at_random() {
-    // This test needs an unwinder with a list: an unwinder with a tree takes no tables that overlap.
+    // This test needs an unwinder that has a list, because an unwinder that has a tree accepts no overlapping tables.
     if unwinder::dialect() == Some(Dialect::List) {
         code_at_random(Dialect::List, 1 << 46);
     }
@@ -282,7 +283,7 @@ fn calls_tell_of_code_where_it_lives() {
     begin();
     let first = register(&mut id_pool, AT);
     assert!(found(AT));
-    // Two moves of one piece, reported to the unwinder in the opposite order.
+    // The code moves twice, and the moves are reported to the unwinder in reverse order.
     let moves = [AT + 1000, AT + 2000].map(|to| (by_callers::Moving::new(ids, first, to).unwrap(), to));
     moves.iter().for_each(|(_, to)| _ = ids.move_to(first, *to, false));
     moves.into_iter().rev().for_each(|(moving, _)| moving.end().unwrap());
@@ -295,7 +296,7 @@ fn calls_tell_of_code_where_it_lives() {
     moving.end().unwrap();
     put(first, AT);
     assert!(!found(AT) && !found(AT + 2000));
-    // The range has more code than is removed at a time. Code outside of the range stays.
+    // The range has more pieces of code than are removed at a time. Code outside of the range stays.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
     all.iter().for_each(|&at| _ = register(&mut id_pool, at));
     by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();
@@ -304,7 +305,7 @@ fn calls_tell_of_code_where_it_lives() {
     by_callers::end();
     register(&mut id_pool, AT);
     assert!(!all.iter().any(|&at| found(at)));
-    // This code belongs to the last session.
+    // This code has ended before the sink starts again.
     let late = id_pool.take(ids, AT, SIZE, false).unwrap();
     ids.retire(late);
     begin();

@@ -9,8 +9,8 @@ use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::unwinder::{self, Dialect};
 
-/// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if
-/// the child does not take it over.
+/// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if the
+/// child does not take this code over.
 pub(super) struct Told {
     /// The tables of each unwinder.
     pub tables: Vec<Tables>,
@@ -27,8 +27,8 @@ pub(super) static TOLD: TimedLock<Told> =
 /// waits neither for a disk nor for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the sink waits for the lock of an unwinder, which may never be released. The calls that start the sink wait
-/// longer.
+/// How long the sink waits for an unwinder's own lock. The wait has a limit, because the lock may never be released. The calls
+/// that start the sink wait longer than this.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes the lock. `Unwinder::open` must have taken the lock in this process before (`told_at_first`). Returns `None` if
@@ -37,9 +37,9 @@ pub(super) fn told() -> Option<Locked<'static, Told>> {
     TOLD.lock_in_time()
 }
 
-/// Takes the lock for the first time in a process. Tries again and again, at most for `PATIENCE`, but never waits inside the
-/// lock. In a child that was forked while another thread changed the lock, nobody completes the change, so a wait inside the
-/// lock would not end.
+/// Takes the lock for the first time in a process. Tries again and again for at most `PATIENCE`, and never blocks on the lock.
+/// If a child was forked while another thread was changing the lock's state, nobody completes the change in the child, so a
+/// thread that blocks on the lock would wait for ever.
 pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -51,8 +51,8 @@ pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
 }
 
 impl Told {
-    /// Whether the unwinder can be changed. In a child that was forked while another thread of the parent had the unwinder's
-    /// lock, this is never possible again. The unwinder of such a child keeps the code that it knows.
+    /// Whether the unwinder's tables can be changed. If a child was forked while another thread of the parent had the
+    /// unwinder's lock, they can never be changed in the child. The unwinder of such a child keeps the code that it knows.
     pub fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
         let can_change = !has_lock || own_fds::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();

@@ -1,4 +1,4 @@
-//! Creates the files for valgrind, and maps them for a moment in the place of the pages with the code.
+//! Creates the files for valgrind, and maps each file for a moment in place of the pages that have the code.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,12 +24,12 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Directories for the files, the preferred one last. If nothing may be executed from files in the preferred directory, the
-    /// other directory is used.
+    /// Directories for the files. The preferred directory comes last. If files in the preferred directory cannot be mapped as
+    /// executable, the other directory is used.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,
-    /// The files that were created, by their numbers.
+    /// The identities of the created files, by file number.
     made: Vec<Option<Identity>>,
     /// The last mapping that was found to be ordinary memory. Such memory may hold code.
     known: Range<u64>,
@@ -46,7 +46,7 @@ impl Files {
         (self.dir, self.mode) = (None, config.file_mode);
     }
 
-    /// Creates the file of a group, and makes valgrind read it. `code` has the address ranges of the functions.
+    /// Creates the file of a group, and makes valgrind read the file. `code` has the address ranges of the functions.
     pub fn show(
         &mut self,
         due: &Due,
@@ -91,8 +91,8 @@ impl Files {
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
             // The code bytes are for users who disassemble the code that a profiler has counted. So memcheck, helgrind and DRD
-            // get no bytes. helgrind would also report the read, as an access by a second thread without a lock. Code that
-            // cannot be read is left out.
+            // get no bytes. helgrind would also report that a second thread reads the code without a lock. If some code cannot
+            // be read, the bytes of later code may be missing too.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
@@ -116,15 +116,15 @@ impl Files {
         done.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Runs `body` with pages, divided into pieces that lie in one mapping each. Refuses memory that has another use: files
-    /// of the program, heap, or stack.
+    /// Divides pages into pieces that each lie in one mapping, and runs `body` with the pieces. Refuses memory that has
+    /// another use: files of the program, heap, or stack.
     pub fn in_pieces(
         &mut self,
         pages: &Range<u64>,
         mut body: impl FnMut(&[Range<u64>]) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_known = self.known.start <= pages.start && pages.end <= self.known.end;
-        // These errors mean that a piece is not in one mapping, or is no longer in one mapping.
+        // These errors mean that a piece does not lie in one mapping, or no longer does.
         let are_several = |result: &io::Result<()>| {
             let code = result.as_ref().err().and_then(io::Error::raw_os_error);
             matches!(code, Some(libc::EINVAL | libc::EFAULT))
@@ -160,7 +160,7 @@ impl Files {
             }
             return result;
         }
-        // A mapping of the kernel may be several mappings for valgrind.
+        // A mapping of the kernel may be several mappings for valgrind. So each page becomes a piece.
         let page = page_size();
         let mut each = Vec::new();
         each.try_reserve((pages.end - pages.start) as usize / page)?;

@@ -1,7 +1,7 @@
 //! Reports names, lines and unwind tables of live code to valgrind, in files that replace the code's mapping for a moment.
 //!
 //! valgrind's tools read names when code first runs. So calls wait for the writer while this sink runs. The sink runs only
-//! under valgrind. Elsewhere, other threads that run the code at that moment would find no memory there
+//! under valgrind. Without valgrind, other threads could run the code at the moment when its memory is elsewhere
 //! (`sys/valgrind_mapping`).
 
 mod files;
@@ -39,15 +39,15 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// Much code may end at once. So the end of code is reported to valgrind after this time, or when other code comes to its
-/// page. If a page has no code left, the end is reported at once, because the host may unmap the page.
+/// Much code may end at once. So the end of code is reported to valgrind only after this time, or when other code comes to the
+/// same page. If a page has no code left, the end is reported at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// Since when valgrind has had a name of ended code.
+    /// The time since which valgrind has known a name of ended code.
     stale_since: Option<Instant>,
     /// The next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,
@@ -63,7 +63,7 @@ impl Valgrind {
         let old = self.end(id);
         // Code that moves keeps its former info.
         let info = info.unwrap_or_else(|| old.as_ref().map_or(Info::NOTHING, Function::info));
-        // If there is no memory, the code has no name.
+        // If there is no memory, the code stays without a name.
         if let Some(function) = Function::new(id, size, name, info) {
             self.groups.add(addr, function);
         }
@@ -124,8 +124,8 @@ impl Valgrind {
     }
 
     /// Reports the code of a group of pages to valgrind. The report replaces what valgrind knew about these pages. `fresh` has
-    /// the addresses of functions that the group's file did not have before. Returns the contents of the file, if there is
-    /// code.
+    /// the addresses of functions that the group's file did not have before. Returns the contents of the file, or `None` if
+    /// the pages have no code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
@@ -165,7 +165,7 @@ impl Valgrind {
     }
 }
 
-/// Whether the whole range is mapped. Returns true if this cannot be determined.
+/// Whether the whole range is mapped. True if this cannot be determined.
 fn is_mapped(addr: u64, size: u64) -> bool {
     let end = addr + size;
     maps::within(addr, end).map_or(true, |maps| maps.iter().map(|map| map.len_within(addr, end)).sum::<u64>() == size)
@@ -217,8 +217,8 @@ impl Sink for Valgrind {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // helgrind and DRD would report races, because they do not understand how two threads of this library wait for each
-        // other.
+        // Without `unreported`, helgrind and DRD would report races, because they do not understand how two threads of this
+        // library wait for each other.
         valgrind::unreported(|| self.bring_up_to_date(round.now));
         Ok(())
     }

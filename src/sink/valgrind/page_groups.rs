@@ -1,13 +1,14 @@
-//! Tracks which code lives, and in which groups of pages it is reported to valgrind.
+//! Tracks which code lives, and in which groups of pages this code is reported to valgrind.
 //!
-//! A group has one file. A page belongs to at most one group. Code that crosses a page boundary brings both pages into one
-//! group, so that a function is in one file.
+//! A group has one file. A page belongs to at most one group. Usually all pages of a function belong to the same group, so
+//! that the function is in one file.
 //!
-//! Whenever code comes to a page of a group, valgrind reads the whole group again. So the size of a group has a limit. A
-//! function that would make a group too large is in two files. Each of these files has the part of the function that lies in
-//! its pages.
+//! Whenever code comes to a page of a group, valgrind reads the whole group again. So the size of a group has a limit. If a
+//! function would make a group too large, the function is in two files. Each of these files has the part of the function that
+//! lies in the pages of the file's group.
 //!
-//! A group has no page without code. The host may unmap such a page at any time, and valgrind then forgets the whole file.
+//! Every page of a group has code. The host may unmap a page without code at any time, and valgrind would then forget the
+//! whole file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,9 +17,9 @@ use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// The largest number of functions in a group that is extended because a function crosses its boundary.
+/// If a function crosses the boundary of a group, the group is extended only if it then has at most this many functions.
 const FUNCTIONS_MAX: usize = 512;
-/// The largest number of functions in a group that is extended because code comes to the page after it.
+/// If code comes to the page after a group, the group is extended only if it then has at most this many functions.
 const NEIGHBOURS_MAX: usize = 32;
 
 /// A function.
@@ -60,7 +61,7 @@ impl Function {
 struct Group {
     end: u64,
     number: u32,
-    /// The content of the group's file, while no code in it has ended. New code is added to this content.
+    /// The content of the group's file. New code is added to this content. `None` if code of the group has ended.
     content: Option<Content>,
 }
 
@@ -68,7 +69,7 @@ struct Group {
 pub struct Due {
     pub pages: Range<u64>,
     pub number: u32,
-    /// The previous content of the file, if new code only has to be added to it.
+    /// The previous content of the file, if the only change is that new code has to be added.
     pub content: Option<Content>,
 }
 
@@ -81,7 +82,7 @@ pub struct Groups {
     places: Vec<u64>,
     /// The groups by the address of their first page.
     groups: BTreeMap<u64, Group>,
-    /// Addresses of new functions that were not reported to valgrind yet. Some of them may have ended since.
+    /// Addresses of new functions that were not reported to valgrind yet. Some of these functions may have ended since.
     fresh: Vec<u64>,
     /// Groups with code that has ended since the group was last reported to valgrind.
     stale: BTreeSet<u64>,
@@ -89,14 +90,14 @@ pub struct Groups {
     emptied: BTreeSet<u64>,
     /// Groups that could not be reported to valgrind. valgrind may still know the previous content of these groups.
     failed: BTreeSet<u64>,
-    /// Numbers of files whose groups no longer exist. valgrind may still know the files in `left`. The numbers in `free` can
-    /// be used again.
+    /// Numbers of files whose groups no longer exist. valgrind may still know the files with the numbers in `left`. The
+    /// numbers in `free` can be used again.
     left: Vec<u32>,
     free: Vec<u32>,
     next_number: u32,
 }
 
-/// An id is `generation << 32 | slot`, and the lowest free slot is used first.
+/// An id is `generation << 32 | slot`. Free slots are used again, so slots stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
@@ -118,12 +119,12 @@ impl Groups {
         }
     }
 
-    /// Forgets all code. File numbers that were used are never used again.
+    /// Forgets all code. File numbers that were used before are never used again.
     pub fn begin(&mut self) {
         *self = Groups { next_number: self.next_number, ..Groups::new(self.page_size) };
     }
 
-    /// Adds code. The caller has removed an earlier place of this id. If there is no memory, the code is ignored.
+    /// Adds code. The caller must have removed the earlier place of this id. If there is no memory, the code is ignored.
     pub fn add(&mut self, addr: u64, function: Function) {
         let Some(end) = addr.checked_add(function.size) else { return };
         let slot = slot_of(function.id);
@@ -178,8 +179,8 @@ impl Groups {
         self.within(&(page..page + self.page_size)).next().is_some()
     }
 
-    /// For pages that are in no group: removes code that is no longer in memory, according to `is_there`. If any code was
-    /// removed, the remaining code of these pages becomes fresh. Returns whether any code was removed.
+    /// Removes the code of these pages that is no longer in memory, according to `is_there`. If any code is removed, the
+    /// remaining code of these pages becomes fresh. Returns whether any code was removed. The pages must be in no group.
     pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
         if is_there(pages.start, pages.end - pages.start) {
             return false;
@@ -228,7 +229,7 @@ impl Groups {
         addr / page * page..(addr + size).checked_next_multiple_of(page).unwrap_or(u64::MAX / page * page)
     }
 
-    /// The groups that contain at least one of these pages, by their first pages.
+    /// The first page of each group that contains at least one of these pages.
     fn touching(&self, pages: &Range<u64>) -> Vec<u64> {
         let before = self.groups.range(..pages.end).rev().take_while(|(_, group)| group.end > pages.start);
         before.map(|(&start, _)| start).collect()
@@ -287,7 +288,8 @@ impl Groups {
                 self.join(part, &fresh, &mut due);
             }
         }
-        // The new file of a group replaces what valgrind knows of all its pages. Pages in such a group need no separate report.
+        // The new file of a group replaces what valgrind knows about all pages of the group. Pages in such a group need no
+        // separate report.
         gone.retain(|gone: &Due| self.touching(&gone.pages).is_empty());
         if with_stale {
             due.append(&mut self.stale);
@@ -301,10 +303,10 @@ impl Groups {
         (gone, fresh)
     }
 
-    /// Replaces a group by one group for each run of its pages that have code.
+    /// Splits a group into one group for each run of pages that have code.
     ///
-    /// Adds to `gone` the pages without code that valgrind may still know. valgrind forgets a whole file when one of its pages is
-    /// replaced. So pages are added only if the group's last report failed, or if none of its pages has code.
+    /// Also adds pages without code to `gone`, if valgrind may still know these pages. valgrind forgets a whole file when one
+    /// of its pages is replaced. So pages are added only if the group's last report failed, or if none of its pages has code.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
         let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);
@@ -339,9 +341,9 @@ impl Groups {
         })
     }
 
-    /// Frees the file numbers of removed groups, once groups from `take_due` were reported to valgrind. `is_all`: whether all of
-    /// these groups were reported. If not, the numbers are never used again: valgrind may still know the old files, and must not
-    /// know two files by one name.
+    /// Frees the file numbers of removed groups, after groups from `take_due` were reported to valgrind. `is_all`: whether all
+    /// of these groups were reported. If not, the numbers are never used again, because valgrind may still know the old files,
+    /// and must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -357,7 +359,7 @@ impl Groups {
         }
     }
 
-    /// Splits pages into parts with a limited number of functions each, if possible between two functions.
+    /// Splits pages into parts that have a limited number of functions each. If possible, a part ends between two functions.
     fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         if pages.end - pages.start == self.page_size {
             return vec![pages];
@@ -376,8 +378,8 @@ impl Groups {
         parts
     }
 
-    /// Makes a group of these pages. Merges it with the groups that have some of these pages, unless the merged group would be
-    /// too large.
+    /// Makes a group of these pages. Merges the new group with the groups that have some of these pages, unless the merged
+    /// group would be too large.
     fn join(&mut self, mut pages: Range<u64>, fresh: &[u64], due: &mut BTreeSet<u64>) {
         let mut joined: Vec<u64> = Vec::new();
         for start in self.touching(&pages) {
@@ -442,7 +444,7 @@ impl Groups {
         [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(is_fresh)
     }
 
-    /// Forgets the group of these pages, because valgrind knows nothing about them any longer.
+    /// Removes the group of these pages.
     pub fn forget(&mut self, pages: &Range<u64>) {
         self.failed.remove(&pages.start);
         self.groups.remove(&pages.start);

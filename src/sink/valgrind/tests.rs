@@ -1,4 +1,4 @@
-//! Tests with code that begins and ends at random, and a model of what valgrind knows.
+//! Adds and ends code at random, and checks the reports with a model of what valgrind knows.
 //!
 //! A mapping over pages replaces everything that valgrind knew about these pages.
 
@@ -14,14 +14,14 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 200;
 const BEGIN: u64 = 0x7000_0000;
 
-/// What valgrind knows. By the first page of each file: the end of the last page, the number of the file, and the ids of its
-/// functions.
+/// The files that valgrind knows. The key is the address of a file's first page. The value has the end of the last page, the
+/// number of the file, and the ids of its functions.
 #[derive(Default)]
 struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
-    /// Does the same as `Valgrind::bring_up_to_date`. `fails` returns for each group whether valgrind refuses the group.
-    /// `refused` has the ids in refused groups that were not reported since.
+    /// Does the same as `Valgrind::bring_up_to_date`. `fails` returns, for each group, whether valgrind refuses the group.
+    /// `refused` has the ids in refused groups, unless they were reported later.
     fn tell(
         &mut self,
         groups: &mut Groups,
@@ -74,7 +74,7 @@ impl Known {
         self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
 
-    /// Whether valgrind knows all bytes of some code by this id. With `in_one`, one file must have all of these bytes.
+    /// Whether valgrind knows all bytes of `code` by this id. If `in_one` is true, one file must have all of these bytes.
     fn has(&self, id: u64, code: &Range<u64>, in_one: bool) -> bool {
         let mut at = code.start;
         let mut places = 0;
@@ -94,7 +94,7 @@ fn function(id: u64, size: u64) -> Function {
     Function::new(id, size, b"", Info::NOTHING).unwrap()
 }
 
-/// Adds and ends code at random, and checks what valgrind knows. With `refusals`, valgrind refuses some groups at first.
+/// Adds and ends code at random, and checks what valgrind knows. If `refusals` is true, valgrind refuses some groups at first.
 fn run(random: &mut Random, longest: u64, most: usize, in_one: bool, refusals: bool) {
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let mut refused = BTreeSet::new();
@@ -164,7 +164,8 @@ fn code_at_random() {
 fn much_code_at_random() {
     let seed = Seed::new();
     run(&mut Random(seed.0), 900, 5000, false, false);
-    // Code without gaps, first in one burst and then one function at a time: no group is too large, and all code is known.
+    // Adds code without gaps, first in one burst and then one function at a time. No group gets too large, and all code is
+    // known.
     let (mut groups, mut known) = (Groups::new(PAGE), Known::default());
     let add = |groups: &mut Groups, id: u64| groups.add(BEGIN + 37 * id, function(id, 37));
     (0..3000).for_each(|id| add(&mut groups, id));
