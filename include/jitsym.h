@@ -64,7 +64,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
   JITSYM_ERR_TOO_LARGE = 8,          /* A size is above the limit of the function, or of a record. */
   JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
-  JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name, or line number 0. */
+  JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
   JITSYM_ERR_UNWIND_REGISTER = 12,   /* An unwind description names a register that cannot be used there. */
   JITSYM_ERR_UNWIND_FORMAT = 13,     /* An unwind description cannot be converted into unwind tables. */
@@ -79,7 +79,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_SINK_FAILED = 22,       /* A sink failed and lacks some code. jitsym_last_error gives the reason. */
   JITSYM_ERR_FORKED = 23,            /* The session is the parent's, and this child cannot continue it. */
   JITSYM_ERR_THREAD = 24,            /* The background thread could not be started. */
-  JITSYM_ERR_CONFLICT = 25,          /* An open session has other directories, another dialect, or lacks a sink. */
+  JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect. */
   JITSYM_ERR_TOO_MANY_SESSIONS = 26, /* All session handles are in use. */
   JITSYM_ERR_PATH = 27,              /* A directory is not an absolute path, or too long. */
   JITSYM_ERR_BUFFER = 28,            /* The buffer is too small for the result. */
@@ -258,7 +258,7 @@ typedef enum jitsym_limit {
 /* One row of a line table: from offset up to the next row, code belongs to this line. */
 typedef struct jitsym_line {
   uint32_t offset;   /* Bytes from the start of the code, less than its size. Rows may be in any order. */
-  uint32_t line;     /* Line number, from 1. */
+  uint32_t line;     /* Line number, from 1. 0: the row is left out. */
   uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
   const char *file;  /* Source file, NUL-terminated; best an absolute path, which perf annotate can open. */

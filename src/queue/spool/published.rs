@@ -64,7 +64,9 @@ impl Published {
         let count = (self.count.load(Ordering::Relaxed) as usize).min(VALUES);
         let values = names.split_ascii_whitespace().zip(&self.values[..count]).filter(|(name, _)| is_name(name));
         let values = values.map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed))).collect();
-        Some((values, String::from_utf8_lossy(&self.failure.get()?).into_owned()))
+        // The process may be storing another text now.
+        let failure = self.failure.get().unwrap_or_default();
+        Some((values, String::from_utf8_lossy(&failure).into_owned()))
     }
 }
 
