@@ -32,7 +32,7 @@ pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 10
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
 pub const HEAD: usize = size_of::<Head>();
 
-/// The longest body that fits a chunk of the pool.
+/// The longest body that fits into a full-size chunk.
 pub const BODY_MAX: usize = CHUNK_SIZE - HEAD - size_of::<Event>();
 
 #[derive(Debug)]

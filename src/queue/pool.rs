@@ -42,8 +42,8 @@ pub struct Pool {
     /// Free chunks: `whole` has chunks of `CHUNK_SIZE` bytes, `small` has smaller chunks.
     whole: Stack,
     small: Stack,
-    /// Units without a chunk, as sorted ranges that are not adjacent. Empty while the pool is shut. Taking a free chunk does
-    /// not lock this list.
+    /// Units without a chunk, as sorted ranges that are not adjacent. The list is empty while the pool is shut. Taking a
+    /// free chunk does not lock the list.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,

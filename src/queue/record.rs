@@ -18,7 +18,7 @@ pub enum EventKind {
     /// Code was registered. The body is the code's group.
     #[default]
     Load,
-    /// Code was moved. The body is the bytes of the code at its new place, or the address of these bytes, or empty.
+    /// Code was moved. The body has the bytes of the code at its new place, or the address of these bytes, or is empty.
     Move,
     /// Code was unregistered. The record has no body.
     Unregister,

@@ -57,7 +57,7 @@ impl SignalFlush {
         before.unwrap_or_else(|exiting| exiting ^ own) == 0
     }
 
-    /// Whether `exit` was called.
+    /// Whether a thread exits the process (`SignalFlush::exit`).
     pub fn has_exit_begun(&self) -> bool {
         self.exiting.load(Ordering::SeqCst) != 0
     }

@@ -74,7 +74,7 @@ impl ThreadQueue {
     /// ended during the call.
     ///
     /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. The later time is just as correct: the code does not run before the call returns.
+    /// of the call. The later time is just as correct, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
@@ -198,7 +198,7 @@ impl ThreadQueue {
         if self.cursor.is_some() && self.change_at_once(body) {
             return Ok(());
         }
-        // The full chunk is handed over even if no other chunk is free: the writer frees chunks by writing them out.
+        // The full chunk is handed over even if no other chunk is free, because the writer frees chunks by writing them out.
         self.enter()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();

@@ -28,7 +28,7 @@ fn what_was_used_last_is_used_first() {
     }
 }
 
-/// The writer enlarges one chunk at a time: a thread that needs a chunk meanwhile finds another free chunk.
+/// The writer enlarges one chunk at a time, so a thread that needs a chunk meanwhile finds another free chunk.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn free_chunks_stay_free_while_some_are_made_larger() {

@@ -24,13 +24,14 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time after a first fork share its quiescent state. Later forks wait for the next quiescent
-/// state, so that threads which fork all the time do not keep other threads from registering code.
+/// Forks that begin within this time after the first of them share one quiescent state. Later forks wait for the next
+/// quiescent state, so that threads which fork all the time do not keep other threads from registering code.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// The longest time that a fork keeps a registering thread waiting.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// The longest time that a fork keeps the writer waiting. Copying the page tables of a very large process takes time.
+/// The longest time that a fork keeps the writer waiting. This time is long, because a fork of a very large process has to
+/// copy many page tables.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 /// The state in which a fork has found the library.

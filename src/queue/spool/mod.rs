@@ -30,7 +30,7 @@ pub struct Memory {
     units: usize,
     /// The offset of the first unit.
     start: usize,
-    /// Locked for moments only.
+    /// The lock is held for short moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
     /// Which units are private memory, because the file system had no room left or because chunks are being moved out of the
     /// spool.
