@@ -1,8 +1,9 @@
-//! Chunks: the memory into which a thread writes its records, with bodies in the format of the jitdump.
+//! Chunks: the memory into which a thread writes its records. The bodies of the records are in the format of the jitdump.
 //!
 //! A chunk belongs to one registering thread until the chunk is full. A record has a body (the bytes for the file) and an event
-//! of fixed size. The thread adds bodies from the bottom and events from the top. So the bodies of consecutive records are
-//! adjacent, and the writer writes them to the file in one piece. The writer finds the records by the events alone:
+//! of fixed size. The thread adds bodies from the bottom up, and events from the top down. So the bodies of consecutive
+//! records are adjacent, and the writer writes these bodies to the file in one piece. The writer finds each record by its
+//! event.
 //!
 //! ```text
 //! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
@@ -20,8 +21,8 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a fully grown chunk of the pool. The size of a larger chunk, for one large record, is a multiple of this size. In a
-/// loom model, one record fills a chunk.
+/// Size of a full-size chunk. A record that is too large for it gets a chunk whose size is a multiple of this size. In loom
+/// models, chunks are so small that one record can fill most of a chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
 /// Size of a thread's first chunk. The chunk lies at the start of a unit of `CHUNK_SIZE` bytes. The remaining bytes of the unit
@@ -31,7 +32,7 @@ pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 10
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
 pub const HEAD: usize = size_of::<Head>();
 
-/// The longest body that fits a chunk of the pool.
+/// The longest body that fits into a full-size chunk.
 pub const BODY_MAX: usize = CHUNK_SIZE - HEAD - size_of::<Event>();
 
 #[derive(Debug)]
@@ -41,15 +42,16 @@ struct Head {
     committed: AtomicU32,
     /// Size of the chunk in bytes, including the head.
     size: AtomicU32,
-    /// Increases with each chunk that is begun.
+    /// Each chunk that a thread begins to fill gets a higher number.
     serial: AtomicU64,
     consumed: ConsumedCells,
     /// Tells loom when records are written and read.
     contents: Witness,
 }
 
-/// Two counts of consumed events: after the last round that touched the chunk, and after the round that touched it before. The
-/// number of the last committed round decides which count is valid (see `spool::layout`).
+/// Two counts of consumed events: the count after the last round that consumed events of the chunk, and the count after the
+/// previous round that did. The number of the last committed round decides which of the two counts is valid (see
+/// `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -81,7 +83,7 @@ impl Head {
     }
 }
 
-/// Size of a chunk for one record with this body. `None` if the record is too large for any chunk.
+/// Size of a chunk for one record that has a body of this length. `None` if the record is too large for any chunk.
 pub fn size_for(body: usize) -> Option<usize> {
     let size = body.checked_add(HEAD + size_of::<Event>())?.checked_next_multiple_of(CHUNK_SIZE)?;
     // Offsets in a chunk have 32 bits.
@@ -97,22 +99,23 @@ pub fn first_size_for(body: usize) -> usize {
     }
 }
 
-/// Whether a chunk of `size` bytes is possible in a range of whole units with `room` bytes.
+/// Whether a chunk can have `size` bytes if it occupies whole units of `room` bytes in all.
 pub fn is_size_in(size: usize, room: usize) -> bool {
     size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
 
-/// A chunk. Copies of this value refer to the same memory. The methods say who may use the memory.
+/// A chunk. Copies of this value refer to the same memory. The comments on the methods say who may use the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: the memory of a chunk outlives every user: it is never unmapped, and the writer, its last user, gives it back.
-// Stores to `committed` hand its parts from thread to thread.
+// SAFETY: the memory of a chunk outlives every user: the memory is never unmapped, and the writer, which is the last user,
+// gives the chunk back. Stores to `committed` hand the parts of a chunk from the registering thread to the writer.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
     /// # Safety
-    /// `start` is 64-byte aligned, and `size` bytes from it, at most 4 GiB, are writable and belong to the chunk.
+    /// `start` is 64-byte aligned. `size` is below 4 GiB. The `size` bytes from `start` on are writable and belong to the
+    /// chunk.
     pub unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
         let chunk = Chunk(start);
         // loom's atomics have to be constructed.
@@ -126,7 +129,7 @@ impl Chunk {
         chunk
     }
 
-    /// The address, to be stored in an atomic.
+    /// The address of the chunk, which can be stored in an atomic.
     pub fn as_ptr(self) -> *mut u8 {
         self.0.as_ptr()
     }
@@ -166,7 +169,7 @@ impl Chunk {
         self.head().committed.load(Ordering::Acquire)
     }
 
-    /// Number of events that the writer has consumed in rounds up to this one.
+    /// Number of events that the writer has consumed in all rounds up to and including `round`.
     pub fn consumed_up_to(self, round: u64) -> u32 {
         let cells = self.head().consumed.0.iter();
         let read = |cell: &ConsumedCell| (cell.round.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
@@ -179,19 +182,19 @@ impl Chunk {
         self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Notes in a round how many events the writer has consumed so far. Only for the writer.
+    /// Notes that the writer has consumed `count` events in all rounds up to and including `round`. Only for the writer.
     pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
         let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));
-        // The count of the last committed round stays until this round is committed.
+        // The count that belongs to the last committed round stays until `round` is committed.
         let cell = if a_round == round || (b_round != round && a_round <= b_round) { a } else { b };
         cell.round.store(NO_ROUND, Ordering::Release);
         cell.count.store(count.into(), Ordering::Release);
         cell.round.store(round, Ordering::Release);
     }
 
-    /// Shortens a copy of another process's chunk so that its events from number `from` on are valid: the copy then ends
-    /// before the first invalid event. Nobody else may use the copy.
+    /// Shortens a copy of another process's chunk: checks the events from number `from` on, and makes the copy end before
+    /// the first invalid event. Nobody else may use the copy.
     pub fn make_sound(self, from: u32, is_sound: impl Fn(&Event, &[u8]) -> bool) {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
@@ -203,7 +206,7 @@ impl Chunk {
         while end < committed && self.is_event(end) {
             let event = self.event(end);
             let (start, stop) = (event.body_at as usize, event.body_at as usize + event.body_len as usize);
-            // SAFETY: the body lies in the chunk, which is ours.
+            // SAFETY: the body lies in the chunk, which nobody else uses.
             if start < next_body || stop > bodies_end || !is_sound(&event, unsafe { self.body(&event) }) {
                 break;
             }
@@ -256,7 +259,7 @@ impl Chunk {
         unsafe { self.bodies(event.body_at as usize, event.body_len as usize) }
     }
 
-    /// `len` bytes from offset `at` on, which are bodies of committed events or parts of them.
+    /// The `len` bytes from offset `at` on. These bytes are bodies of committed events, or parts of such bodies.
     ///
     /// # Safety
     /// As for `body`, and the bytes lie in bodies of committed events.
@@ -265,7 +268,7 @@ impl Chunk {
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(at), len) }
     }
 
-    /// The body of a committed event, for a correction before it is written to the file.
+    /// The body of a committed event. The writer can correct the body before the body is written to the file.
     ///
     /// # Safety
     /// As for `body`, and no other reference to the body exists.
@@ -275,7 +278,7 @@ impl Chunk {
     }
 }
 
-/// The place in its chunk where a thread writes next.
+/// The place in a thread's chunk at which the thread writes next.
 #[derive(Debug)]
 pub struct Cursor {
     chunk: Chunk,
@@ -287,7 +290,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Starts to write in an empty chunk that nobody else uses. `serial` has to be higher than that of every earlier chunk.
+    /// Starts to write in an empty chunk that nobody else uses. `serial` has to be higher than the serial number of every
+    /// chunk that was begun earlier.
     pub fn new(chunk: Chunk, serial: u64) -> Cursor {
         chunk.head().serial.store(serial, Ordering::Relaxed);
         // SAFETY: the head is a part of the chunk.
@@ -314,8 +318,8 @@ impl Cursor {
     #[inline(always)]
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let len = self.room_len()?;
-        // SAFETY: the range lies between what is committed and the events, so this thread alone uses it; the memory is
-        // mapped zeroed, so it holds initialised bytes.
+        // SAFETY: the range lies between the committed bodies and the events, so only this thread uses the range. The kernel
+        // zeroes mapped memory, so all bytes of the range are initialised.
         Some(unsafe { slice::from_raw_parts_mut(self.body, len) })
     }
 
@@ -328,8 +332,8 @@ impl Cursor {
         prefetch::to_write::<0>(body);
     }
 
-    /// Writes the event of a record, for which there is room. The caller writes the body, `event.body_len` bytes, to the start
-    /// of `room`, before or after this call.
+    /// Writes the event of a record. The chunk must have room for the record. Before or after this call, the caller writes
+    /// the body (`event.body_len` bytes) to the start of `room`.
     #[inline(always)]
     pub fn write_event(&mut self, event: Event) {
         let body_at = (self.body as usize - self.chunk.0.as_ptr() as usize) as u32;
@@ -345,9 +349,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // The writer has read the earlier records at this place, so the memory is in another processor's cache. Prefetching
-        // fetches it while the caller does something else. For a long record, the processor itself fetches the further cache
-        // lines.
+        // When this memory was last used, the writer read the records in it, so the memory is in another processor's cache.
+        // The prefetch fetches the memory while the caller does something else. For a long record, the processor itself
+        // fetches the further cache lines.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);
@@ -392,7 +396,7 @@ pub mod tests {
             // SAFETY: the chunk is not recycled yet.
             assert!(unsafe { chunk.body(&event) }.iter().all(|&byte| byte == number as u8));
         }
-        // Fills the rest of the chunk, up to the last event, with records without a body.
+        // Fills the rest of the chunk, up to the last event, with records that have no body.
         while cursor.room().is_some() {
             cursor.commit(event(EventKind::Unregister, 1, 0));
         }

@@ -1,4 +1,5 @@
-//! The state that a process keeps over all its sessions: the page for forks, the last failure, and whether a panic was caught.
+//! The state that a process keeps over all its sessions: the last failure, whether a panic was caught, and the memory pages
+//! in which a forked child finds facts about the fork.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -71,7 +71,7 @@ impl<T> Drop for Give<T> {
 }
 
 impl<T> Take<T> {
-    /// Waits for the value, however long it takes. `None` if the value will never come.
+    /// Waits for the value without a time limit. `None` if the value will never come.
     pub fn wait(&self) -> Option<T> {
         loop {
             match self.take(Duration::from_secs(60)) {
@@ -82,7 +82,7 @@ impl<T> Take<T> {
         }
     }
 
-    /// The value, if it has been given. If not, the receiver gives up, and the sender's `give` returns false.
+    /// Returns the value if it has been given. If not, the receiver gives up, and the sender's `give` returns false.
     pub fn give_up(self) -> Option<T> {
         match std::mem::replace(&mut *self.0.state(), Value::Over) {
             Value::Given(value) => Some(value),
@@ -90,7 +90,8 @@ impl<T> Take<T> {
         }
     }
 
-    /// Waits for the value, at most for `timeout`. After `Timeout` the value may still come. `Internal`: it will never come.
+    /// Waits for the value for at most `timeout`. If the error is `Timeout`, the value may still come. If the error is
+    /// `Internal`, the value will never come.
     pub fn take(&self, timeout: Duration) -> Result<T> {
         let is_waiting = |state: &mut Value<T>| matches!(state, Value::Waiting);
         let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);

@@ -1,6 +1,6 @@
 //! Runs the file work of a host's call on a thread that has its own descriptor table.
 //!
-//! The host's threads cannot close a descriptor in this table, and cannot mistake one for their own.
+//! The host's threads cannot close a descriptor in this table, and cannot mistake such a descriptor for one of their own.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::sys::thread::{self, Thread};
 use crate::sys::{debug, panic_guard};
 
 /// Runs `body` on a thread with a separate descriptor table, and waits for the result. If the calling thread already has such a
-/// table, runs `body` there.
+/// table, runs `body` on the calling thread.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     if !DescriptorTable::current().is_host() {
         return body();
@@ -18,8 +18,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     run_for(Duration::MAX, body).unwrap_or_default()
 }
 
-/// As `run`, for work on a disk that may hang. After `time` this returns `None`, and the work continues in its thread.
-/// Starts a thread even if the caller is a thread of the library.
+/// Does the same as `run`, but also limits the wait, for work on a disk that may hang. If the work takes longer than `time`,
+/// returns `None`, and the work continues on its thread. Starts a thread even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {

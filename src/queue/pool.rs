@@ -1,13 +1,13 @@
 //! The pool of chunks: threads take chunks from it, and the writer gives them back.
 //!
 //! Free chunks lie on a stack. The chunk that was used last is taken first, because it still lies in the processor's caches.
-//! A channel would hand out all chunks in turn, which is slower: writing a 512-byte record took 31 ns with 1 MiB used in
-//! turn, and 20 ns with 256 KiB. With a channel, registering threads would also free blocks that the writer allocated, and
-//! wait for the allocator's lock.
+//! A channel would hand out all chunks in turn, which is slower: writing a 512-byte record took 31 ns when 1 MiB of chunks
+//! was used in turn, and 20 ns when 256 KiB was. With a channel, registering threads would also free blocks that the writer
+//! allocated, and wait for the allocator's lock.
 //!
-//! Each new page of memory costs a page fault, so the pool makes little memory before it is needed. A thread's first chunk
-//! is small, and a chunk can be enlarged while it is empty. While threads ask for more chunks, the writer makes chunks in
-//! advance. When the process is idle, the writer gives up all free chunks but one.
+//! Each new page of memory costs a page fault, so the pool does not provide much memory before threads need it. A thread's
+//! first chunk is small, and a chunk can be enlarged while it is empty. While threads ask for more chunks, the writer makes
+//! chunks in advance. When the process is idle, the writer gives up all free chunks but one.
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +24,15 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Or
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
 
-/// Number of full-size chunks to which the pool grows while the writer keeps up, unless `max_memory` is lower.
+/// While the writer keeps up, the pool grows to at most this number of full-size chunks, or to half of `max_memory` if that
+/// is less (`Pool::ample`).
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
 /// If fewer chunks than this are free, the writer should hurry.
 const LOW: usize = 4;
 
-/// Number of threads that can each have a small chunk, unless `max_memory` is below `USUAL` chunks. The pool's address space
-/// consists of units of `CHUNK_SIZE` bytes. A unit takes memory only for the chunk in it.
+/// Number of threads that can have a small chunk at the same time, unless `max_memory` is less than `USUAL` full-size
+/// chunks. The pool's address space consists of units of `CHUNK_SIZE` bytes. A unit takes memory only for the chunk in it.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
@@ -41,8 +42,8 @@ pub struct Pool {
     /// Free chunks: `whole` has chunks of `CHUNK_SIZE` bytes, `small` has smaller chunks.
     whole: Stack,
     small: Stack,
-    /// Units without a chunk, as sorted ranges that are not adjacent. Empty while the pool is shut. Taking a free chunk does
-    /// not lock this list.
+    /// Units without a chunk, as sorted ranges that are not adjacent. The list is empty while the pool is shut. Taking a
+    /// free chunk does not lock the list.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,
@@ -54,7 +55,8 @@ pub struct Pool {
     /// The largest chunk size that a thread has needed after it had filled a chunk. 0 if no thread has filled a chunk since
     /// the process was idle.
     asked: Counter,
-    /// Whether a record found no room because of free or idle chunks, which the writer has to give up.
+    /// Whether a record found no room because free or idle chunks take up the memory. In that case the writer has to give up
+    /// such chunks.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
@@ -63,10 +65,11 @@ impl Pool {
     /// Makes a pool for at most `max_memory` bytes. The pool has no memory until it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
-        // helgrind needs a second to map the address space of some 300 units, and valgrind runs 500 threads at most.
+        // helgrind needs a second to map the address space of about 300 units, and a process under valgrind can have at most
+        // 500 threads.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // If address space is short, the pool gets only as many units as `max_memory` allows full-size chunks.
+        // If address space is short, the pool gets only one unit for each full-size chunk that `max_memory` allows.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -89,8 +92,8 @@ impl Pool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool, in a spool in `dir` if possible. Returns the reason if no spool could be made. Nobody else may open or
-    /// shut the pool meanwhile.
+    /// Opens the pool. If possible, its memory is a spool in `dir`. If that spool cannot be made, returns the reason. Nobody
+    /// else may open or shut the pool meanwhile.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
@@ -133,7 +136,7 @@ impl Pool {
         self.bytes_held.load(Ordering::Relaxed) as u64
     }
 
-    /// The most chunks that can exist at a time.
+    /// The maximum number of chunks that can exist at the same time.
     pub fn most_chunks(&self) -> usize {
         self.memory.units()
     }
@@ -144,8 +147,8 @@ impl Pool {
         self.count_free() < LOW
     }
 
-    /// Whether so few more threads can get a chunk that the writer should take idle chunks back. Even a small chunk takes a
-    /// whole unit of the address space.
+    /// Whether only a few more threads can get a chunk, so that the writer should take idle chunks back. Even a small chunk
+    /// takes a whole unit of the address space.
     pub fn is_scarce(&self) -> bool {
         let units = self.memory.units();
         let unused = units.saturating_sub(self.held.load(Ordering::Relaxed));
@@ -178,7 +181,7 @@ impl Pool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }
 
-    /// Takes a chunk of at least this size, if a free chunk is large enough or can be enlarged.
+    /// Takes the next free chunk, if it has at least this size or can be enlarged to this size.
     pub fn take(&self, size: usize) -> Option<Cursor> {
         let chunk = self.pop()?;
         if chunk.size() < size && !self.enlarge(chunk, size) {
@@ -200,7 +203,7 @@ impl Pool {
         Some(self.begin(chunk))
     }
 
-    /// Notes that no thread asks for larger chunks: chunks that are given back are no longer enlarged.
+    /// Notes that threads no longer ask for larger chunks, so that chunks which are given back are not enlarged.
     pub fn forget_asked(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }
@@ -224,7 +227,8 @@ impl Pool {
         is_made
     }
 
-    /// Counts the bytes of a chunk as held before the chunk is made. False if the pool would exceed its limit with them.
+    /// Adds `more` to the count of held bytes, before these bytes are used for a chunk. If the pool would then exceed its
+    /// limit, changes nothing and returns false.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
         self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -240,7 +244,7 @@ impl Pool {
         size_for(body).is_some_and(|size| size <= self.max_bytes - self.ample * CHUNK_SIZE)
     }
 
-    /// Takes a new chunk for one record that fits no chunk of the pool, if there is room.
+    /// Takes a new chunk for one record that is too large for a full-size chunk, if there is room.
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
@@ -269,8 +273,9 @@ impl Pool {
         self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
 
-    /// Makes a chunk for a thread that finds none free, because the pool has not grown yet or a slow disk holds the writer up.
-    /// This costs the thread as much as writing a chunk does, but only once per chunk.
+    /// Makes a chunk for a thread that finds no free chunk, because the pool has not grown yet or a slow disk holds the
+    /// writer up. Making a chunk costs the thread as much as filling the chunk with records, but is necessary only once per
+    /// chunk.
     #[cold]
     pub fn take_new(&self, size: usize) -> Option<Cursor> {
         self.make_one(size).map(|chunk| self.begin(chunk))
@@ -306,8 +311,8 @@ impl Pool {
     }
 
     /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
-    /// threads ask for larger chunks, about one for each thread is kept free, of the size that the threads will ask for next.
-    /// Once they ask for full-size chunks, the whole ample amount is made.
+    /// threads ask for larger chunks, about one chunk for each thread is kept free. These chunks have the size that the
+    /// threads will ask for next. Once they ask for full-size chunks, the whole ample amount is made.
     ///
     /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
     /// (`take_new`), because in that case the writer is held up by writing.
@@ -359,12 +364,14 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether, since the last call, a record has found no room because of other chunks. Only for the writer.
+    /// Whether, since the last call, a record has found no room because other chunks took up the memory. Only for the
+    /// writer.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
 
-    /// Gives up the free chunks beyond the ample size, for a record that waits for room. Only for the writer.
+    /// Gives up the free chunks beyond the ample size, so that a record which waits for room gets memory. Only for the
+    /// writer.
     pub fn make_way(&self) {
         // The chunks in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
@@ -380,8 +387,8 @@ impl Pool {
         }
     }
 
-    /// Moves the free chunks out of the spool. If no other chunk is in the spool, the pool stops using it. Only for the
-    /// writer, which has moved all other chunks that it knows.
+    /// Moves the free chunks out of the spool. If no other chunk is left in the spool, the pool stops using the spool. Only
+    /// for the writer, after it has moved the other chunks that no thread writes to.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {
@@ -417,7 +424,7 @@ impl Pool {
         }
     }
 
-    /// Gives back the first `size` bytes of units that nobody uses, and marks these units unused.
+    /// Gives back the first `size` bytes of units that nobody uses, and marks these units as unused.
     fn give_up(&self, units: Range<usize>, size: usize) {
         let mut unused = self.unused();
         self.memory.unmake_chunks(&units, size);
@@ -439,11 +446,11 @@ fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
     });
 }
 
-/// A lock-free stack of units (R. K. Treiber's): each unit on the stack refers to the unit below.
+/// A lock-free stack of units (a Treiber stack). Each unit on the stack refers to the unit below it.
 #[derive(Debug)]
 struct Stack {
-    /// `changes:32 | unit + 1`. For an empty stack, the lower half is 0. Every change is counted, so that a compare-exchange
-    /// notices a unit which was popped and pushed again.
+    /// The upper 32 bits count the changes of the stack. The lower 32 bits are the number of the top unit + 1, or 0 if the
+    /// stack is empty. Because of the count, a compare-exchange fails if the top unit was popped and pushed again meanwhile.
     top: AtomicU64,
     below: Box<[AtomicU32]>,
     len: AtomicUsize,

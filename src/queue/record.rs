@@ -18,7 +18,7 @@ pub enum EventKind {
     /// Code was registered. The body is the code's group.
     #[default]
     Load,
-    /// Code was moved. The body is the bytes of the code at its new place, or the address of these bytes, or empty.
+    /// Code was moved. The body has the bytes of the code at its new place, or the address of these bytes, or is empty.
     Move,
     /// Code was unregistered. The record has no body.
     Unregister,
@@ -32,21 +32,21 @@ pub enum EventKind {
 pub struct Event {
     pub timestamp: u64,
     pub id: u64,
-    /// jitdump code index.
+    /// The code index in the jitdump.
     pub index: u64,
     pub addr: u64,
     pub size: u64,
     /// Offset of the body in the chunk.
     pub body_at: u32,
     pub body_len: u32,
-    /// Load: offset in the body at which the UNWINDING_INFO record starts, or the LOAD record if there is no UNWINDING_INFO.
-    /// Move: how many bytes after the new place are free.
+    /// For `Load`, the offset in the body of the UNWINDING_INFO record, or of the LOAD record if there is no UNWINDING_INFO
+    /// record. For `Move`, how many bytes are free after the new place.
     pub unwinding_at: u32,
     pub tid: u32,
     pub kind: EventKind,
     pub flags: u8,
     pub name_len: u16,
-    /// Load: size of the unwind tables, 0 if there are none.
+    /// For `Load`, the size of the unwind tables; 0 if there are none.
     pub tables_len: u32,
 }
 
@@ -61,21 +61,23 @@ pub mod flag {
     pub const HAS_CODE: u8 = 8;
     /// The body ends with the address at which the writer finds the code bytes.
     pub const STABLE: u8 = 16;
-    /// No bytes are free after the code, so its unwind tables are to have a frame load (`format::jitdump::frame_load`).
+    /// The caller declared that other code follows without a gap. So the writer adds a frame load for the unwind tables, if
+    /// possible (`format::jitdump::frame_load`).
     pub const PACKED: u8 = 32;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 64;
-    /// The code replaces live code of a region. The registering thread has noticed this, and has told perf.
+    /// The code replaces live code of a region. The registering thread has noticed this, and has already reported it to
+    /// perf.
     pub const REPLACES: u8 = 128;
 }
 
 impl Event {
-    /// Move: the address of the old place.
+    /// For `Move`, the address of the old place.
     pub fn old_addr(&self) -> u64 {
         self.size
     }
 
-    /// Move: how many bytes are free after the new place.
+    /// For `Move`, how many bytes are free after the new place.
     pub fn free_after(&self) -> u64 {
         self.unwinding_at.into()
     }
@@ -92,7 +94,7 @@ pub enum CodeBytes<'a> {
     Here(&'a [u8]),
     /// The bytes stay unchanged at this address until the writer has read them.
     At(u64),
-    /// The bytes are read at the address of the code.
+    /// The bytes are not in the record. The writer reads them at the address of the code.
     InPlace,
 }
 
@@ -107,7 +109,8 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// `None` if the parts do not fit into the body, which is possible in the spool of a dead process.
+    /// Splits the body of a registration. `None` if the parts do not fit into the body, which is possible in the spool of a
+    /// dead process.
     #[inline]
     pub fn new(event: &Event, body: &'a [u8]) -> Option<Load<'a>> {
         let inlines_len = if event.has(flag::INLINES) { inlines::len(body) } else { 0 };

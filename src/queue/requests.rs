@@ -33,7 +33,8 @@ pub struct Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// Whether the writer ends because all sinks were disabled while sessions are open. If so, it gives all memory back.
+    /// Whether the writer ends because all sinks were disabled while sessions are open. If so, the writer gives all memory
+    /// back.
     pub off: bool,
     pub ack: Give<Result<()>>,
 }

@@ -15,14 +15,14 @@ use crate::sys::{futex, thread};
 pub struct SignalFlush {
     /// The tid of the writer; 0 if no writer exists, `STARTING` until the writer runs.
     writer: AtomicU32,
-    /// The tid of the thread by which the process exits; 0 if the process does not exit. The exit may end the writer at any
-    /// moment, so the writer writes only while this thread waits.
+    /// The tid of the thread that exits the process; 0 if no thread does. The exit may end the writer at any moment, so the
+    /// writer writes only while the exiting thread waits.
     exiting: AtomicU32,
     exit_over: AtomicBool,
     /// Number of the last request, and the thread that made it.
     asked: AtomicU32,
     asker: AtomicU32,
-    /// Number of the last request that is answered, and the answer: 0, or an error's number.
+    /// Number of the last answered request, and the answer: 0 for success, or the number of an error.
     answered: AtomicU32,
     result: AtomicU32,
     /// Changes with every answer, and when the writer ends.
@@ -32,8 +32,8 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Notes that a writer is about to run, unless a writer runs already. The writer will run without a further step of the
-    /// caller.
+    /// Notes that a writer is about to run, unless a writer runs already. The writer must be able to run without further
+    /// action by the caller.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -57,7 +57,7 @@ impl SignalFlush {
         before.unwrap_or_else(|exiting| exiting ^ own) == 0
     }
 
-    /// Whether `exit` was called.
+    /// Whether a thread exits the process (`SignalFlush::exit`).
     pub fn has_exit_begun(&self) -> bool {
         self.exiting.load(Ordering::SeqCst) != 0
     }
@@ -67,19 +67,20 @@ impl SignalFlush {
         self.exit_over.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the process exits by another thread than `tid`, and that thread has not finished writing pending records.
+    /// Whether another thread than `tid` exits the process, and has not finished writing pending records.
     pub fn is_exit_under_way(&self, tid: u32) -> bool {
         self.exits_elsewhere(tid) && !self.exit_over.load(Ordering::SeqCst)
     }
 
-    /// Whether the process exits by another thread than `tid`.
+    /// Whether another thread than `tid` exits the process.
     pub fn exits_elsewhere(&self, tid: u32) -> bool {
         let exiting = self.exiting.load(Ordering::SeqCst);
         exiting != 0 && exiting != tid
     }
 
-    /// For the writer: the number of the request to answer. While the process exits (`exiting`), the writer writes only what
-    /// the exiting thread waits for. So this function answers a request of any other thread with `Timeout`.
+    /// For the writer: returns the number of the request that the writer has to answer. While the process exits (`exiting`),
+    /// the writer writes only what the exiting thread waits for. So this function answers a request of any other thread with
+    /// `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {

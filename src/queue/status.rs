@@ -13,7 +13,7 @@ use crate::sys::{debug, refusal};
 /// Values that the library passes to the sinks, and values that the sinks report.
 #[derive(Debug)]
 pub struct Status {
-    /// The process whose code is registered.
+    /// The pid of the process whose code is registered.
     pub pid: u32,
     /// The clock of time stamps.
     pub clock: Clock,
@@ -21,24 +21,24 @@ pub struct Status {
     pub last_error: Arc<LastError>,
     /// Every change of a file passes this gate.
     pub write_gate: WriteGate,
-    /// How the writer quiesces while the process forks.
+    /// Makes the writer and the registering threads pause while the process forks.
     pub quiesce: Quiesce,
     paths: Mutex<Vec<(Sinks, PathBuf)>>,
     sinks: SinkBits,
 }
 
-/// In a separate cache line, because every registration reads these words while the writer changes the counters.
+/// These words have a separate cache line, because every registration reads them while the writer changes the counters.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// The sinks for which threads write records: the running sinks, with flags for what these sinks want, and
-    /// `Sinks::REMEMBER`. If no bit is set, every call returns at once.
+    /// The sinks for which threads write records. These are the running sinks, with flags for what these sinks want. The
+    /// flag `Sinks::REMEMBER` is also set if live code is remembered. If no bit is set, every call returns at once.
     wanted: AtomicU32,
     /// The same bits, as the writer uses them. While all sinks are being stopped, `wanted` is already 0, but the sinks still
     /// get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
-    /// Sinks that run and cannot write at present.
+    /// Sinks that run, but cannot write at present.
     stalled: AtomicU32,
     /// Sinks that run in addition to other sinks, although nobody has asked for them.
     by_default: AtomicU32,
@@ -122,14 +122,14 @@ impl Status {
         self.sinks.change(|_| Some(running.0));
     }
 
-    /// Notes which of the sinks that were asked for later have started.
+    /// Notes that the sinks `asked` were asked for, and that the sinks `started` have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
         self.sinks.change(|running| Some(running | started.0));
     }
 
-    /// Notes that these sinks no longer run. `with_wants` adds what the remaining sinks want.
+    /// Notes that these sinks no longer run. `with_wants` adds the flags for what the remaining sinks want.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let marks = Sinks::REMEMBER.with(Sinks::MUST_WAIT).with(Sinks::BY_CALLERS);
@@ -143,8 +143,8 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a sink knows of their code. They wait for the sink for debuggers while a debugger
-    /// watches (`is_watched`), for valgrind, and for the unwinder unless calls tell it themselves.
+    /// Sets whether calls wait until a sink knows of their code. Calls wait for the gdb sink while a debugger watches
+    /// (`is_watched`), for the valgrind sink, and for the unwinder sink unless calls themselves report code to the unwinder.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -166,7 +166,8 @@ impl Status {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
 
-    /// Runs `write`, which only writes to a file. A fork need not wait for it.
+    /// Runs `write`, which is slow work such as a write to a file. The work changes no data that a child takes over, so a
+    /// fork need not wait for it.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.quiesce.aside(write)
     }
@@ -184,7 +185,8 @@ impl Status {
 }
 
 impl SinkBits {
-    /// Changes `running` and `wanted` in the same way. If `new` returns `None` for one of them, that word stays unchanged.
+    /// Changes `running` and `wanted` in the same way. If `new` returns `None` for one of the two words, that word stays
+    /// unchanged.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) {
         for word in [&self.running, &self.wanted] {
             let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, &new);
@@ -202,8 +204,9 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As `get`, without a copy of the text. Does nothing while another thread has the lock. A signal handler may have
-    /// interrupted that thread and wait for the calling thread, so the calling thread must not wait for the lock.
+    /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock.
+    /// A signal handler may have interrupted that thread and may be waiting for the calling thread. So the calling thread
+    /// must not wait for the lock.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -232,7 +235,7 @@ pub(crate) use with_counters;
 
 macro_rules! counters {
     ($($name:ident)*) => {
-        /// One atomic for each counter of `jitsym_stats`, which describes their meanings.
+        /// One atomic for each counter. The description of `jitsym_stats` explains the counters.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(pub $name: Counter,)*
@@ -268,7 +271,7 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// The names of `values`, in their order.
+            /// The names of the values that `values` returns, in the same order.
             pub(crate) const NAMES: &[&str] = &[
                 "sinks_running", "sinks_failed", "memory", "memory_held", "inherited", "regions", $(stringify!($name)),*
             ];
@@ -290,7 +293,7 @@ macro_rules! counters {
             pub fn stats(&self) -> Stats {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());
-                // The sink for regions is not reported while there is no region.
+                // The sink for regions is not reported as running while no region exists.
                 let sinks_running = match self.sinks_ok() {
                     sinks if regions == 0 => sinks.without(Sinks::REGION),
                     sinks => sinks,

@@ -18,9 +18,9 @@ pub struct ThreadQueue {
 
 /// Writes one record.
 pub trait Fill {
-    /// Whether the record ends or moves code, or is about code that another thread may have registered.
+    /// Whether the record ends or moves code that is registered already, perhaps by another thread.
     const REFERS: bool;
-    /// A lower bound of the body's length.
+    /// A lower bound for the body's length.
     fn least_len(&self) -> usize {
         0
     }
@@ -41,9 +41,9 @@ impl ThreadQueue {
     /// case. `None` if the thread has no chunk that it may use now.
     ///
     /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`].
-    /// With two functions in place of a [`Fill`], the compiler writes the event to its place from registers. Building the
-    /// event in memory and copying it would cost a quarter of the call. The copy would load the bytes in other pieces than
-    /// they were stored in, and the processor cannot forward such stores.
+    /// With two functions in place of a [`Fill`], the compiler stores the event from registers directly to its place.
+    /// Building the event in memory and copying it would cost a quarter of the call's time. The copy would load the bytes in
+    /// pieces of other sizes than the pieces that were stored, and the processor cannot forward such stores to the loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -63,17 +63,18 @@ impl ThreadQueue {
     }
 
     /// Ends the record that `begin_at_once` has begun, whether or not the record was published. Later reads of the caller are
-    /// not reordered before this end.
+    /// not reordered before this call.
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
         self.shared.wake_if_asleep();
     }
 
-    /// Writes one record. After an error, nothing of the record is published. `NotRunning`: all sinks ended during the call.
+    /// Writes one record. After an error, nothing of the record is published. The error `NotRunning` means that all sinks
+    /// ended during the call.
     ///
     /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. The later time is just as correct: the code does not run before the call returns.
+    /// of the call. The later time is just as correct, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
@@ -92,7 +93,7 @@ impl ThreadQueue {
                 }
                 size = match full {
                     Some((CHUNK_SIZE.., true)) => return self.append_large(record),
-                    // The chunk is empty and still too small for the record.
+                    // The chunk is empty, but too small for the record.
                     Some((_, true)) => CHUNK_SIZE,
                     Some((size, false)) => (2 * size).min(CHUNK_SIZE),
                     None => size,
@@ -102,7 +103,7 @@ impl ThreadQueue {
         }
     }
 
-    /// A record that is too large for a chunk of the pool gets a separate chunk, and is written like any other.
+    /// Writes a record that is too large for a full-size chunk. The record gets a separate chunk.
     #[cold]
     fn append_large(&mut self, record: &impl Fill) -> Result<()> {
         let len = record.exact_len()?;
@@ -161,11 +162,11 @@ impl ThreadQueue {
     }
 
     /// Hands the full chunk over to the writer and takes another chunk with room for a body of this length. Does this only if
-    /// it needs no waiting and no new memory. False if the chunk was not changed. Most changes of chunks are made here, in the
-    /// middle of a registration.
+    /// neither waiting nor new memory is necessary. Returns false if the thread keeps its old chunk. Most changes of chunks
+    /// are made here, in the middle of a registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // `enter` comes before the chunk is read: the writer may have taken the chunk, and its memory may be gone.
+        // The chunk is not read before `enter`, because the writer may have taken the chunk, and its memory may be gone.
         if self.enter().is_err() {
             return false;
         }
@@ -174,7 +175,7 @@ impl ThreadQueue {
         is_changed
     }
 
-    /// To be called between `enter` and `ThreadSlot::end`.
+    /// Does the work of `change_at_once`. To be called between `enter` and `ThreadSlot::end`.
     fn exchange(&mut self, body: usize) -> bool {
         let Some(full) = self.cursor.as_ref().filter(|cursor| !cursor.is_empty()).map(Cursor::chunk) else {
             return false;
@@ -197,7 +198,7 @@ impl ThreadQueue {
         if self.cursor.is_some() && self.change_at_once(body) {
             return Ok(());
         }
-        // The full chunk is handed over even if no other chunk is free: the writer frees chunks by writing them out.
+        // The full chunk is handed over even if no other chunk is free, because the writer frees chunks by writing them out.
         self.enter()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();

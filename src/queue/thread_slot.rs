@@ -1,9 +1,9 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
 //! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side first makes an
-//! announcement, and then looks for the announcement of the other side. The thread announces that it writes a record, the
-//! writer that it wants the chunk. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in
-//! the writer) makes sure that at least one side sees the other's announcement.
+//! announcement, and then looks for the announcement of the other side. The thread announces that it writes a record. The
+//! writer announces that it wants the chunk. A barrier between the two steps (`Shared::order` in the thread,
+//! `barrier::all_threads` in the writer) makes sure that at least one side sees the other's announcement.
 //!
 //! In the same way, the writer keeps threads from writing records while the process forks (`quiesce`).
 
@@ -38,7 +38,7 @@ const WANTED: u8 = 1;
 const TAKEN: u8 = 2;
 /// A bit that can be set in addition to `KEPT`, `WANTED` or `TAKEN`. While it is set, the thread writes no records.
 const HALTED: u8 = 4;
-/// Another such bit: the thread never writes a record again, because the process exits.
+/// A second bit of this kind. Once it is set, the thread never writes a record again, because the process exits.
 const SHUT: u8 = 8;
 
 impl ThreadSlot {
@@ -55,8 +55,8 @@ impl ThreadSlot {
 
     pub fn current(&self) -> Option<Chunk> {
         let start = NonNull::new(self.current.load(Ordering::Acquire))?;
-        // SAFETY: a chunk that was in a slot is recycled by the writer alone, and only once it has left the slot, so the chunk
-        // exists.
+        // SAFETY: only the writer recycles a chunk that was in a slot, and only after the chunk has left the slot. So the
+        // chunk exists.
         Some(unsafe { Chunk::at(start) })
     }
 
@@ -85,7 +85,7 @@ impl ThreadSlot {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Whether the thread may use its chunk, after `begin`.
+    /// Whether the thread may use its chunk. To be called after `begin`.
     #[inline]
     pub fn is_kept(&self) -> bool {
         self.claim.load(Ordering::Relaxed) == KEPT
@@ -149,7 +149,7 @@ impl ThreadSlot {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// After `want`: the chunk, if the thread is not using it.
+    /// After `want`: returns the chunk, if the thread is not using it.
     pub fn wanted(&self) -> Option<Chunk> {
         let idle = !self.is_busy();
         self.current().filter(|_| idle)

@@ -1,7 +1,7 @@
 //! The gate that all writes to the files pass.
 //!
-//! The gate is shut when the process ends before everything is written. Otherwise the end of the process could cut a write
-//! short, and readers discard everything after an incomplete record.
+//! The gate is shut when the process ends before everything is written. Without the gate, the end of the process could cut a
+//! write short, and readers discard everything after an incomplete record.
 
 use std::time::Duration;
 

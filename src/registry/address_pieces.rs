@@ -1,6 +1,6 @@
 //! Pieces of the address space, each with the name of the code that lived there last.
 //!
-//! All pieces lie in one table. The dead ones form a list in the order in which their code ended.
+//! All pieces lie in one table. The pieces of dead code form a list in the order in which their code ended.
 
 use std::ops::{Index, IndexMut};
 
@@ -15,9 +15,10 @@ pub struct Piece {
     pub start: u64,
     pub name: Name,
     pub size: u32,
-    /// Slot of the registration while it is live, else `NONE`.
+    /// The slot of the live registration to which the piece belongs, or `NONE` if the piece is dead.
     owner: u32,
-    /// The neighbours of a dead piece in the list of the dead. For a free number, `after` is another free number or `NONE`.
+    /// The neighbours of a dead piece in the list of dead pieces. For a free number, `after` is the next free number or
+    /// `NONE`.
     before: u32,
     after: u32,
 }
@@ -74,7 +75,7 @@ impl Pieces {
         self.all.try_reserve(more).is_ok()
     }
 
-    /// Adds a dead piece that is not in the list of the dead. The caller then assigns or retires the piece.
+    /// Adds a piece that has no owner and is not in the list of dead pieces. The caller then assigns or retires the piece.
     pub fn add(&mut self, start: u64, size: u32, name: Name) -> u32 {
         let piece = Piece { start, name, size, owner: NONE, before: NONE, after: NONE };
         if self.free == NONE {
@@ -87,7 +88,7 @@ impl Pieces {
         number
     }
 
-    /// Frees the number of a piece that is not in the list of the dead.
+    /// Frees the number of a piece that is not in the list of dead pieces.
     pub fn release(&mut self, number: u32) {
         let free = self.free;
         // The name of a free number is empty.
@@ -95,12 +96,12 @@ impl Pieces {
         self.free = number;
     }
 
-    /// Assigns a piece, which is not in the list of the dead, to a live registration.
+    /// Assigns a piece to a live registration. The piece must not be in the list of dead pieces.
     pub fn assign(&mut self, number: u32, owner: u32) {
         self[number].owner = owner;
     }
 
-    /// Appends a piece, whose code has just ended, to the list of the dead.
+    /// Appends a piece, whose code has just ended, to the list of dead pieces.
     pub fn retire(&mut self, number: u32) {
         let before = std::mem::replace(&mut self.newest_dead, number);
         let piece = &mut self[number];
@@ -112,7 +113,7 @@ impl Pieces {
         self.dead += 1;
     }
 
-    /// Takes a piece out of the list of the dead.
+    /// Takes a piece out of the list of dead pieces.
     pub fn unlink(&mut self, number: u32) {
         let Piece { before, after, .. } = self[number];
         match before {
@@ -136,7 +137,7 @@ impl Pieces {
         self.all.iter_mut().map(|piece| &mut piece.name)
     }
 
-    /// The largest number of pieces that existed at a time.
+    /// The largest number of pieces that have existed at the same time.
     #[cfg(test)]
     pub fn most(&self) -> usize {
         self.all.len()

@@ -1,5 +1,5 @@
-//! Entries of live registrations: all data except place and name. An entry refers to the group in the jitdump or to info
-//! records in memory.
+//! Entries of live registrations. They have all data except the place and the name of the code. An entry refers to the
+//! code's group in the jitdump, or to info records in memory.
 
 use super::heap::Heap;
 use crate::sys::mapping::Table;
@@ -7,12 +7,12 @@ use crate::sys::mapping::Table;
 /// The place of a group in the jitdump, without the code bytes at the group's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Never 0: the file begins with its header.
+    /// Never 0, because the file begins with its header.
     pub offset: u64,
     pub len: usize,
 }
 
-/// Which file names live code.
+/// The kind of file in which live code has its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Home {
     /// The map and the jitdump.
@@ -28,21 +28,24 @@ pub struct Live {
     pub addr: u64,
     /// Below 4 GiB.
     pub size: u64,
-    /// The end of the bytes after the code that the caller declared free. Unwind tables are mapped there.
+    /// The end of the free bytes after the code. The caller declared these bytes free, and the unwind tables are mapped
+    /// there.
     pub reach: u64,
     pub index: u64,
-    /// Where the code's group lies in the jitdump. A move of the code reads the group there.
+    /// Where the code's group lies in the jitdump. When the code moves, the group is read from there.
     pub stored: Option<Stored>,
     /// Size of the unwind tables in the group.
     pub tables_len: u32,
     pub home: Home,
 }
 
-/// The part of a live registration that lies in the table of entries. Its piece has the address, the size and the name.
+/// The part of a live registration that lies in the table of entries. The registration's piece has the address, the size and
+/// the name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,
-    /// The offset of the group in the jitdump, or the place of the info records in memory (`IN_MEMORY`). 0 for neither.
+    /// The offset of the group in the jitdump, or the place of the info records in memory (`IN_MEMORY`). 0 if the
+    /// registration has neither.
     pub stored_offset: u64,
     pub stored_len: u32,
     pub tables_len: u32,
@@ -50,7 +53,7 @@ pub(super) struct Entry {
     pub beyond: u32,
     /// The number of the registration's piece among the pieces of its home.
     pub piece: u32,
-    /// The generation of the id. 0, which no id has, if no live registration has this slot.
+    /// The generation of the id; 0 if no live registration has this slot. No id has generation 0.
     pub generation: u32,
     pub home: Home,
 }
@@ -74,8 +77,8 @@ impl Entry {
     }
 }
 
-/// All entries, by the slot of the id, which is the id's lower half. Slots are few, because the slots of ended ids are used
-/// again.
+/// All entries, indexed by the slot of the id. The slot is the lower half of the id. There are few slots, because the slots
+/// of ended ids are reused.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub all: Table<Entry>,
@@ -85,7 +88,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// The id of the live registration with this slot. 0, which is no id, if no live registration has the slot.
+    /// The id of the live registration with this slot; 0 if there is none. 0 is never an id.
     pub fn id_in(&self, slot: u32) -> u64 {
         let generation = self.all.get(slot as usize).map_or(0, |entry| entry.generation);
         if generation == 0 {

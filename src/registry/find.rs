@@ -43,7 +43,7 @@ impl Registry {
         self.entries.get(id).map(|entry| self.places[entry.home as usize].names.get(self.piece_of(entry).name))
     }
 
-    /// The id of the live code of a home that starts at an address.
+    /// The id of the home's live code that starts at this address.
     pub fn id_at(&self, home: Home, start: u64) -> Option<u64> {
         let places = &self.places[home as usize];
         let (_, number) = places.starts.from(start).next().filter(|&(at, _)| at == start)?;
@@ -51,7 +51,7 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// Ids of the live code of a home that has a byte in `[start, end)`. If memory is short, some of the ids are missing,
+    /// The ids of the home's live code that has a byte in `[start, end)`. If memory is short, some of the ids are missing,
     /// but not all.
     pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
         let places = &self.places[home as usize];
@@ -72,7 +72,7 @@ impl Registry {
         ids
     }
 
-    /// Whether live code of a home has a byte in `[start, end)`.
+    /// Whether any live code of the home has a byte in `[start, end)`.
     pub fn has_live_in(&self, home: Home, start: u64, end: u64) -> bool {
         !self.live_in(home, start, end).is_empty()
     }

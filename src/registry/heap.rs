@@ -1,6 +1,6 @@
-//! Many short pieces of bytes, one after the other in one table.
+//! Many short byte strings (pieces), one after another in one table.
 //!
-//! An allocation for each piece would cost as much as everything else about a record.
+//! A separate allocation for each piece would cost as much as all other work on a record.
 
 use crate::sys::mapping::Table;
 
@@ -58,7 +58,7 @@ impl Heap {
         }
     }
 
-    /// Number of all bytes, and how many of them are garbage.
+    /// The number of all bytes, and the number of garbage bytes among them.
     #[cfg(test)]
     pub fn usage(&self) -> (usize, usize) {
         (self.bytes.len(), self.garbage)

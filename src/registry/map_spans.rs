@@ -1,4 +1,5 @@
-//! Spans: the lines of the perf map and the symbols of regions, and how long dead code keeps its line.
+//! Spans, which are the lines of the perf map and the symbols of regions. This file also limits how much dead code keeps its
+//! line.
 
 use super::places::Places;
 use super::{Home, Registry};
@@ -37,7 +38,7 @@ impl Registry {
         Some(numbers.into_iter().map(|number| places.span(number)))
     }
 
-    /// Start, size, name and id of all spans in regions that begin in `[start, end)`. The id of dead code is 0.
+    /// Start, size, name and id of all spans that belong to regions and begin in `[start, end)`. The id of dead code is 0.
     pub fn region_spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &[u8], u64)> {
         let places = &self.places[Home::Region as usize];
         places.numbers_in(start, end).map(|number| {
@@ -57,7 +58,7 @@ impl Registry {
         self.places[home as usize].forget_while(|_| true);
     }
 
-    /// Drops the spans of dead code in regions that begin in `[start, end)`.
+    /// Drops the spans that belong to dead code in regions and begin in `[start, end)`.
     pub fn forget_dead_in_regions(&mut self, start: u64, end: u64) {
         let places = &mut self.places[Home::Region as usize];
         let mut next = start;
@@ -70,8 +71,8 @@ impl Registry {
         }
     }
 
-    /// If too many spans of dead code lie outside of regions, drops the oldest of them. Drops more than necessary, so that
-    /// calls rarely have to drop any. Returns the number of dropped spans.
+    /// If too many spans of dead code lie outside of regions, drops the oldest of them. Drops more spans than necessary, so
+    /// that later calls rarely have to drop spans. Returns the number of dropped spans.
     pub fn forget_oldest(&mut self) -> usize {
         let places = self.plain_mut();
         let before = places.pieces.dead();

@@ -1,12 +1,13 @@
 //! The registry of code: the live registrations, and for every address the code that lived there last.
 //!
 //! A perf map can only say which code lived at an address last: the format has no time, and perf reads the map after the
-//! recording. So freed code keeps its name until its bytes are used again. The registry divides the address space into pieces, each
-//! with the code that lived there last. Pieces do not overlap. If an address were in two entries of a file, readers would use the
-//! entry that they find first.
+//! recording. So freed code keeps its name until its bytes are used again. The registry divides the address space into
+//! pieces. Each piece has the name of the code that lived there last. Pieces do not overlap. If an address were in two
+//! entries of a file, readers would use the entry that they find first.
 //!
 //! Code in regions is named by the region's file, and all other code by the map. An address may have live code in a region, and
-//! dead code of the map from before the region. So code in regions and all other code have separate pieces ([`Home`]).
+//! also dead code that is in the map and lived there before the region. So code in regions and all other code have separate
+//! pieces ([`Home`]).
 //!
 //! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
 //! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
@@ -38,8 +39,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the live code
-    /// ends, and its ids are pushed to `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, that
+    /// older code ends, and its ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
         // This cannot happen with an id from `Ids`, because its slot is free.
         if self.id_in(id as u32) != 0 {
@@ -48,8 +49,9 @@ impl Registry {
         self.places[live.home as usize].insert(&mut self.entries, id, live, name, overwritten)
     }
 
-    /// Reserves what the tables may need for a registration with this id, and with a name and info records of these lengths.
-    /// `may_be_in_region`: also reserves room for code in a region, and not only for [`Home::Plain`]. False if memory is short.
+    /// Reserves the memory that the tables may need for a registration with this id, and with a name and info records of
+    /// these lengths. If `may_be_in_region` is true, reserves memory for both homes, else only for [`Home::Plain`]. False if
+    /// memory is short.
     #[inline(always)]
     pub fn make_room(&mut self, id: u64, name_len: usize, info_len: usize, may_be_in_region: bool) -> bool {
         let [plain, region] = &mut self.places;
@@ -61,12 +63,12 @@ impl Registry {
             && (info_len == 0 || info.make_room(info_len))
     }
 
-    /// The id of the live registration with this slot. 0, which is no id, if no live registration has the slot.
+    /// The id of the live registration with this slot; 0 if there is none. 0 is never an id.
     pub fn id_in(&self, slot: u32) -> u64 {
         self.entries.id_in(slot)
     }
 
-    /// Ends a registration. Its piece keeps the name.
+    /// Ends a registration. The registration's piece keeps the name of the code.
     pub fn remove(&mut self, id: u64) -> Option<Live> {
         let entry = *self.entries.get(id)?;
         let live = self.live(&entry);

@@ -2,7 +2,7 @@
 
 use super::heap::Heap;
 
-/// The place of a name: the offset, and below it 16 bits of length.
+/// The place of a name. The lowest 16 bits are the length, and the higher bits are the offset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name(u64);
 
@@ -25,7 +25,8 @@ impl Name {
 pub struct Names(pub Heap);
 
 impl Names {
-    /// Adds a name, for which `Heap::make_room` has made room. Records have 16 bits for the length of a name.
+    /// Adds a name, for which `Heap::make_room` has made room. A name has at most 65,535 bytes, because records store its
+    /// length in 16 bits.
     pub fn add(&mut self, name: &[u8]) -> Name {
         let name = &name[..name.len().min(0xffff)];
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))
@@ -45,7 +46,7 @@ impl Names {
         self.0.get(name.at(), name.len())
     }
 
-    /// Drops the garbage. `owned` has all names that have an owner, and each gets its new place.
+    /// Drops the garbage. `owned` yields all names that have an owner. Each of these names gets its new place.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
         let owned = owned.map(|name| (name.at(), name.len(), name));
         self.0.compact(owned, |name, at| *name = Name::new(at, name.len()));

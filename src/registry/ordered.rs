@@ -1,7 +1,8 @@
 //! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
-//! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. A search
-//! begins at the last added entry. A search from the root of a tree took two fifths of the writer's instructions.
+//! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. So a search
+//! first tries the block to which the last entry was added. With a tree, searches from the root took two fifths of the
+//! writer's instructions.
 
 /// The largest number of entries in a block.
 const MOST: usize = 128;
@@ -35,7 +36,7 @@ struct Block {
 pub struct Place {
     /// The index of the block in `heads`.
     head: usize,
-    /// Number of the block's entries before the place. If 0, no earlier block has an entry before the place either.
+    /// Number of the block's entries before the place. If it is 0, no entry of the whole map lies before the place.
     at: usize,
 }
 
@@ -89,7 +90,7 @@ impl Ordered {
         self.from(0).map(|(_, value)| value)
     }
 
-    /// Adds an entry at its place. The map must have room, and no entry with this key.
+    /// Adds an entry at its place. The map must have room, and must not have an entry with this key.
     #[inline]
     pub fn insert(&mut self, place: Place, key: u64, value: u32) {
         let is_full = self.heads.get(place.head).is_none_or(|head| head.len as usize == MOST);
@@ -107,8 +108,8 @@ impl Ordered {
         self.recent = head;
     }
 
-    /// Splits a full block, or makes the first block. At the end of a full block nothing is moved, so that entries which come
-    /// in order fill their blocks.
+    /// Splits a full block, or makes the first block. If the place is at the end of a full block, no entry is moved, so that
+    /// entries which come in order fill their blocks.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {
@@ -146,7 +147,7 @@ impl Ordered {
         self.unite(head.wrapping_sub(1));
     }
 
-    /// Merges a block with the next one if both have few entries. Drops the block if it is empty.
+    /// Merges a block with the next block if the two blocks together have few entries. Drops the block if it is empty.
     fn unite(&mut self, head: usize) {
         let Some(&low) = self.heads.get(head) else { return };
         let gone = match self.heads.get(head + 1) {

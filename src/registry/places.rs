@@ -12,7 +12,7 @@ const ROOM: u32 = 16;
 /// The change to the map that a registration causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
-    /// None: the map already has the same line.
+    /// No change, because the map already has the same line.
     None,
     /// The map gets one more line.
     Append,
@@ -24,7 +24,7 @@ pub enum MapChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inserted {
     pub change: MapChange,
-    /// Whether the live code before the new code claims free bytes that reach into the new code.
+    /// Whether live code in front of the new code claims free bytes that reach into the new code.
     pub was_claimed: bool,
 }
 
@@ -66,8 +66,8 @@ impl Places {
         made.is_some()
     }
 
-    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, the live code ends, and
-    /// its ids are pushed to `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, that older code ends,
+    /// and its ids are pushed to `overwritten`.
     #[inline(always)]
     pub fn insert(
         &mut self,
@@ -87,7 +87,7 @@ impl Places {
         inserted.was_claimed =
             before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(entries, number) > start);
         let number = match overlapped {
-            // A frequent case: code caches use the same places again.
+            // This case is frequent, because code caches reuse the same places.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
                 self.vacate(entries, number, overwritten);
                 let old = self.pieces[number].name;
@@ -134,13 +134,14 @@ impl Places {
         self.starts.last_below(addr).map(|(_, number)| number)
     }
 
-    /// The end of a piece with the free bytes that its code claims after it; 0 if the piece is dead.
+    /// The end of the free bytes that a piece's code claims after its end; 0 if the piece is dead.
     fn reach(&self, entries: &Entries, number: u32) -> u64 {
         let piece = &self.pieces[number];
         piece.owner().map_or(0, |slot| piece.end() + u64::from(entries.all[slot as usize].beyond))
     }
 
-    /// Removes the range `[start, end)` from all pieces. The parts of these pieces outside of the range stay, as dead code.
+    /// Removes the range `[start, end)` from all pieces. The parts of these pieces that lie outside of the range stay as
+    /// dead code.
     fn clear(&mut self, entries: &mut Entries, start: u64, end: u64, overwritten: &mut Vec<u64>) {
         while let Some(number) = self.last_before(end).filter(|&number| self.pieces[number].end() > start) {
             self.vacate(entries, number, overwritten);
@@ -160,7 +161,7 @@ impl Places {
         }
     }
 
-    /// Ends the registration that owns a piece, or takes a dead piece out of its list.
+    /// Ends the registration that owns a piece, or takes a dead piece out of the list of dead pieces.
     fn vacate(&mut self, entries: &mut Entries, number: u32, overwritten: &mut Vec<u64>) {
         match self.pieces[number].owner() {
             None => self.pieces.unlink(number),
@@ -173,7 +174,7 @@ impl Places {
         }
     }
 
-    /// Drops a vacated piece.
+    /// Drops a piece that was vacated before.
     fn forget(&mut self, number: u32) {
         let piece = self.pieces[number];
         self.starts.remove(piece.start);

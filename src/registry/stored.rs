@@ -6,8 +6,8 @@ use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {
-    /// All live registrations whose group was passed to the jitdump: the id, the place of the group, and the size of the
-    /// code.
+    /// The id, the place of the group, and the size of the code, for all live registrations whose group was passed to the
+    /// jitdump.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
         self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
@@ -17,8 +17,8 @@ impl Registry {
         self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
     }
 
-    /// The ids of the live registrations of one home, or of all. They are sorted by the place of the group in the jitdump,
-    /// or of the info records in memory. `None` if memory is short.
+    /// The ids of the live registrations of one home, or of all homes. They are sorted by the place of the group in the
+    /// jitdump, or of the info records in memory. `None` if memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;
@@ -29,7 +29,7 @@ impl Registry {
         Some(ids.into_iter().map(|(_, id)| id))
     }
 
-    /// Notes where the jitdump has the group of live code, and the size of the tables in it.
+    /// Notes the place of live code's group in the jitdump, and the size of the unwind tables in this group.
     #[inline]
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
         if self.is_live(id) {

@@ -144,7 +144,7 @@ fn spans_never_overlap_whatever_happens() {
     // For each byte: the id of the code that lived there last, and whether this code still lives.
     let mut bytes = vec![(0u64, false); 600];
     for n in 1..20_000u64 {
-        // The ids have few slots, and a new generation each time.
+        // Each new id has one of 40 slots, and a new generation.
         let free = (0..40).map(|slot| n << 33 | 1 << 32 | slot).find(|&id| registry.id_in(id as u32) == 0);
         let action = next(100);
         let victim = registry.id_in(next(40) as u32);
@@ -224,7 +224,7 @@ fn names_survive_what_becomes_of_others() {
     }
     let needed: usize = registry.spans().map(|(_, _, name)| name.len()).sum();
     let (capacity, garbage) = registry.places[0].names.0.usage();
-    // Half of the bytes may be garbage, and a growing vector takes more than it needs.
+    // Half of the bytes may be garbage, and a growing vector takes more memory than it needs.
     assert!(needed < 70_000 && garbage <= 2 * 64 * 1024 && capacity <= 512 * 1024, "{needed} {garbage} {capacity}");
 }
 
@@ -253,7 +253,7 @@ fn moved_code_keeps_everything_but_its_place() {
     let name = registry.name_of(id(1)).unwrap().to_vec();
     assert_eq!(registry.remove(id(1)), Some(live));
     assert!(registry.name_of(id(1)).is_none() && registry.id_at(Home::Plain, 100).is_none());
-    // The code moves to a place that overlaps its old one.
+    // The code moves to a place that overlaps its old place.
     let moved = Live { addr: 120, reach: 170, ..live };
     assert_eq!(insert(&mut registry, id(1), &moved, &name, &mut gone).change, MapChange::Rewrite);
     assert_eq!((lines(&registry).as_str(), registry.id_at(Home::Plain, 120)), ("100+20 a, 120+50 a", Some(id(1))));
@@ -333,7 +333,8 @@ fn info_records_go_with_their_code() {
     registry.keep_info(id(5000), Info::new(b"of nobody"));
     assert!(registry.get(id(7)).unwrap().stored.is_none() && registry.stored().next().is_none());
     assert_eq!(registry.info_of(id(7)).bytes(), info(7));
-    // Info records are dropped in each way: unregistered, overwritten, written to a file, and kept again.
+    // Info records are dropped in each possible way: their code is unregistered or overwritten, their group is written to a
+    // file, or other info records replace them.
     assert!((1..=300).all(|number| registry.remove(id(number)).is_some()));
     add(&mut registry, id(2000), code(301 * 100, 300 * 100), "g", &mut gone);
     assert_eq!(gone.len(), 300);
@@ -363,7 +364,7 @@ fn code_in_regions_has_places_of_its_own() {
     assert!(registry.make_room(id(3), 6, 0, true));
     registry.insert(id(3), &in_region(100, 80), b"region", &mut gone);
     registry.keep_info(id(3), Info::new(b"info"));
-    // The map keeps the name of the code that lived there before the region, and has no line of the region's code.
+    // The map keeps the name of the code that lived there before the region, and has no line for the region's code.
     assert_eq!((lines(&registry).as_str(), registry.span_count()), ("100+50 before, 200+50 elsewhere", 2));
     assert_eq!(in_regions(&registry), [(100, 80, b"region".to_vec(), id(3))]);
     assert_eq!(registry.get(id(3)), Some(in_region(100, 80)));
@@ -375,7 +376,8 @@ fn code_in_regions_has_places_of_its_own() {
     assert!(!registry.live_begins_in(100, 180) && registry.has_live_in(Home::Region, 150, 151));
     let of = |home: Option<Home>| registry.live_by_place(home).unwrap().collect::<Vec<_>>();
     assert_eq!((of(Some(Home::Plain)), of(Some(Home::Region)), of(None)), (ids([2]), ids([3]), ids([2, 3])));
-    // Dead code of a region keeps its name until it is forgotten or overwritten there, whatever the map does.
+    // Dead code of a region keeps its name until it is forgotten or overwritten in the region. What happens to the map's
+    // code does not matter.
     assert_eq!(registry.remove(id(3)), Some(in_region(100, 80)));
     registry.forget_dead(Home::Plain);
     assert_eq!(lines(&registry), "200+50 elsewhere");

@@ -5,15 +5,15 @@
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads
 //! from beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the
-//! writer, the fork does not wait for it. In that case the child learns that its data is incomplete. If the writer was
-//! changing the data, the child learns that its data is unusable.
+//! writer, the fork does not wait for it. In that case the child learns that its data is incomplete. If the writer is
+//! changing the data at the moment of the fork, the child learns that its data is unusable.
 //!
-//! Other threads wait for a limited time too. Between the library's handler and the fork itself, the host's own handlers
-//! run. These handlers may wait for a lock held by a thread that waits here. So threads and writer continue after a while,
-//! and note this in memory that the child shares (`WithChildren`). The child sees at least every note that was made before
-//! the fork.
+//! The other threads also wait for a limited time only. Between the library's fork handler and the fork itself, the host's
+//! own fork handlers run. These handlers may wait for a lock that is held by a thread which waits here. So the threads and
+//! the writer continue after a while, and note this in memory that the child shares (`WithChildren`). The child sees at
+//! least every note that was made before the fork.
 //!
-//! The child does not use this state: the lock may be held by a thread that does not exist in the child.
+//! The child does not use the parent's `Quiesce`, because its lock may be held by a thread that does not exist in the child.
 
 use std::ptr;
 use std::time::Duration;
@@ -24,13 +24,14 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time after a first fork share its quiescent state. Later forks wait for the next quiescent
-/// state, so that threads which fork all the time do not keep others from registering.
+/// Forks that begin within this time after the first of them share one quiescent state. Later forks wait for the next
+/// quiescent state, so that threads which fork all the time do not keep other threads from registering code.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// The longest time that a fork keeps a registering thread waiting.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// The longest time that a fork keeps the writer waiting. Copying the page tables of a very large process takes time.
+/// The longest time that a fork keeps the writer waiting. This time is long, because a fork of a very large process has to
+/// copy many page tables.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 /// The state in which a fork has found the library.
@@ -41,7 +42,7 @@ pub enum Rest {
     Disturbed = 0,
     /// No writer runs.
     NoWriter = 1,
-    /// The inherited data is sound, but more may have been registered.
+    /// The inherited data is sound, but some registered code may be missing from it.
     Partial = 2,
     /// The inherited data contains everything that was registered.
     Whole = 3,
@@ -62,7 +63,7 @@ pub struct Found {
     pub rest: Rest,
     /// The address of the writer's state.
     pub writer: *mut (),
-    /// The counts of `WithChildren` when the fork began.
+    /// The counts that `WithChildren` had when the fork began.
     writer_went_on: u32,
     thread_went_on: u32,
 }
@@ -144,7 +145,7 @@ impl State {
         Found { rest, writer, writer_went_on, thread_went_on }
     }
 
-    /// Notes that a thread has given up waiting for a fork.
+    /// Notes that a thread has given up waiting for the end of a fork.
     fn give_up_threads(&mut self) {
         self.whole = false;
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
@@ -164,7 +165,7 @@ impl Quiesce {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a writer begins to run. Its state stays at the address `writer` until `end`.
+    /// Notes that a writer begins to run. The writer's state stays at the address `writer` until `end` is called.
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
@@ -179,7 +180,8 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// Notes that the writer begins to change data that a child would take over. Waits while the process forks.
+    /// Notes that the writer begins to change data that a child would take over. If the process is forking, first waits for
+    /// the end of the fork, but not longer than `STILL_FOR`.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
@@ -208,8 +210,8 @@ impl Quiesce {
         let result = body();
         if was_moving {
             let state = self.state();
-            // Waits only for forks under way. A fork that still waits needs the writer's next round, which a wait here would
-            // delay.
+            // Waits only for forks under way. A fork that is still waiting for the writer needs the writer's next round. A
+            // wait here would delay that round.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -233,7 +235,7 @@ impl Quiesce {
         state
     }
 
-    /// Lets a halted thread continue, because it has waited for too long.
+    /// Lets a halted thread continue, because the thread has waited for too long.
     pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
@@ -244,8 +246,8 @@ impl Quiesce {
         self.state().is_asked()
     }
 
-    /// From now on, threads that begin to register wait. The writer then has to call `barrier::all_threads`, and to look for
-    /// threads that have begun earlier. False if no fork waits any longer.
+    /// From now on, a thread that begins to register has to wait. After this call, the writer has to call
+    /// `barrier::all_threads`, and then to look for threads that began earlier. Returns false if no fork waits any longer.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -304,9 +306,9 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: quiesces the library, as far as possible within `patience`. For two thirds of this time, waits until the
-    /// writer has applied everything. For the last third, waits only until the writer pauses. `wake` wakes the writer. In the
-    /// parent, `over` has to follow.
+    /// Before a fork: quiesces the library, as far as possible within `patience`. In the first two thirds of this time,
+    /// waits until the writer has applied everything. In the last third, waits only until the writer pauses. `wake` wakes
+    /// the writer. After the fork, the parent has to call `over`.
     pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
@@ -317,7 +319,7 @@ impl Quiesce {
             wake();
             state = self.state();
             state = self.wait(state, begin + (patience - grace), |state| state.writer.is_none() || state.is_ready());
-            // A writer at work pauses at its next write to a file (`aside`).
+            // A writer that is at work pauses at its next write to a file (`aside`).
             state = self.wait(state, begin + patience, |state| !state.moving);
             state.waiting -= 1;
         }
@@ -326,8 +328,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// As `prepare`, without a round of the writer. Succeeds only if the writer is idle and `is_quiescent` says that
-    /// everything is applied. Otherwise returns `None`.
+    /// Does the same as `prepare`, but needs no round of the writer. Succeeds only if the writer is idle and `is_quiescent`
+    /// says that everything is applied. Otherwise returns `None`.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;

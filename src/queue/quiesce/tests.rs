@@ -4,7 +4,7 @@ use std::thread::scope;
 
 use super::*;
 
-/// The patience of a real fork.
+/// The `patience` that a real fork passes to `prepare`.
 const PATIENCE: Duration = Duration::from_millis(75);
 
 fn writer() -> *mut () {
@@ -19,14 +19,14 @@ fn of(found: Found) -> (Rest, *mut ()) {
     (found.rest, found.writer)
 }
 
-/// Repeats `attempt` until it returns true, which means that it was fast enough. On a busy machine an attempt may be too slow,
-/// because a fork and the writer wait for each other only a short time.
+/// Repeats `attempt` until it returns true, which means that the attempt was fast enough. On a busy machine an attempt may
+/// be too slow, because a fork and the writer wait for each other for a short time only.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// Acts as the writer of these threads: waits until a fork asks, and answers. Does nothing if no fork asks, or if a fork
-/// asks too late.
+/// Acts as the writer for the threads of `slots`: waits until a fork asks, and answers. Does nothing if `forked` becomes
+/// true before a fork asks, or if the fork has given up waiting.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);
@@ -86,7 +86,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     let still = Quiesce::default();
     still.begin(writer(), shared());
     let begin = Instant::now();
-    // The writer sleeps, or has no time to answer.
+    // Here the writer sleeps, or has no time to answer.
     assert_eq!(of(still.prepare(PATIENCE, || {})), (Rest::Partial, writer()));
     assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");

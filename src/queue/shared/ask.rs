@@ -27,7 +27,7 @@ impl Shared {
         }
     }
 
-    /// Wakes waiting threads: an answer has come, or none will ever come.
+    /// Wakes the waiting threads. Called when an answer has come, and when no answer will ever come.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
     }
@@ -39,9 +39,9 @@ impl Shared {
         self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
     }
 
-    /// Waits until certain sinks know of everything committed before the call: the sinks that have to know of code before a
-    /// call returns (`Sinks::MUST_WAIT`). The writer tells these sinks before it writes files. After each `step` without an
-    /// answer, `goes_on` decides whether to wait further.
+    /// Some sinks have to know of a call's code before the call returns (`Sinks::MUST_WAIT`). Waits until these sinks know
+    /// of everything that was committed before this call. The writer informs these sinks before it writes files. After each
+    /// `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false)?;
         loop {
@@ -52,7 +52,7 @@ impl Shared {
         }
     }
 
-    /// Sets the time of a request of the calling thread. No record that this thread has written has a later time.
+    /// Sets the time of the request that the calling thread makes. No record that this thread has written has a later time.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }

@@ -29,8 +29,8 @@ use crate::sys::{reserve, thread};
 pub const INDICES_START: u64 = 1 << 40;
 
 /// The first code index. perf names the files that it makes from a jitdump after the process and the code index. Other jitdump
-/// writers of the process may use the same directory, so each writer needs other indices. CPython, V8, LLVM and wasmtime count
-/// from 0. Each copy of this library counts from a number derived from its address.
+/// writers in the process may use the same directory, so no two writers may use the same indices. CPython, V8, LLVM and
+/// wasmtime count from 0. Each copy of this library counts from a number that is derived from the copy's address.
 fn first_index() -> u64 {
     /// A copy of the library is larger than this, so no two copies begin with the same index.
     const PLACE: usize = 1 << 16;
@@ -44,7 +44,7 @@ const FORKS: u32 = 16;
 /// Number of code indices that a thread takes at once.
 const INDEX_BLOCK: u64 = 1024;
 
-/// Messages of a registering thread to the writer, besides the records in its chunk.
+/// What a registering thread sends to the writer in addition to the records in its chunk.
 pub enum Message {
     /// A thread has begun to register.
     Attach(Arc<ThreadSlot>),
@@ -72,7 +72,7 @@ pub struct Shared {
     fork: AtomicU8,
     /// Number of forks since the writer last looked for spools of children.
     forks: AtomicU32,
-    /// Number of registrations and moves whose code bytes are still to be read by the writer.
+    /// Number of registrations and moves whose code bytes the writer still has to read.
     unread: AtomicI64,
     /// Whether the writer sleeps until it is woken.
     asleep: AtomicBool,
@@ -84,7 +84,7 @@ pub struct Shared {
     pub signal_flush: SignalFlush,
     /// Whether the process exits, so that only the exiting thread may register code.
     shut: AtomicBool,
-    /// Whether the next round reads all records of threads other than the exiting one.
+    /// Whether the next round reads all records of the threads other than the exiting thread.
     exit_whole: AtomicBool,
     /// Whether a writer has ended without reading all records, because memory was short.
     left_unread: AtomicBool,
@@ -95,8 +95,8 @@ pub struct Shared {
 impl Shared {
     pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Shared> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
-        // The channel allocates its memory in one piece. It cannot report a failure, so this asks first whether the memory is
-        // available.
+        // The channel allocates its memory in one piece. The channel cannot report that this allocation failed. So the code
+        // here first checks whether the memory is available.
         if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
         }
@@ -151,8 +151,8 @@ impl Shared {
         self.forks.fetch_add(1, Ordering::Relaxed) + 1 >= FORKS
     }
 
-    /// Whether to look for spools of children: after `FORKS` forks, or if `any` is true, after one fork. If so, resets the
-    /// count.
+    /// Whether the writer should now look for spools of children. This is the case after `FORKS` forks, or after one fork if
+    /// `any` is true. If so, resets the count of forks.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -173,7 +173,7 @@ impl Shared {
         self.unwind_records.load(Ordering::Relaxed)
     }
 
-    /// The sinks for which threads write records, with flags in the other bits: see [`Status::wanted`].
+    /// The sinks for which threads write records, with flags in the other bits (see [`Status::wanted`]).
     #[inline]
     pub fn wanted(&self) -> Sinks {
         self.status.wanted()
@@ -225,8 +225,8 @@ impl Shared {
         self.shut.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a thread may no longer register code, because the process exits. A new thread has to send its slot to the
-    /// writer before it calls this function.
+    /// Whether the thread `tid` may no longer register code, because the process exits. A new thread has to send its slot to
+    /// the writer before it calls this function.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
@@ -262,32 +262,36 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether only `own` threads have a slot, and the writer has consumed all records. Meanwhile the caller keeps the writer,
-    /// and threads that begin to register, waiting.
+    /// Whether no thread except the calling thread has a slot, and the writer has consumed all records. `own` is 1 if the
+    /// calling thread has a slot, else 0. During this call, the writer and all threads that begin to register must be kept
+    /// waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `attached`: whether the calling thread has a
-    /// slot.
+    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `attached` says whether the calling thread
+    /// has a slot.
     pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
         let still = &self.status.quiesce;
-        // Most processes that fork have one thread, which has registered nothing for a while. They need no round of the writer.
+        // In most processes that fork, only the forking thread registers code, and has registered nothing for a while. In
+        // that case no round of the writer is needed.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
             None => still.prepare(patience, || self.wake()),
         }
     }
 
-    /// Sends a message to the writer. Waits only while the channel is full, as when very many threads start at once.
+    /// Sends a message to the writer. Waits only while the channel is full, for instance because very many threads start at
+    /// once.
     pub fn send(&self, message: Message) -> Result<()> {
         if self.messages.0.is_full() {
             self.hurry();
         }
         let end = Instant::now() + Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         let mut message = message;
-        // The channel's blocking `send` uses thread-local storage with a destructor: see `sys/loader`.
+        // The channel's blocking `send` is not used, because it needs thread-local storage with a destructor (see
+        // `sys/loader`).
         while let Err(full) = self.messages.0.try_send(message) {
             if Instant::now() >= end {
                 self.status.counters.dropped.add(1);

@@ -9,7 +9,7 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// Takes a chunk of at least this size, if possible. `filled`: whether the calling thread has filled a chunk before.
+    /// Takes a chunk of at least this size, if possible. `filled` says whether the calling thread has filled a chunk before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {
@@ -21,17 +21,17 @@ impl Shared {
         taken
     }
 
-    /// Takes the next free chunk, if it has room for a body of this length. The thread has filled a chunk of `size` bytes.
-    /// The next chunk may be smaller: enlarging it would cost the thread more than changing chunks more often until the
-    /// writer has made larger chunks.
+    /// Takes the next free chunk, if it has room for a body of this length. The calling thread has filled a chunk of `size`
+    /// bytes, and the next chunk may be smaller. Until the writer has made larger chunks, changing chunks more often costs
+    /// the thread less than enlarging a chunk.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
         taken
     }
 
-    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Waking costs more than a
-    /// hundred registrations, so only one thread wakes the writer.
+    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Waking the writer costs
+    /// more time than a hundred registrations, so only one thread does it.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
         if self.pool.is_low() {
@@ -51,7 +51,7 @@ impl Shared {
         self.hurried.store(false, Ordering::Relaxed);
     }
 
-    /// Waits until `take` finds memory, within the time that the session allows.
+    /// Waits until `take` finds memory, but not longer than the session allows (`max_wait`).
     #[cold]
     pub fn wait_for(&self, mut take: impl FnMut() -> Option<Cursor>) -> Option<Cursor> {
         if let Some(cursor) = take() {
@@ -104,8 +104,8 @@ impl Shared {
         None
     }
 
-    /// Whether waiting is allowed and can help. It cannot help if memory is short or no records are wanted, because then the
-    /// writer frees no chunk.
+    /// Whether waiting is allowed and can help. Waiting cannot help if memory is short or no records are wanted, because the
+    /// writer then frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
         !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()

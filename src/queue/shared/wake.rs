@@ -16,21 +16,21 @@ impl Shared {
     }
 
     /// Notes whether the calling thread will wake the writer when the thread ends. Does nothing unless the calling thread is
-    /// the process's first thread. When a thread ends, the host may still run code on it after the wake.
+    /// the process's first thread. After this wake, the host may still run code on the ending thread.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
         }
     }
 
-    /// Whether the writer will be woken before the process's first thread ends.
+    /// Whether the process's first thread will wake the writer before the first thread ends.
     pub fn first_tells(&self) -> bool {
         self.first_tells.load(Ordering::Relaxed)
     }
 
-    /// Keeps the order of two steps of a registering thread: it stores its announcement to the writer, and then reads the
-    /// writer's announcement. The writer calls `barrier::all_threads` between its own two steps. If the kernel makes
-    /// `all_threads` a barrier for every thread, a compiler fence is enough here.
+    /// Keeps the order of two steps of a registering thread: the thread stores its announcement to the writer, and then
+    /// reads the writer's announcement. The writer calls `barrier::all_threads` between its own two steps. If the kernel
+    /// makes `all_threads` a barrier for every thread, a compiler fence is enough here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {

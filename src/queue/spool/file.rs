@@ -20,7 +20,7 @@ use crate::sys::{listing, range_lock, rights};
 /// The first bytes of every spool.
 pub const START: [u8; 8] = *b"jitspool";
 
-/// An open spool, locked.
+/// An open and locked spool.
 #[derive(Debug)]
 pub struct SpoolFile {
     file: File,
@@ -38,8 +38,8 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed the spool or given its name to another file. False if the path leads to another directory
-    /// than before: the process may have changed its root.
+    /// Whether somebody has removed the spool or given its name to another file. False if the path now leads to another
+    /// directory, because the process may have changed its root directory.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
@@ -63,7 +63,7 @@ fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl SpoolFile {
-    /// Makes the spool of this process in `dir`, `len` bytes long. The file has no memory yet.
+    /// Makes the spool of this process in `dir`. The file is `len` bytes long, and has no memory yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
         if rights::are_more() {
             return Err(io::Error::other(rights::WHY_NO_FILE));
@@ -83,7 +83,7 @@ impl SpoolFile {
     /// Makes a spool and locks it. `None` if another process took the new spool for a dead process's spool before this call
     /// locked it.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
-        // The time makes the name unique: a process may contain several copies of this library.
+        // The time makes the name unique, because a process may contain several copies of this library.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
         let path = dir.join(name.name(owner.pid));
         let file = options().create_new(true).mode(0o600).open(&path)?;
@@ -122,7 +122,7 @@ impl SpoolFile {
         Ok(spool.is_named().then_some(spool))
     }
 
-    /// Opens a file that may be a spool, for reading. Follows no link, and does not wait if the file is a pipe.
+    /// Opens, for reading, a file that may be a spool. Follows no link, and does not wait if the file is a pipe.
     pub fn open_to_look(path: &Path) -> io::Result<File> {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
@@ -154,20 +154,20 @@ fn options() -> OpenOptions {
     options
 }
 
-/// A spool in a directory, with the data in its name.
+/// A spool in a directory, and the data that its name contains.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
     /// The time at which the spool was made (`monotonic_ns`). This is the first field because lists are sorted by it.
     pub made: u64,
     pub pid: u32,
-    /// Whether the spool belongs to this process, or to a program that this process ran before.
+    /// Whether the spool belongs to this process, or to a program that ran in this process before an `execve`.
     pub is_own: bool,
     pub path: PathBuf,
 }
 
 impl Listed {
-    /// Whether the spool was made within the last second by another process that seems to live. Opens no file, because many
-    /// processes may start at once, and each of them checks the spools of all other processes.
+    /// Whether the spool was made within the last second by another process that seems to be alive. Opens no file, because
+    /// many processes may start at once, and each of them checks the spools of all other processes.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;
         self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
@@ -236,7 +236,7 @@ mod tests {
         fs::rename(&spool.path, &path).unwrap();
         assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, is_own: false, path: path.clone() }]);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
-        // A mapping keeps the lock, without any descriptor.
+        // A mapping keeps the lock, even without a descriptor.
         let mapped = Region::closed_file(spool.file(), 8192).unwrap();
         drop(spool);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) next to the data of the last committed round. A process may be killed between any two stores. So the last store, that
-//! of the round's number, makes all new data valid at once.
+//! are) next to the data of the last committed round. A process may be killed between any two stores. So all new data
+//! becomes valid at once with the last store, which stores the round's number.
 //!
-//! A round that replaces a file is committed by the rename. The data of such a round is stored before the rename, and
-//! becomes valid once the new file has the name.
+//! A round that replaces a file is committed by renaming the new file. The data of such a round is stored before the rename,
+//! and becomes valid once the new file has its final name.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -29,15 +29,15 @@ use crate::sys::owner_process::Owner;
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 9;
 
-/// A word of the directory: the unit is part of a chunk that begins in an earlier unit. Any other word is the number of
-/// units of the chunk that begins in this unit, or 0 if no chunk begins here.
+/// This word in the directory means that the unit is part of a chunk that begins in an earlier unit. Any other word is the
+/// number of units of the chunk that begins in this unit, or 0 if no chunk begins here.
 pub const INSIDE: u32 = u32::MAX;
 
-/// In `Header::awaited`, in place of a round: a recovery has written all records to a new map. The records count as written
-/// once this map has its name.
+/// A value of `Header::awaited` in place of a round's number. It means that a recovery has written all records to a new map.
+/// The records count as written once this map has its final name.
 pub const ALL: u64 = u64::MAX;
 
-/// Bytes of room for a path: the longest directory, and the name of a file in it.
+/// Bytes of room for a path: the longest directory that can be configured, and what the library appends to it.
 pub const PATH_ROOM: usize = 1024 + 64;
 
 /// The first bytes of a spool. The fields up to `published` have the same offsets in all versions.
@@ -56,14 +56,14 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after two rounds: the last committed round, and the round before or after it. The index is the lowest
-    /// bit of the round's number.
+    /// The progress after two rounds: the last committed round, and the round before or after it. The index of each is the
+    /// lowest bit of its round's number.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
     /// Number of the last round that was to be committed by renaming a file, or `ALL`.
     awaited: AtomicU64,
-    /// How often `files` was set. The lowest bit is the index of the valid cell.
+    /// How often `files` was set. The lowest bit of this count is the index of the valid cell.
     files_set: AtomicU64,
     files: [FilesCell; 2],
 }
@@ -133,20 +133,20 @@ struct StateCell {
 #[derive(Debug)]
 #[repr(C)]
 struct FileStateCell {
-    /// All 0 for a file that is not written: every written file has a device and an inode.
+    /// All fields are 0 if the file is not written. A file that is written always has a device and an inode.
     file: FileCell,
     len: AtomicU64,
 }
 
-/// The announcement of the file that is about to replace the map: an offset in the spool, and the bytes to write there.
-/// `awaited`: see `Header::awaited`.
+/// Returns what to write to the spool, as an offset and bytes, to announce the file that is about to replace the map. For
+/// `awaited`, see `Header::awaited`.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
     let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// The number of the last committed round: an offset in the spool, and the bytes to write there.
+/// Returns what to write to the spool, as an offset and bytes, to store the number of the last committed round.
 pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
@@ -187,7 +187,7 @@ impl FileStateCell {
 }
 
 impl Header {
-    /// Stores the owner of the spool. Before this call, readers do not take the file for a spool.
+    /// Stores the owner of the spool. Before this call, readers do not recognize the file as a spool.
     pub fn describe(&self, owner: &Owner, units: usize) {
         self.version.store(VERSION, Ordering::Relaxed);
         self.unit_size.store(CHUNK_SIZE as u32, Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl Header {
         unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
     }
 
-    /// The pid in a spool of version `first` or later.
+    /// The pid, if the spool has version `first` or a later version.
     pub fn pid_of_any_version(&self, first: u32) -> Option<u32> {
         let known = self.magic.load(Ordering::Acquire) == MAGIC && self.version.load(Ordering::Relaxed) >= first;
         self.pid.load(Ordering::Relaxed).try_into().ok().filter(|_| known)
@@ -238,16 +238,17 @@ impl Header {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Makes everything that was stored for a round valid.
+    /// Stores `state` as the progress after a round, and makes everything that was stored for this round valid.
     pub fn commit(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.committed.store(round, Ordering::Release);
-        // The stores for the next round must not come before this one.
+        // The stores for the next round must not come before the store of `committed`.
         fence(Ordering::SeqCst);
     }
 
-    /// Prepares a commit by rename. Everything that was stored for the next round becomes valid once a new file, which is in
-    /// `state` but not in the state of the last round, gets its name. After the rename, the round still has to be committed.
+    /// Prepares a commit by renaming a new file. This file is in `state`, but not in the state of the last committed round.
+    /// Everything that was stored for `round` becomes valid once the new file gets its final name. After the rename, the
+    /// round still has to be committed.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -289,9 +290,9 @@ impl Header {
         self.next_map.get()
     }
 
-    /// In the spool of a dead process: if a round was to be committed by renaming a file, and the file was renamed, commits the
-    /// round. `has_name`: whether the map or jitdump with this identity has its name. Returns whether a round was committed
-    /// here.
+    /// For the spool of a dead process: if a round was to be committed by renaming a file, and the file was renamed, commits
+    /// the round. `has_name` says whether the map or jitdump with the given identity has its final name. Returns whether
+    /// this call has committed a round.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -310,8 +311,8 @@ impl Header {
         is_committed
     }
 
-    /// The data that makes another file the map of the last committed round: an offset in the spool, and the bytes to write
-    /// there. The length of this file is not known, and stored as 0.
+    /// Returns what to write to the spool, as an offset and bytes, to make another file the map of the last committed round.
+    /// The length of that file is not known, and is stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -321,7 +322,7 @@ impl Header {
     }
 
     /// Whether a recovery has written all records to the map that it has announced. The records count as written once that map
-    /// has its name.
+    /// has its final name.
     pub fn awaits_all(&self) -> bool {
         self.awaited.load(Ordering::Acquire) == ALL
     }
@@ -354,7 +355,8 @@ impl Header {
     }
 }
 
-/// A copy of the header and the directory of a spool. Another process may change or truncate the spool itself at any time.
+/// A copy of the header and the directory of a spool. A copy is needed because another process may change or truncate the
+/// spool at any time.
 pub struct HeaderCopy(Region);
 
 impl HeaderCopy {
@@ -362,7 +364,7 @@ impl HeaderCopy {
     pub fn read(file: &File, units: usize) -> Option<HeaderCopy> {
         let len = header_len(units);
         let copy = Region::private(len).ok()?;
-        // SAFETY: the region is that long, and nobody else has it yet.
+        // SAFETY: the region has `len` bytes, and nobody else uses it yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start().as_ptr(), len) };
         file.read_exact_at(bytes, 0).ok()?;
         Some(HeaderCopy(copy))
@@ -384,10 +386,11 @@ mod tests {
 
     use super::*;
 
-    /// Starts a process that has the shared memory of this one and calls `body` until it is killed.
+    /// Forks a child that has the shared memory of this process. The child calls `body` again and again until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
-        // This is the system call, because the C library's `fork` would run handlers.
-        // SAFETY: without a stack for the child this is a fork, and the child only writes to the spool and ends.
+        // Makes the system call directly, because the C library's `fork` would run fork handlers.
+        // SAFETY: without a stack for the child, `clone` acts like `fork`. The child only writes to the spool until it is
+        // killed.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
         if child == 0 {
@@ -419,7 +422,7 @@ mod tests {
             while header.files().is_some_and(|files| files == before) {
                 std::thread::yield_now();
             }
-            // SAFETY: the child is ours, and not waited for yet.
+            // SAFETY: the child belongs to this process, which has not waited for it yet.
             unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, ptr::null_mut(), 0);

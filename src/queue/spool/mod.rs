@@ -1,8 +1,9 @@
 //! The memory for records on their way to the writer. If possible, it outlives the process.
 //!
-//! The memory is a header and a range of units, each of the size of a chunk. If possible, the memory is a file in shared
-//! memory, the spool. Published records and the writer's progress in a spool survive SIGKILL, and [`recover`] continues from
-//! them. Without a spool, and before a writer opens one, the memory is private, with the same layout at the same addresses.
+//! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the
+//! memory is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive
+//! SIGKILL, and [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private.
+//! Private memory has the same layout at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -29,9 +30,10 @@ pub struct Memory {
     units: usize,
     /// The offset of the first unit.
     start: usize,
-    /// Locked for moments only.
+    /// The lock is held for short moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// The units that are private memory, because the file system had no more room or the spool is being left.
+    /// Which units are private memory, because the file system had no room left or because chunks are being moved out of the
+    /// spool.
     private: Box<[AtomicBool]>,
 }
 
@@ -71,7 +73,8 @@ impl Memory {
         self.spool().is_some()
     }
 
-    /// Removes the spool before chunks are moved out of it. From now on, nobody completes files from this spool.
+    /// Removes the spool, before the caller moves chunks out of the spool. From now on, nobody completes files from this
+    /// spool.
     pub fn give_up_spool(&self) {
         self.header().void();
         self.remove_spool();
@@ -160,13 +163,13 @@ impl Memory {
         start..start + len
     }
 
-    /// Whether a unit is private memory in the place of a part of the spool.
+    /// Whether a unit is private memory that replaces a part of the spool.
     pub fn is_private(&self, unit: usize) -> bool {
         self.private[unit].load(Ordering::Relaxed)
     }
 
-    /// Makes one chunk in units that nobody uses, and provides memory for its `size` bytes. In a single unit the chunk may be
-    /// smaller, and another call may enlarge it later.
+    /// Makes one chunk in units that nobody uses, and provides memory for its `size` bytes. A chunk in a single unit may be
+    /// smaller than the unit, and another call may enlarge it later.
     pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
         let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
@@ -190,12 +193,12 @@ impl Memory {
         for unit in units.clone().skip(1) {
             directory[unit].store(INSIDE, Ordering::Relaxed);
         }
-        // Stored last: from now on, the chunk can be found by the directory.
+        // Stored last, because from now on the directory leads readers to the chunk.
         directory[units.start].store(units.len() as u32, Ordering::Release);
         Ok(chunk)
     }
 
-    /// Gives back the memory, `len` bytes, of adjacent chunks that are no longer used.
+    /// Gives back the memory of adjacent chunks that are no longer used. Together these chunks have `len` bytes.
     pub fn unmake_chunks(&self, units: &Range<usize>, len: usize) {
         let directory = self.header().directory(self.units);
         // The directory is cleared first, so that nobody reads the chunks once their memory is given back.
@@ -233,7 +236,7 @@ impl Memory {
         first..first + chunk.size().div_ceil(CHUNK_SIZE)
     }
 
-    /// Number of the round of the writer that is to be committed next.
+    /// Number of the writer's round that will be committed next.
     pub fn next_round(&self) -> u64 {
         self.header().committed() + 1
     }
@@ -243,7 +246,7 @@ impl Memory {
         self.header().commit(self.next_round(), state);
     }
 
-    /// In a forked child: unmaps the memory, unless the kernel has done so. A child that kept the memory mapped would keep
+    /// In a forked child: unmaps the memory, if the child has inherited it. A child that kept the memory mapped would keep
     /// the spool locked.
     pub fn leave_in_child(&self) {
         self.region.leave_in_child();
@@ -257,7 +260,7 @@ impl Memory {
     }
 }
 
-/// Maps private memory for the header, which is open, and for `units` units after it.
+/// Maps private memory for the header and for `units` units after the header. At first, only the header is accessible.
 fn private(start: usize, units: usize) -> io::Result<Region> {
     let region = Region::closed(start + units * CHUNK_SIZE)?;
     region.open(0..start)?;

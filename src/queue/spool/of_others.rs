@@ -14,8 +14,8 @@ pub struct Said {
     pub pid: u32,
     /// Counters and other values, with their names in `jitsym_stats`.
     pub values: Vec<(String, u64)>,
-    /// Text of the last failure; empty if there was none. If the process stored another text during the reading, this may be a
-    /// mixture of both texts.
+    /// Text of the last failure; empty if there was none. If the process stored another text while this text was read, the
+    /// result may be a mixture of both texts.
     pub failure: String,
 }
 

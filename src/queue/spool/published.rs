@@ -1,7 +1,7 @@
 //! What a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
 //!
 //! The data lies in the header of the spool, at the same offset in all versions. Each value has a name, so that a program of
-//! another version can read it. Each value is correct by itself, as in `jitsym_stats`, but two values may be of different
+//! another version can read it. Each value is correct by itself, as in `jitsym_stats`, but two values may be from different
 //! moments. The writer stores the values after each round.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::text_cell::TextCell;
 use crate::queue::status::{LastError, Stats};
 
-/// The offset of this part in the file.
+/// The offset of `Published` in the spool.
 pub const PLACE: usize = 64;
-/// The first version of the spool that has this part.
+/// The first version of the spool's layout that contains `Published`.
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
-/// Room for this many values, and bytes of room for their names and for the text of the last failure.
+/// The maximum number of values, and the bytes of room for the names of the values and for the text of the last failure.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
@@ -22,7 +22,7 @@ const FAILURE: usize = 256;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {
-    /// Stored last: 0 until something is published.
+    /// The number of the layout. Stored last, so it is 0 until something is published.
     layout: AtomicU32,
     count: AtomicU32,
     values: [AtomicU64; VALUES],
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn empty() -> Published {
-        // SAFETY: all of it is atomics, for which zero is a valid value.
+        // SAFETY: all fields are atomics, for which zero is a valid value.
         unsafe { std::mem::zeroed() }
     }
 

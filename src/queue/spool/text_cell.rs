@@ -1,8 +1,8 @@
-//! Text that one process stores and another one reads, without a lock.
+//! Text that one process stores and another process reads, without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Text without zero bytes, eight bytes in each word.
+/// Text without zero bytes. Each word holds eight bytes of the text.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TextCell<const WORDS: usize> {

@@ -30,7 +30,8 @@ impl<'i> IdPool<'i> {
         prefetch::to_write::<0>(self.fresh.as_slice().as_ptr().cast_mut().cast());
     }
 
-    /// Makes a live id for code of `size` bytes at `addr`; `size` is below 2 GiB. `None` if there is no memory for more slots.
+    /// Makes a live id for code of `size` bytes at `addr`. `size` must be below 2 GiB. `None` if there is no memory for more
+    /// slots.
     #[inline(always)]
     pub fn take(&mut self, ids: &'i Ids, addr: u64, size: u64, unread: bool) -> Option<Id> {
         let (slot, place) = match self.fresh.next() {
@@ -87,8 +88,8 @@ impl<'i> IdPool<'i> {
         let next = |fresh: u32| fresh.checked_add(BATCH as u32);
         let first = ids.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         let start = ids.place_or_new(first)?;
-        // SAFETY: a batch begins at a multiple of its length, and segments are multiples of it, so the whole batch lies in
-        // this one.
+        // SAFETY: a batch begins at a multiple of `BATCH`, and the length of each segment is a multiple of `BATCH`. So the
+        // whole batch lies in the segment of its first slot.
         let batch = unsafe { slice::from_raw_parts(start, BATCH) };
         (self.fresh, self.next_fresh) = (batch[1..].iter(), first + 1);
         Some((first, start))

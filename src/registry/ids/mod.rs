@@ -2,7 +2,7 @@
 //!
 //! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation
 //! is odd while the code is registered. So an id is live exactly if its generation is odd and equal to the generation in the
-//! word. No id is given out twice.
+//! word of its slot. No id is given out twice.
 
 mod id_pool;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use crate::api::Id;
 use crate::registry::Registry;
 pub use id_pool::IdPool;
 
-/// Number of slots in the first segment. Each further segment is twice as long as the one before.
+/// Number of slots in the first segment. Each further segment is twice as long as the segment before.
 const FIRST_SEGMENT: u32 = 1 << 8;
 const SEGMENTS: usize = 24;
 /// Number of slots that a thread takes at once.
@@ -25,10 +25,11 @@ const BATCH: usize = 32;
 const AHEAD: u32 = 1 << 13;
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
 const NO_SLOT: u32 = u32::MAX;
-/// A free slot with this generation is not used again: after one more use, the generations would start again from 0.
+/// A free slot with this generation is not used again, because after one more use its generations would start again from 0.
 const LAST: u32 = u32::MAX - 1;
 
-/// A bit in the word of a slot: the bytes of the code are not copied, and the writer has not read them yet.
+/// A bit in the word of a slot. It means that the bytes of the code were not copied, and that the writer has not read them
+/// yet.
 const UNREAD: u64 = 1 << 31;
 
 /// The slot of one registration.
@@ -41,9 +42,9 @@ struct IdSlot {
 #[derive(Debug)]
 pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
-    /// Slots from here on were never used.
+    /// Slots from this number on were never used.
     fresh: AtomicU32,
-    /// The kernel has provided the memory of all slots below this one. Only the writer asks for this memory ahead of use.
+    /// The kernel has provided the memory of all slots below this number. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
     /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and
     /// pop. The word of a free slot holds the slot below in place of a size. (With a channel instead of a stack, registering
@@ -61,9 +62,9 @@ impl Ids {
         }
     }
 
-    /// In a forked child: takes over the parent's ids. Only the ids in the registry stay live. All other slots become free, because
-    /// the parent's threads do not use them in the child. A registration whose id is no longer live has ended meanwhile, and is
-    /// removed from the registry.
+    /// In a forked child: takes over the parent's ids. Only the ids in the registry stay live. All other slots become
+    /// free, because the parent's threads do not use them in the child. A registration whose id is no longer live has ended
+    /// meanwhile, and is removed from the registry.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -86,7 +87,7 @@ impl Ids {
         child
     }
 
-    /// Only for loom models, which make new ids for each order of events. A process never frees its `Ids`.
+    /// Only for loom models, which make a new `Ids` for each order of events. A process never frees its `Ids`.
     #[cfg(jitsym_loom)]
     pub fn free(&mut self) {
         for (segment, start) in self.segments.iter_mut().enumerate() {
@@ -113,7 +114,7 @@ impl Ids {
         (!start.is_null()).then(|| unsafe { &*start.add(offset) })
     }
 
-    /// The place of a slot. Makes its segment if necessary.
+    /// The place of a slot. Makes the slot's segment if necessary.
     #[cold]
     fn place_or_new(&self, slot: u32) -> Option<&IdSlot> {
         let (segment, _) = Self::locate(slot);
@@ -125,22 +126,22 @@ impl Ids {
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {
-                // SAFETY: another thread was faster; ours was never seen by anybody.
+                // SAFETY: another thread was faster, and no other thread has seen the segment that is freed here.
                 unsafe { alloc::dealloc(places.cast(), layout) };
             }
         }
         self.place(slot)
     }
 
-    /// Has the kernel provide memory for the next slots. Otherwise a page fault would cost a registering thread some
-    /// microseconds, once in `IN_A_PAGE` calls. Only one thread at a time may call this.
+    /// Makes the kernel provide memory for the next slots. Otherwise, once in `IN_A_PAGE` calls, a page fault would cost a
+    /// registering thread some microseconds. Only one thread at a time may call this.
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This exchange has the kernel provide the page. It never changes the word, even if a registration uses the slot
-            // by now.
+            // This exchange makes the kernel provide the page. It never changes the word, even if a registration uses the
+            // slot by now.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
@@ -192,7 +193,7 @@ impl Ids {
         self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
     }
 
-    /// Notes the new address of code, and returns the old one. `None` if the id is not live.
+    /// Notes the new address of code, and returns the old address. `None` if the id is not live.
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;
         if unread {
@@ -202,7 +203,7 @@ impl Ids {
         Some(place.addr.swap(addr, Ordering::AcqRel))
     }
 
-    /// Whether the bytes of this code are still to be read.
+    /// Whether the writer still has to read the bytes of this code.
     pub fn is_unread(&self, id: Id) -> bool {
         self.live(id).is_some_and(|(_, word)| word & UNREAD != 0)
     }
@@ -230,7 +231,7 @@ impl Ids {
     }
 }
 
-/// How many unused slots are kept ready: a process that registers little needs few.
+/// How many unused slots are kept ready. A process that registers little code needs few slots.
 fn ahead(fresh: u32) -> u32 {
     fresh.saturating_mul(4).clamp(IN_A_PAGE as u32, AHEAD)
 }

@@ -16,7 +16,7 @@ fn an_id_lives_once() {
     assert!(ids.size_of(Id(0)).is_none() && !ids.retire(Id(0)) && !ids.retire(Id(u64::MAX)));
 }
 
-/// A slot has two billion ids, and gives out no id twice.
+/// A slot can give out two billion ids, and never gives out an id twice.
 #[test]
 fn a_slot_ends_before_its_ids_begin_anew() {
     let (ids, mut id_pool) = (Ids::new(), IdPool::new());
@@ -136,13 +136,14 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         let (addr, home) = (0x1000 * at, if at % 3 == 0 { Home::Region } else { Home::Plain });
         let live = Live { addr, size: 40, reach: addr + 40, index: 0, stored: None, tables_len: 0, home };
         match at % 4 {
-            // 0: the id has ended, and the registry knows. 1: the registry does not know yet.
+            // In case 0, the id has ended, and the registry has no entry for it. In case 1, the id has ended, but the
+            // registry still has its entry.
             0 => assert!(ids.retire(*id)),
             1 => {
                 registry.insert(id.0, &live, b"name", &mut Vec::new());
                 assert!(ids.retire(*id));
             }
-            // Registered by a call that has not returned yet.
+            // This id belongs to a call that has not finished registering its code.
             2 => {}
             _ => drop(registry.insert(id.0, &live, b"name", &mut Vec::new())),
         }
@@ -160,7 +161,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
     assert!(all.iter().skip(3).step_by(4).all(|&id| child.size_of(id) == Some(40)));
 }
 
-/// Returns 1 if the page of a slot is in memory.
+/// Returns 1 if the page of a slot is in memory, else 0.
 fn residency(ids: &Ids, slot: u32) -> u8 {
     let place = std::ptr::from_ref(ids.place(slot).expect("its segment is there"));
     let page = place.map_addr(|addr| addr & !4095);
