@@ -25,7 +25,7 @@ use crate::sys::{file, process};
 pub struct Cleaned {
     /// The path of the file.
     pub path: PathBuf,
-    /// Why the file was kept. `None` if the file was removed, or would be removed without `dry_run`.
+    /// Why the file was kept. `None` if the file was removed, or if only `dry_run` prevented the removal.
     pub kept: Option<String>,
     /// How many bytes of disk space the removal frees. If a file has several names, each name counts for an equal part.
     pub bytes: u64,
@@ -62,7 +62,7 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
     match kind {
-        // Several epochs of a region may be names of one file. Removing one name leaves the others intact.
+        // The names of several epochs of a region may be links to one file. Removing one name leaves the others intact.
         FileKind::Region { .. } | FileKind::ForValgrind { .. } => file::check_ours(&data)?,
         _ => file::check_plain(&data)?,
     }
