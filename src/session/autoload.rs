@@ -3,9 +3,9 @@
 //! If the variable `JITSYM` asks for the bridge, the shared library also starts the bridge, even in programs that never call
 //! the library.
 //!
-//! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all handlers that the
-//! host registers later. So code that the host registers while it shuts down is written too. The exit handlers are the only
-//! cost for a process that ends without a session.
+//! Exit handlers run in the reverse order of their registration. A handler that is registered at load runs after all handlers
+//! that the host registers later. So code that the host registers while it shuts down is written too. The exit handlers are
+//! the only cost for a process that ends without a session.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -23,7 +23,7 @@ fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
 }
 
-/// The session that a handle from C names.
+/// The session that a handle names.
 #[inline]
 pub fn find(handle: u64) -> Result<Ref> {
     if handle & 0xff != TAG {
@@ -41,7 +41,7 @@ pub fn find(handle: u64) -> Result<Ref> {
     Ok(Ref { process, shared, place, handle })
 }
 
-/// Closes the session that a handle from C names.
+/// Closes the session that a handle names.
 pub fn close(handle: u64) -> Result<()> {
     match fork::close_unused(handle) {
         Some(closed) => closed,
@@ -158,8 +158,8 @@ impl Ref {
         // (`is_called`), it has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // While these counts change, the writer tells the sinks of other changes, and this call's change may still get its
-        // turn.
+        // While these counts change, the writer is reporting other changes to the sinks, and may get to this call's change
+        // later.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {

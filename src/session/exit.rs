@@ -15,9 +15,10 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 /// writer.
 const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes pending records when the process exits while a session is open. Waits for the writer as long as a close does. After
-/// this time, waits for the writer's current write, so that no record is cut off. Each wait is limited, so a disk that hangs
-/// does not block the exit for ever. Unwritten records stay in the spool. Once everything is written, the spool is removed.
+/// Writes pending records when the process exits while a session is open. Waits for the writer as long as a close does. If
+/// the writer does not answer in this time, waits for its current write, so that no record is cut off. Each wait is limited,
+/// so a disk that hangs does not block the exit for ever. Unwritten records stay in the spool. Once everything is written,
+/// the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };

@@ -354,7 +354,7 @@ fn continue_sessions(
     config: Config,
     inheritance: Option<Inheritance>,
 ) {
-    // Nobody else has the process's lock yet, so this does not fail.
+    // Nobody else holds the lock of the lifecycle yet, so this does not fail.
     let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         lifecycle.open = open as u32;

@@ -1,4 +1,4 @@
-//! The state that the process's lock protects: the open sessions, and the starting and stopping of the writer and its sinks.
+//! The state under the lock of the lifecycle: which sessions are open, and how the writer and its sinks start and stop.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,7 +53,7 @@ pub struct Lifecycle {
     /// Receives the writer from the thread that runs it. This stays set if the writer did not stop in time, because the writer
     /// may still stop later.
     home: Option<Take<Box<Writer>>>,
-    /// The library's threads.
+    /// The threads that `join_threads` waits for.
     threads: Vec<Thread>,
     unstarted: Option<Unstarted>,
 }
@@ -66,7 +66,7 @@ struct Unstarted {
     again: Option<Retry>,
 }
 
-/// A writer thread at work.
+/// A writer thread that has opened its files.
 pub struct Running {
     pub config: Config,
     changing: Option<Changing>,

@@ -81,7 +81,7 @@ pub fn current_or_inherited() -> Option<&'static Process> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The state of this process. Makes it if necessary.
+/// The state of this process. Makes the state if there is none yet.
 pub fn current_or_new() -> Result<&'static Process> {
     let inherited = current_or_inherited();
     let generation = match inherited {

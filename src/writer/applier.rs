@@ -28,7 +28,7 @@ pub struct Applier {
     pub notices: Vec<Notice>,
     /// Whether the process lives. Only a living process can have regions.
     pub alive: bool,
-    /// Time of the last record.
+    /// Time of the last applied record.
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,

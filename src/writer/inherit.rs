@@ -12,7 +12,7 @@ use crate::sink::Round;
 use crate::sys::reserve;
 
 /// How long after a child's first call its files get the inherited code. A recording that covers the fork has the names of this
-/// code from the parent's files, so a child that ends earlier does not need to write them.
+/// code from the parent's files, so a child that ends earlier does not need to write this code.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
 /// The child writes in parts. After each part it pauses for this many times the duration of the part.
 const INHERIT_PAUSE: u32 = 4;

@@ -76,7 +76,7 @@ impl Writer {
         *requests = Requests { open: true, asked, told, answered, ..Requests::default() };
         drop(requests);
         if self.shared.signal_flush.has_exit_begun() {
-            // The process exits already, so only the exiting thread waits for the writes of this session.
+            // The process is already exiting, so only the exiting thread waits for the writes of this session.
             self.exiting = true;
             self.shut_out();
         }

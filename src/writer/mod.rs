@@ -259,7 +259,8 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Makes the sinks that calls wait for report their changes, and answers these calls. This comes before all other writes.
+    /// Makes the sinks that calls wait for report their changes, and answers these calls. This comes before the writes at
+    /// the end of the round.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;

@@ -3,9 +3,9 @@
 //!
 //! So perf knows the same code as gdb.
 //!
-//! A thread reads the lists every few milliseconds. After each change, a library calls a function in which a debugger has a
-//! breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at once, before the
-//! code runs.
+//! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which
+//! a debugger has a breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at
+//! once, before the code runs.
 
 mod objects;
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub struct State {
 /// given the method.
 type Owner = (u64, u32);
 
-/// The description in a method's first event. Later events may leave it out.
+/// The description in a method's first event. Later events may omit the description.
 #[derive(Debug)]
 struct Symbol {
     name: Vec<u8>,

@@ -43,8 +43,9 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        // The fast path begins with reads of variables that all threads share. helgrind and DRD would report each of these
-        // reads.
+        // With `NO_HANDLE`, the thread's later calls do not pass `usual_local`. `usual_local` reads variables that all
+        // threads share, and helgrind and DRD would report each of these reads. Calls that pass `usual_local` are also not
+        // checked (`Checked`).
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -64,7 +65,8 @@ pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     })
 }
 
-/// The calling thread's state, if the thread used this session last, the session is open, and its sinks want complete records.
+/// The calling thread's state, if the thread used this session last, the session is open, and the sinks want complete
+/// records.
 #[inline(always)]
 #[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
 pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {

@@ -1,10 +1,11 @@
-//! Removes perf maps, jitdumps, spools and files of regions or for valgrind that dead processes of this user have left.
+//! Removes files that dead processes of this user have left: perf maps, jitdumps, spools, files of regions, and files for
+//! valgrind.
 //!
 //! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not
 //! visible here. So a file is removed only if its name has exactly the right form, and the file belongs to this user. The
 //! file must have only one name, unless it is a file of a region or for valgrind. The file must have the library's mark or
-//! begin like a spool, because files of other runtimes and of the user may have such names. No process with its pid may be
-//! alive. Nobody may have the file locked, and no visible process may have it open or mapped.
+//! begin like a spool, because files of other runtimes and of the user may have such names. No process with the pid in the
+//! name may be alive. Nobody may hold a lock on the file, and no visible process may have it open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +21,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file with the name of a map, a jitdump, a spool, or a file of a region or for valgrind.
+/// A file whose name is that of a map, a jitdump, a spool, a file of a region, or a file for valgrind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The path of the file.

@@ -1,8 +1,9 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
-//! Recovery begins at the last round that the writer has committed. It cuts the jitdump to its length at that round, and
-//! rewrites the map. Then it applies all records that were published but not consumed, as the writer would have done. It
-//! removes the spool last, so that another recovery can begin at the same round if this recovery is interrupted.
+//! Recovery begins at the last round that the writer has committed. It truncates the jitdump to the length that the jitdump
+//! had at that round, and rewrites the map. Then it applies all records that were published but not consumed, as the writer
+//! would have done. It removes the spool last, so that another recovery can begin at the same round if this recovery is
+//! interrupted.
 //!
 //! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the
 //! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map the spool: if somebody
@@ -52,9 +53,9 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// If a session does not ask for recovery, it leaves this many spools with unwritten records alone. Each spool takes some
-/// MiB of memory. If there are more spools, the oldest spools are recovered nevertheless, or removed if no process is left
-/// that could recover them.
+/// A session that does not ask for recovery does not touch up to this many spools with unwritten records. Each spool takes
+/// some MiB of memory. If there are more spools, the oldest spools are recovered nevertheless, or removed if no process is
+/// left that could recover them.
 const LEFT_ALONE: usize = 16;
 /// If the directory has less free space than this, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
 const ROOM: u64 = 32 << 20;
@@ -84,9 +85,10 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens. Removes empty spools. `all`: whether recovery was asked for.
-/// If so, also recovers the spools with unwritten records. If not, leaves most of these spools alone (`LEFT_ALONE`). Also
-/// handles the spools of programs that this process ran before: completes the files of such a spool, or removes the spool if
-/// the new files replace its files. If the work takes too long for a session, it continues in the background.
+/// If so, also recovers the spools with unwritten records. If not, recovers some of these spools only if there are too many
+/// of them (`excess`). Also handles the spools of programs that this process ran before: completes the files of such a
+/// spool, or removes the spool if the new files replace its files. If the work takes too long for a session, it continues in
+/// the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
