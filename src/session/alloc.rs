@@ -27,8 +27,8 @@ impl Source for Ref {
     }
 
     fn unregister(&self, exec: u64, size: u64) {
-        // If the record is dropped, a counter shows it. The code ends all the same, because other code will be registered in
-        // its place.
+        // If the record of this call is dropped, a counter shows this. The code ends nevertheless, because other code will
+        // be registered in its place.
         let _ = self.unregister_range(exec, size, false);
     }
 }

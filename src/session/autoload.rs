@@ -1,11 +1,11 @@
-//! Runs when the library is loaded: registers its exit handler.
+//! Runs when the library is loaded, and registers the library's exit handlers.
 //!
 //! If the variable `JITSYM` asks for the bridge, the shared library also starts the bridge, even in programs that never call
 //! the library.
 //!
-//! Exit handlers run in the reverse order of their registration. A handler registered at load runs after all handlers that the
-//! host registers later. So code that the host registers while it shuts down is written too. The exit handlers are the only
-//! cost for a process that ends without a session.
+//! Exit handlers run in the reverse order of their registration. A handler that is registered at load runs after all handlers
+//! that the host registers later. So code that the host registers while it shuts down is written too. The exit handlers are
+//! the only cost for a process that ends without a session.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ pub fn arm() {
 
 extern "C" fn at_exit() {
     if panic_guard::is_inside() {
-        // A signal handler that has interrupted this library may call `exit`. Its own thread may hold the library's locks.
+        // A signal handler that has interrupted this library has called `exit`. This thread may hold the library's locks.
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }

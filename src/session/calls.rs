@@ -23,7 +23,7 @@ fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
 }
 
-/// The session that a handle from C names.
+/// The session that a handle names.
 #[inline]
 pub fn find(handle: u64) -> Result<Ref> {
     if handle & 0xff != TAG {
@@ -41,7 +41,7 @@ pub fn find(handle: u64) -> Result<Ref> {
     Ok(Ref { process, shared, place, handle })
 }
 
-/// Closes the session that a handle from C names.
+/// Closes the session that a handle names.
 pub fn close(handle: u64) -> Result<()> {
     match fork::close_unused(handle) {
         Some(closed) => closed,
@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// Subtracts code from the counts of the regions again, because its registration failed after it was counted.
+/// Subtracts code from the counts of the regions. Called if the code was counted, and its registration failed afterwards.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -67,7 +67,8 @@ impl Ref {
         }
     }
 
-    /// In a forked child that could not start its sinks: tries again. Returns an error while the sinks cannot start.
+    /// In a forked child that could not start its sinks: tries again to start them. Returns an error while the sinks cannot
+    /// start.
     #[cold]
     fn wanted_after_all(&self) -> Result<Option<Sinks>> {
         /// How long a call waits for the sinks to start.
@@ -87,8 +88,8 @@ impl Ref {
         })
     }
 
-    /// Registers code. `flags`: the result of `Regions::before_code`, if it was called already. The caller calls `known` before
-    /// it returns to the host.
+    /// Registers code. `flags`: the result of `Regions::before_code`, if it was called already. The caller has to call `known`
+    /// before it returns to the host, unless the host has announced more code (`Code::more`).
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         let Some(wanted) = self.wanted()? else { return self.still_open(Id(0)) };
         let status = &self.shared.status;
@@ -107,9 +108,9 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Writes the record that code ends. If calls tell the unwinder themselves (`Sinks::BY_CALLERS`), also removes the code's
-    /// frame tables from the unwinder. No child is forked between the two steps, because it would inherit one step without the
-    /// other.
+    /// Ends code: `lay_down` writes the record of the end. If callers tell the unwinder themselves (`Sinks::BY_CALLERS`),
+    /// `tell` then removes the code's frame tables from the unwinder. No child is forked between the two steps, because the
+    /// child would inherit the first step without the second.
     #[inline]
     fn end(
         &self,
@@ -133,12 +134,13 @@ impl Ref {
         })
     }
 
-    /// Waits until the sinks that have to know of a change know of it: the unwinder, valgrind, and the sink for debuggers while
-    /// a debugger listens. The next instruction of the caller may run the code, throw an exception through it, or have to meet
-    /// a breakpoint in it. After an end, the caller may overwrite the code and a breakpoint that is still set there.
+    /// Waits until a change is known to all sinks that must know it before the call returns: the sinks for the unwinder and for
+    /// valgrind, and the sink for debuggers while a debugger listens. Right after the call, the host may run the new code,
+    /// throw an exception through the code, or reach a place where a breakpoint must already be set. After the end of code, the
+    /// host may overwrite the memory, even where a breakpoint is still set.
     ///
-    /// An error says that a sink does not know of the change yet. If only a debugger does not know, the call succeeds: the
-    /// debugger may have stopped only the writer.
+    /// An error means that a sink does not know the change yet. If only the debugger does not know the change, the call
+    /// succeeds, because the debugger may have stopped the writer but no other thread.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -152,12 +154,12 @@ impl Ref {
     fn wait_until_known(&self) -> Result<()> {
         /// If a debugger stops all threads during the wait, the stop counts as at most one step of this length.
         const STEP: Duration = Duration::from_millis(50);
-        // Under valgrind one thread runs at a time, and the writer may wait long for its turn. A debugger that is being called
-        // has stopped the writer, and soon stops the other threads.
+        // Under valgrind one thread runs at a time, and the writer may wait long for its turn. If a debugger is being called
+        // (`is_called`), it has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // While these counts change, the writer tells the sinks of other changes, and this call's change may still get its
-        // turn.
+        // While these counts change, the writer is reporting other changes to the sinks, and may get to this call's change
+        // later.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {
@@ -222,12 +224,12 @@ impl Ref {
         self.outcome(ended).and(self.known())
     }
 
-    /// Ends all code with a byte in a range. `unmap`: the caller unmaps the memory next.
+    /// Ends all code that has a byte in a range. `unmap`: whether the caller unmaps the memory next.
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // This comes after the record of the end, because the writer ends a region as soon as it has read all earlier
-            // records.
+            // This comes after the record of the end, because this step may mark a region as gone. The writer ends such a
+            // region as soon as it has read all records that are older than the mark.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -294,7 +296,7 @@ impl Ref {
         Ok(Config { sinks: sinks.unwrap_or(default), ..config })
     }
 
-    /// Removes this session from `OFF` (`handle`) if the session was closed in the meantime.
+    /// Removes this session's handle from `handle::OFF` if the session was closed in the meantime.
     fn forget_if_closed(&self) {
         if self.still_open(()).is_err() {
             forget_off(self.handle);
@@ -313,7 +315,7 @@ impl Ref {
     }
 
     pub fn close(&self) -> Result<()> {
-        // If several threads close the session, one succeeds.
+        // If several threads close the session, only one of them succeeds.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
         // Clears `OFF` only if it has this session's handle. It may already have a later session's handle.
@@ -325,7 +327,7 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // Flushes under the lock. Otherwise another call could end the writer before it answers.
+                // Flushes under the lock. Otherwise another call could end the writer before the writer answers.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())

@@ -1,10 +1,11 @@
 //! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`).
 //!
-//! Finds code that overwrites registered code, bytes that differ from those in memory, and memory that is gone before its
-//! code ends.
+//! The mistakes are: new code overwrites code that is still registered, registered bytes differ from the bytes in memory,
+//! and memory is gone before the registration of its code ends.
 //!
 //! Code may be registered before its bytes are in place. So the bytes are compared once, at a time when they must be there:
-//! when the code ends, at an exit, or when the thread that registered it flushes and the memory is executable and not writable.
+//! when the code ends, at an exit, or when the thread that registered the code flushes and the memory is executable and not
+//! writable.
 
 use std::time::{Duration, Instant};
 
@@ -21,18 +22,19 @@ const SAID_MOST: u32 = 20;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// At most this many flushes examine the memory mappings of a piece of code.
 const LOOKS_MOST: u8 = 2;
-/// The bytes of larger code are not kept.
+/// If code is larger than this, its bytes are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
 /// The registered code of a process, as the checked calls have reported it. A forked child begins with an empty table,
 /// because another thread may have been changing the parent's table during the fork.
 #[derive(Default)]
 struct Table {
-    /// In the order of their addresses; no two overlap.
+    /// Sorted by address. No two entries overlap.
     codes: Vec<Known>,
     /// How many findings there are of each kind.
     found: [u32; 3],
-    /// The value of `lifecycle::ends` at the last use. A change means that all ids have ended, and empties the table.
+    /// The value of `lifecycle::ends` at the last use. If the value has changed since then, all ids have ended, and the
+    /// table is emptied.
     ends: u32,
 }
 
@@ -75,7 +77,7 @@ impl Checked {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
 
-    /// Notes that code was moved. Does not compare bytes at the old place, which may have other bytes by now.
+    /// Notes that code was moved. Does not compare the bytes at the old place, because other bytes may be there by now.
     #[inline]
     pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {
         self.with(|table| {
@@ -162,7 +164,7 @@ impl Table {
         let from = self.codes.partition_point(|known| known.addr + known.size <= addr);
         let to = self.codes.partition_point(|known| known.addr < addr.saturating_add(size));
         let (mut taken, found) = (Vec::new(), from..to.max(from));
-        // Without memory these entries are not checked.
+        // If there is no memory, these entries are not checked.
         let has_room = taken.try_reserve_exact(found.len()).is_ok();
         let found = self.codes.drain(found);
         if has_room {
@@ -176,7 +178,8 @@ impl Table {
         self.found[kind] <= SAID_MOST
     }
 
-    /// Compares the registered bytes with those in memory. `ends`: the code ends now, so the memory must still be there.
+    /// Compares the registered bytes with those in memory. `ends`: whether the code ends now, so that its memory must still
+    /// be there.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
         let looked_at = size.min(BYTES_MOST as u64);
@@ -208,7 +211,8 @@ impl Table {
 }
 
 impl Known {
-    /// Whether the code's memory is executable and not writable. False after the last allowed examination.
+    /// Whether the code's memory is executable and not writable. Always false once `LOOKS_MOST` flushes have examined the
+    /// code.
     fn is_in_place(&mut self) -> bool {
         if self.looks == LOOKS_MOST {
             return false;

@@ -13,7 +13,8 @@ use crate::sys::clock::Clock;
 use crate::sys::rights;
 use crate::sys::valgrind::{self, Tool};
 
-/// Smaller bounds of file sizes are raised to these, because smaller files would be of no use.
+/// The minimum values of `map_max` and `jitdump_max`. Smaller values are raised to these, because smaller files would be of
+/// no use.
 const MAP_MAX_LEAST: u64 = 4096;
 const JITDUMP_MAX_LEAST: u64 = 65536;
 
@@ -56,7 +57,7 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Adopted memory needs the region sink. So if the environment asks for adoption, this also turns on the region sink,
+        // Adopted memory needs the region sink. So if the environment asks for adoption, the region sink is turned on too,
         // unless `JITSYM` lists the sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
@@ -118,8 +119,9 @@ impl Config {
             // Here, too, the environment overrides the option.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // A debugger already knows the code that the bridge finds, and cannot handle code that is reported twice. Nobody
-            // debugs under a valgrind profiler, where the gdb sink would be half of the cost of a registration.
+            // Whether the gdb sink may start by itself. With the bridge it does not, because a debugger already knows the
+            // code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler it does
+            // not either, because nobody debugs there, and the gdb sink would be half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -135,13 +137,13 @@ fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> 
     }
 }
 
-/// Words for the sinks that run by default.
+/// The words of `JITSYM` that select the sinks that run by default.
 pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
 
 /// The word by which `JITSYM` asks for the bridge.
 pub const BRIDGE_WORD: &str = "bridge";
 
-/// The words of `JITSYM`.
+/// The words in a value of `JITSYM`. They are separated by commas.
 pub fn words(value: &OsStr) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // If the environment asks for adoption, this also turns on the region sink, unless the environment lists the sinks.
+        // If the environment asks for adoption, the region sink is turned on too, unless the environment lists the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);

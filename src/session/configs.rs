@@ -1,11 +1,11 @@
-//! The options of each session, stored so that forked children can read them, too.
+//! The options of each session. They are stored in a way that lets forked children read them too.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::api::options::Config;
 
-/// How many sessions a process may have open at a time.
+/// The maximum number of sessions that a process may have open at a time.
 pub const SESSIONS: usize = 256;
 
 /// The options of each session, indexed by the session's place. A child may be forked at any moment, and finds at each place

@@ -1,4 +1,4 @@
-//! The exit of the process with a session open.
+//! What the library does when the process exits while a session is open.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +7,25 @@ use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::{explain, fork, process};
 use crate::sys::{panic_guard, thread};
 
-/// The longest time that an exit takes. It waits first for the writer, and then for the files that remain to be written and
-/// removed.
+/// The maximum time that the exit handler takes. The handler first waits for the writer, and then writes and removes the
+/// remaining files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 
-/// The least time for the files, even if the process was stopped during the wait for the writer.
+/// The minimum time that is left for writing and removing files, even if the process was stopped during the wait for the
+/// writer.
 const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes pending records when the process exits with a session open, for at most as long as a close would. Waits for the
-/// current write, so that no record is cut off, but a disk that hangs does not block the exit for ever. Unwritten records stay
-/// in the spool. Once everything is written, the spool is removed.
+/// Writes pending records when the process exits while a session is open. Waits for the writer as long as a close does. If
+/// the writer does not answer in this time, waits for its current write, so that no record is cut off. Each wait is limited,
+/// so a disk that hangs does not block the exit for ever. Unwritten records stay in the spool. Once everything is written,
+/// the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
     // Another thread may be about to open the first session.
     let opened_elsewhere = || process.with_lifecycle(end, |_| Ok(process.shared())).ok().flatten();
     let Some(shared) = process.shared().or_else(opened_elsewhere) else { return };
-    // Noted even if no sink runs: a sink that another thread starts now writes nothing.
+    // The exit is noted even if no sink runs, so that a sink that another thread starts now writes nothing.
     if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
@@ -47,9 +49,9 @@ pub fn flush_at_exit() {
     explain::summary(process, &shared.status);
 }
 
-/// Registers a waiting exit handler, because several threads may call `exit`. In C libraries that allow such calls, each
-/// handler runs on one of these threads, and the first thread that finds no handler left ends the process. The handler
-/// registered here is for the second thread.
+/// Registers an exit handler that waits, because several threads may call `exit` at once. In C libraries that allow such
+/// calls, each handler runs on one of these threads, and the first thread that finds no handler left ends the process. The
+/// handler that is registered here keeps a second thread from ending the process too early.
 pub fn arm_waiting() {
     // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
     // handler.

@@ -14,7 +14,7 @@ use crate::queue::status::Status;
 use crate::sink::KINDS;
 use crate::sys::{debug, refusal};
 
-/// The values that an environment variable takes.
+/// The kind of values that an environment variable takes.
 enum Takes {
     Sinks,
     Switch,
@@ -84,7 +84,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     }
 }
 
-/// Suggests the most similar known word, if one is similar enough.
+/// Suggests the known word that is most similar to `word`, if it is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
     // The common prefix of the variables does not count as similarity.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
@@ -122,7 +122,7 @@ pub fn opening() {
     }
 }
 
-/// Reports the configuration that the options and the environment result in.
+/// Reports the configuration that results from the options and the environment.
 pub fn decided(config: &Config) {
     if debug::is_on() {
         let (DumpDir::Exactly(dump) | DumpDir::CacheBelow(dump)) = &config.dump_dir;
@@ -236,7 +236,8 @@ impl fmt::Display for InWords {
     }
 }
 
-/// The text of the last failure in this process, or of this thread's last refusal if that came later. Empty if there was none.
+/// The text of the last failure in this process, or of this thread's last refusal if the refusal came later. Empty if there
+/// was neither.
 pub fn last_error() -> String {
     let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
     let refused = refusal::last();

@@ -6,8 +6,8 @@ use crate::api::error::{Error, Result};
 use crate::session::process;
 use crate::sys::futex::keeping_errno;
 
-/// Writes everything that was registered before, from a signal handler that may have interrupted any code;
-/// `jitsym_flush_from_signal` in C.
+/// Writes everything that was registered before this call; `jitsym_flush_from_signal` in C. A signal handler may call this
+/// function, whatever code the handler has interrupted.
 pub fn flush_from_signal(timeout: Duration) -> Result<()> {
     keeping_errno(|| ask_from_signal(timeout))
 }

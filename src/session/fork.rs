@@ -1,9 +1,9 @@
 //! What a forked child takes over from its parent, and when.
 //!
 //! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. The
-//! first call that uses one of the parent's sessions makes a separate state, with the child's files and writer. The sessions
-//! continue in this state: all code that was live at the fork is registered, and its ids are valid. A child without such a
-//! call, for instance a child that executes another program, leaves no trace.
+//! child's first call that uses one of the parent's sessions makes a separate state, with the child's files and writer. The
+//! sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. A child without
+//! such a call, for instance a child that executes another program, leaves no trace.
 //!
 //! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. This happens, for
 //! example, after a raw clone system call, which runs no fork handlers.
@@ -26,26 +26,27 @@ use crate::session::register::{is_attached, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// How long a fork waits for the library in all. While a thread parts memory from a file (`fork_lock::Parting`), a fork may
-/// wait longer.
+/// The maximum total time that a fork waits for the library. A fork waits longer only for a thread that parts memory from a
+/// file (`fork_lock::Parting`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How long a thread waits while another thread takes over the parent's state.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// In `Words::taking`: a thread takes over the parent's state, or has done so.
+/// The value of `Words::taking` once a thread of the child has begun to take over the parent's state.
 const TAKING: u32 = 1;
 
 /// A fork that a thread is about to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Underway {
-    /// How many forks of the thread are under way. Above 1 if a signal handler forks after it has interrupted a fork of the
-    /// thread.
+    /// How many forks of the thread are under way. The number exceeds 1 if a signal handler interrupts a fork of the thread,
+    /// and forks too.
     depth: u32,
     /// Whether the fork has quiesced the library, as far as its time allowed. If so, the parent lets the library continue after
     /// the fork.
     held: bool,
-    /// Whether the fork has waited for threads that change other state which the child takes over.
+    /// Whether the fork has waited for the threads inside the fork lock, which change further state that the child takes
+    /// over.
     is_alone: bool,
     /// Whether `fork_lock` counts this fork.
     is_counted: bool,
@@ -65,7 +66,7 @@ thread_local! {
 /// Whether the fork handlers are registered with the C library.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// The function that starts the thread of the bridge again in a child, if there is a bridge.
+/// The function that restarts the bridge's thread in a child. Empty if the bridge was never started.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
 /// Registers a function that is called in each child whose fork waited for other threads.
@@ -85,7 +86,7 @@ pub fn watch() {
     }
 }
 
-/// The fork handlers run uncancelled, because waiting and closing files are cancellation points.
+/// The fork handlers run with thread cancellation disabled, because waiting and closing files are cancellation points.
 extern "C" fn before() {
     thread::uncancelled(prepare);
 }
@@ -122,7 +123,8 @@ fn prepare() {
     });
 }
 
-/// Quiesces the library, within `patience`. Returns the state that the fork has found, and the value of `Underway::held`.
+/// Quiesces the library, within `patience`. Returns the state in which the fork has found the library, and the value of
+/// `Underway::held`.
 fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words;
@@ -180,7 +182,7 @@ fn take_note_in_child(underway: Underway) {
     let (words, shared) = (parent.host.page.words, parent.shared());
     if let Some(shared) = shared {
         // Without this step, the parent's writes would change shared code memory while the child uses it. `quietly` discards
-        // the signal by which a limit on file sizes would end the child.
+        // SIGXFSZ, by which a limit on file sizes would end the child.
         thread::quietly(|| parent.regions.part_in_child(&shared.status));
         clock::find_host();
         words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);
@@ -278,7 +280,8 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
-/// The state of this process. If another thread of a child is just making the child's state, waits for that thread until `end`.
+/// The state of this process. If another thread of a forked child is making the child's state, waits for that thread until
+/// `end`.
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =
@@ -351,7 +354,7 @@ fn continue_sessions(
     config: Config,
     inheritance: Option<Inheritance>,
 ) {
-    // Nobody else has the process's lock yet, so this does not fail.
+    // Nobody else holds the lock of the lifecycle yet, so this does not fail.
     let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         lifecycle.open = open as u32;

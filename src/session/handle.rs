@@ -17,13 +17,13 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// If no sink runs: the handle of the session that was opened last, or whose call last changed the sinks. Otherwise
-/// `NO_HANDLE`. Each call first compares its handle with this value. So a runtime that always calls the library pays a load and
-/// a branch while nobody wants symbols. In a forked child, this handle still names the parent's session, which has nothing to
-/// do either.
+/// While no sink runs: the handle of the session that was opened last, or whose call last changed the sinks. Otherwise
+/// `NO_HANDLE`. Each call first compares its handle with this value. So while nobody wants symbols, a call costs the runtime
+/// only a load and a branch. A forked child inherits this value: it names a session of the parent, and calls with that session
+/// have nothing to do in the child either.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
-/// A value without the tag, which no caller passes by mistake.
+/// A value that lacks the tag. No caller passes it by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
 /// Whether a call with this handle has nothing to do and nothing to check.
@@ -43,14 +43,14 @@ pub struct Ref {
 
 impl Ref {
     /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed in the meantime.
-    /// `still_open` says which.
+    /// `still_open` tells which of the two is true.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
     /// Returns `value`, or `Closed` if the session is no longer open. The record of a call that raced with a close may be lost,
-    /// so each call asks this after its record. The closing side executes a barrier after it ends the session and before it
+    /// so each call checks this after it has written its record. A close ends the session, then executes a barrier, and then
     /// reads the records for the last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
@@ -62,15 +62,16 @@ impl Ref {
         }
     }
 
-    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer, so another call
-    /// may fail in other ways, for instance because its id is unknown. Such a call reports the close.
+    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer, so a call that
+    /// races with the close may fail with another error, for instance because its id is unknown. Such a call returns `Closed`
+    /// instead.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)
     }
 }
 
-/// The place of an open session.
+/// The place of an open session in `Process::sessions`.
 #[inline]
 pub fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
     let place = &process.sessions[place_number(handle)];
@@ -100,15 +101,15 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Stores the session's handle in `OFF` if no sink runs, and none will start until a call changes that. The caller holds the
-/// process's lock.
+/// Stores the session's handle in `OFF` if no sink runs and no sink will start before another call changes the sinks.
+/// Otherwise stores `NO_HANDLE`. The caller holds the lock of the lifecycle.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;
     OFF.store(if is_off { handle } else { NO_HANDLE }, Ordering::Relaxed);
 }
 
-/// Removes this session's handle from `OFF`, but keeps a later session's handle.
+/// Removes this handle from `OFF`. If `OFF` already has the handle of a later session, that handle stays.
 pub fn forget_off(handle: u64) {
     let _ = OFF.compare_exchange(handle, NO_HANDLE, Ordering::Relaxed, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! The state that the process's lock protects: the open sessions, and the starting and stopping of the writer and its sinks.
+//! The state under the lock of the lifecycle: which sessions are open, and how the writer and its sinks start and stop.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,10 +19,12 @@ use crate::sys::thread::Thread;
 use crate::sys::{barrier, debug, descriptors, host_fds, panic_guard, rights, thread};
 use crate::writer::{self, Inheritance, Writer};
 
-/// The longest that a close and the exit of the process wait for the writer. Also the default timeout of a flush.
+/// The maximum time for which a close or the exit of the process waits for the writer. This is also the default timeout of a
+/// flush.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The number of writers that have ended in this process and its parents. Each end of a writer has ended all registrations.
+/// The number of writers that have ended in this process and in the processes from which it was forked. The end of a writer
+/// ends all registrations.
 static ENDS: AtomicU32 = AtomicU32::new(0);
 
 pub fn ends() -> u32 {
@@ -51,7 +53,7 @@ pub struct Lifecycle {
     /// Receives the writer from the thread that runs it. This stays set if the writer did not stop in time, because the writer
     /// may still stop later.
     home: Option<Take<Box<Writer>>>,
-    /// The library's threads.
+    /// The threads that `join_threads` waits for.
     threads: Vec<Thread>,
     unstarted: Option<Unstarted>,
 }
@@ -64,13 +66,13 @@ struct Unstarted {
     again: Option<Retry>,
 }
 
-/// A writer thread at work.
+/// A writer thread that has opened its files.
 pub struct Running {
     pub config: Config,
     changing: Option<Changing>,
 }
 
-/// A change of the sinks that the writer has been asked for.
+/// A change of the sinks that the writer has been asked to make.
 struct Changing {
     /// The options before the change.
     before: Config,
@@ -85,7 +87,7 @@ struct Starting {
 }
 
 impl Lifecycle {
-    /// Notes that a call begins, which stops waiting at `end`.
+    /// Notes that a call begins, and that this call stops waiting at `end`.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
     }
@@ -96,7 +98,7 @@ impl Lifecycle {
     }
 
     /// Subtracts sessions that were closed while another call held the lock. If no session is left, asks the writer to end,
-    /// without waiting.
+    /// and does not wait for the end.
     pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
         if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
@@ -132,7 +134,8 @@ impl Lifecycle {
         self.start(parts, config, None).or(Err(Error::SinkFailed))
     }
 
-    /// The sinks that a forked child could not start so far, with `Sinks::REMEMBER` if they were to remember code.
+    /// The sinks that a forked child could not start so far. Contains `Sinks::REMEMBER` if the child is also to remember
+    /// code.
     pub fn unstarted(&self) -> Sinks {
         self.unstarted_config().map_or(Sinks::NONE, |config| {
             config.sinks.with(if config.remember { Sinks::REMEMBER } else { Sinks::NONE })
@@ -173,7 +176,8 @@ impl Lifecycle {
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
         let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())));
-        // A process with more rights than other processes of its user does not touch their files unless asked to.
+        // A process with more rights than other processes of its user does not touch the files of those processes unless
+        // asked to.
         let by_default = !shared.pool.is_open() && !rights::are_more();
         let recover = inheritance.is_none() && (config.recover || by_default);
         let (home, come_home) = oneshot();
@@ -183,8 +187,8 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // The writer's thread gets its work (`hand.give`) just before this thread waits, because the kernel then lets the
-        // writer run.
+        // The writer's thread gets its work (`hand.give`) only just before this thread waits, because the kernel lets the
+        // writer run as soon as this thread waits.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -233,9 +237,9 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// As `finish_start`, for a start that an earlier call stopped waiting for.
+    /// Does the work of `finish_start` for a start that an earlier call has stopped waiting for.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // If no sink could be opened, this concerned the earlier call. So this call ignores the error.
+        // `NoSink` is an error of the earlier call, so this call ignores it.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
@@ -244,7 +248,7 @@ impl Lifecycle {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
-            // Other errors concerned the earlier call, so this call ignores them.
+            // Other errors are errors of the earlier call, so this call ignores them.
             _ if self.running.is_some() => Ok(()),
             // A writer that was asked to end may still be writing records. Until it has ended, no call may report that nothing
             // is left to write.
@@ -261,8 +265,8 @@ impl Lifecycle {
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = home.take(self.left());
-        // `home` is kept only after a timeout, because the writer may still come. After another error the thread is gone, and
-        // `home` would make later calls fail.
+        // `home` is kept only after a timeout, because the thread may still pass the writer back. After another error the
+        // thread is gone, and a kept `home` would make later calls fail.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();
@@ -275,8 +279,8 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// Makes a session join the open sessions. Starts the session's sinks that were not started yet. Makes the writer remember
-    /// code if this session is the first to ask for that.
+    /// Makes a session join the open sessions. Starts the new session's sinks that do not run yet. If the new session is the
+    /// first to ask for remembering, the writer begins to remember code.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let on = config.asked_for().without(started(shared));
@@ -325,8 +329,8 @@ impl Lifecycle {
         };
         let mut left = shared.status.sinks().without(sinks);
         if !running.config.sinks.has(Sinks::GDB) {
-            // The gdb sink was started automatically, to report what other sinks write. Alone it does not keep the writer
-            // running.
+            // The gdb sink was started automatically, to report the code that other sinks write. Without other sinks, it
+            // does not keep the writer running.
             left = left.without(Sinks::GDB);
         }
         if parts.regions.all().next().is_none() {

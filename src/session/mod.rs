@@ -1,4 +1,4 @@
-//! Sessions: their calls, and how they begin, continue in a forked child, and end.
+//! Sessions: how a session begins, continues in a forked child, and ends, and what its calls do.
 
 mod alloc;
 mod autoload;

@@ -28,7 +28,7 @@ pub fn open(options: &Options) -> Result<u64> {
     };
     if !process.host.page.kept_by_kernel {
         // Before Linux 4.14, a child learns only from the fork handler that it is a child. On such a kernel, a child of a raw
-        // clone system call does not learn it.
+        // clone system call never learns that it is a child.
         fork::watch();
     }
     if process.host.is_broken() {
@@ -58,7 +58,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))
 }
 
-/// Opens the session while no other call opens or closes one.
+/// Opens the session while no other call opens or closes a session.
 fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Config) -> Result<u64> {
     let shared = process.shared_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
     lifecycle.finish_earlier(shared)?;
@@ -68,7 +68,7 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
-    // Looks for a free place before anything else. If no place were free, later steps would have to be undone.
+    // Looks for a free place before the steps below. If no place is free, these steps would have to be undone.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &lifecycle.running {

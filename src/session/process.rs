@@ -1,8 +1,8 @@
-//! The library's state of this process: made by the first session, replaced in a forked child, never freed.
+//! The library's state in this process. The first session makes the state, and a forked child replaces it.
 //!
-//! Nothing here is ever freed, so a call that races with `close` finds valid memory. The fork page tells a forked child that
-//! this state is a copy, whose locks and queues may be in any state. The child does not touch them, and makes a separate state
-//! (`fork`).
+//! The state is never freed, so a call that races with `close` finds valid memory. The fork page tells a forked child that
+//! this state is a copy of its parent's. The locks and queues in the copy may be in any condition. The child does not touch
+//! these locks and queues, and makes a separate state (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub struct Process {
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
     pub configs: Configs,
-    /// Number of the next session.
+    /// Serial number of the next session.
     pub serial: AtomicU32,
     lifecycle: TimedLock<Lifecycle>,
     /// `Lifecycle::unstarted`, copied by the last call that held `lifecycle`.
@@ -52,13 +52,13 @@ pub struct Process {
     pub allocator: Allocator,
     /// The reports of runtimes through Intel's JIT profiling API.
     pub collector: Collector,
-    /// Calls of the host, if they are checked.
+    /// The code that the host's calls have reported, if these calls are checked.
     pub checked: Checked,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
-/// The state of this process. An error if there is none yet, or if it is the parent's.
+/// The state of this process. Returns an error if there is no state yet, or if the existing state is the parent's.
 #[inline]
 pub fn current() -> Result<&'static Process> {
     // SAFETY: what is published here is never freed.
@@ -81,7 +81,7 @@ pub fn current_or_inherited() -> Option<&'static Process> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The state of this process. Makes it if necessary.
+/// The state of this process. Makes the state if there is none yet.
 pub fn current_or_new() -> Result<&'static Process> {
     let inherited = current_or_inherited();
     let generation = match inherited {
@@ -93,7 +93,8 @@ pub fn current_or_new() -> Result<&'static Process> {
     // SAFETY: nobody else has this state yet, and it is freed only if nobody else gets it.
     let process = unsafe { &*new };
     if let Some(faster) = process.publish() {
-        // SAFETY: as above. (Its page stays mapped, once in a process's life.)
+        // SAFETY: as above. (The fork page of the dropped state stays mapped. Few pages stay in this way, because only the
+        // first sessions of a process can race here.)
         drop(unsafe { Box::from_raw(new) });
         return Ok(faster);
     }
@@ -106,13 +107,13 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     valgrind::without_races(|| guarded_on(|_| body()))
 }
 
-/// As `guarded`, for a body that needs the calling thread's state.
+/// Runs `body` inside the panic guard, and passes the calling thread's state to it.
 #[inline]
 pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 
-/// As `guarded`, for a body whose failure cannot be reported to anybody.
+/// Runs `body` inside the panic guard, and ignores a failure, because it cannot be reported to anybody.
 pub fn shielded(body: impl FnOnce()) {
     let _ = guarded(|| {
         body();
@@ -120,7 +121,8 @@ pub fn shielded(body: impl FnOnce()) {
     });
 }
 
-/// As `shielded`, for a body that accesses files or waits: such calls are cancellation points of POSIX threads.
+/// Does the same as `shielded`, with thread cancellation disabled. This is for a body that accesses files or waits, because
+/// such calls are cancellation points of POSIX threads.
 pub fn blocking_guarded(body: impl FnOnce()) {
     thread::uncancelled(|| shielded(body));
 }
@@ -187,8 +189,8 @@ impl Process {
         result
     }
 
-    /// The sinks that this forked child could not start so far, with `Sinks::REMEMBER` if they were to remember code. Until
-    /// these sinks start, the child has not taken over its parent's code.
+    /// The sinks that this forked child could not start so far. Contains `Sinks::REMEMBER` if the child is also to remember
+    /// code. Until these sinks start, the child has not taken over its parent's code.
     pub fn unstarted(&self) -> Sinks {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }

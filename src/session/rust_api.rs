@@ -29,22 +29,22 @@ pub(crate) fn open(options: &Options) -> Result<u64> {
     Ok(handle)
 }
 
-/// Runs a call of the Rust interface. If the call is refused, the refusal is counted, and [`last_error`] says why, as in C.
+/// Runs a call of the Rust interface. As in C, a refused call is counted, and [`last_error`] returns the reason.
 #[inline]
 fn told<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     valgrind::without_races(|| panic_guard::as_one_call(|| body().inspect_err(|&error| refused(error))))
 }
 
 impl Session {
-    /// Opens a session. The first session starts the sinks and the background thread; `jitsym_init` in C.
+    /// Opens a session; `jitsym_init` in C. The first session starts the sinks and the background thread.
     pub fn open(options: &Options) -> Result<Session> {
         told(|| open(options).map(Session))
     }
 
     /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
     ///
-    /// After [`Error::Timeout`](crate::Error::Timeout) the code may be registered all the same. But the sink for the unwinder
-    /// or for valgrind does not know of the code before a [`flush`](Session::flush).
+    /// If this call returns [`Error::Timeout`](crate::Error::Timeout), the code may be registered nevertheless. In that case
+    /// the sink for the unwinder or for valgrind knows the code only after a [`flush`](Session::flush), and
     /// [`unregister_range`](Session::unregister_range) ends the registration.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {
@@ -67,23 +67,24 @@ impl Session {
         told(|| find(self.0)?.unregister(id))
     }
 
-    /// Reports that all code with a byte in the range is gone; `jitsym_unregister_range` in C.
+    /// Reports that all code that has a byte in the range is gone; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, false))
     }
 
-    /// As [`unregister_range`](Session::unregister_range), for memory that the caller unmaps next; with `JITSYM_RANGE_UNMAP` in
-    /// C.
+    /// Does the same as [`unregister_range`](Session::unregister_range), for memory that the caller unmaps next. In C, this is
+    /// the flag `JITSYM_RANGE_UNMAP`.
     ///
     /// # Safety
-    /// Nobody reads, writes or runs whole pages of the range until the caller unmaps them. The caller unmaps them before
-    /// anything else is mapped there.
+    /// Until the caller unmaps the range, nobody reads, writes or executes the whole pages in it. The caller unmaps these
+    /// pages before anything else is mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// Returns what the sinks want at present; `jitsym_wanted` in C. A host that asks need not make names and tables that
-    /// nobody reads. Takes no lock, makes no system call and changes nothing, even in a forked child.
+    /// Returns which parts of a description of code the sinks want at present; `jitsym_wanted` in C. A host that calls this
+    /// can omit names and tables that nobody reads. The call takes no lock, makes no system call and changes nothing, even
+    /// in a forked child.
     ///
     /// ```
     /// use jitsym::{Options, Session, Sinks, Wanted};
@@ -105,13 +106,13 @@ impl Session {
         wanted(self.0)
     }
 
-    /// Waits until everything registered before is in the files; `jitsym_flush` in C.
+    /// Waits until everything that was registered before this call is in the files; `jitsym_flush` in C.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         told(|| find(self.0)?.flush(Some(timeout)))
     }
 
-    /// The counters of this process, over all sessions; `jitsym_get_stats` in C. Registrations that the writer has not read yet
-    /// are not counted.
+    /// Returns the counters of this process, for all its sessions together; `jitsym_get_stats` in C. Registrations that the
+    /// writer has not read yet are not counted.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, Session, Sinks};
@@ -153,11 +154,11 @@ impl Session {
     }
 
     /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). Every
-    /// profiler that reads ELF files names the code in a region with no further step. Code in a region is registered like other
-    /// code, with the address where it runs.
+    /// profiler that reads ELF files names the code in a region, without any further step. Code in a region is registered like
+    /// other code, with the address where it runs.
     ///
-    /// If the file cannot be made, which [`last_error`] explains, the region still gets its memory, and the other sinks name
-    /// the code in it. The region stays when the session is closed.
+    /// If the file cannot be made, the region still gets its memory, the other sinks name the code in the region, and
+    /// [`last_error`] returns the reason. The region stays when the session is closed.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, RegionOptions, Session};
@@ -194,8 +195,9 @@ impl Session {
         told(|| find(self.0)?.create_region(options))
     }
 
-    /// Turns whole pages of the runtime's memory into a region: a private mapping of an ELF file with the same bytes and
-    /// protections takes their place; `jitsym_region_adopt` in C. The description there lists what changes for the runtime.
+    /// Turns whole pages of the runtime's memory into a region; `jitsym_region_adopt` in C. A private mapping of an ELF
+    /// file, with the same bytes and protections, replaces the pages. The description of `jitsym_region_adopt` lists what
+    /// changes for the runtime.
     ///
     /// # Safety
     /// During the call no thread writes to the memory or changes its protection. Otherwise writes may be lost. Threads may
@@ -204,8 +206,8 @@ impl Session {
         told(|| find(self.0)?.adopt_region(addr, size))
     }
 
-    /// Makes a region with two views larger, at its end: up to `size` bytes in all. Existing contents keep their addresses;
-    /// `jitsym_region_grow` in C.
+    /// Enlarges a region to `size` bytes in all; `jitsym_region_grow` in C. The region must have two views. The new memory
+    /// is added at the region's end, and existing contents keep their addresses.
     pub fn grow_region(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.grow_region(exec, size))
     }
@@ -218,8 +220,8 @@ impl Session {
         told(|| find(self.0)?.discard_region(addr, size))
     }
 
-    /// Ends the region that begins here; `jitsym_region_release` in C. A created region is unmapped. An adopted region becomes
-    /// plain memory again, with the same bytes and protections.
+    /// Ends the region that begins at `exec`; `jitsym_region_release` in C. A created region is unmapped. An adopted region
+    /// becomes plain memory again, with the same bytes and protections.
     ///
     /// # Safety
     /// For a created region: nobody runs code in its memory, or has a reference to anything in either view. For adopted memory,
@@ -228,9 +230,9 @@ impl Session {
         told(|| find(self.0)?.release_region(exec))
     }
 
-    /// Hands out code memory: a piece of one of the library's regions, at least `size` bytes long; `jitsym_alloc` in C.
-    /// `alignment` is a power of two up to 4096, or 0. If `near` is not 0, a call from `near` can reach the piece with a
-    /// displacement of 32 bits. The piece stays when the session is closed.
+    /// Allocates code memory: a piece of one of the library's regions, at least `size` bytes long; `jitsym_alloc` in C.
+    /// `alignment` is a power of two up to 4096, or 0. If `near` is not 0, a call instruction at `near` can reach the piece
+    /// with a displacement of 32 bits. The piece stays when the session is closed.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, Session};
@@ -258,11 +260,11 @@ impl Session {
         told(|| find(self.0)?.alloc(size, alignment, near))
     }
 
-    /// Takes back the end of a piece, in which no code may be registered; `jitsym_shrink` in C. The first `size` bytes stay,
-    /// rounded up to 64.
+    /// Shortens a piece to its first `size` bytes, rounded up to a multiple of 64; `jitsym_shrink` in C. No code may be
+    /// registered in the rest of the piece.
     ///
     /// # Safety
-    /// Nobody has a reference to anything in that part, or runs code in it.
+    /// Nobody has a reference to anything in the rest of the piece, or runs code there.
     pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.shrink(exec, size))
     }
@@ -275,12 +277,12 @@ impl Session {
         told(|| find(self.0)?.free(exec))
     }
 
-    /// The path of the file that a sink writes; `jitsym_path` in C.
+    /// Returns the path of the file that a sink writes; `jitsym_path` in C.
     pub fn path(&self, sink: Sinks) -> Result<PathBuf> {
         told(|| find(self.0)?.path(sink))
     }
 
-    /// Closes the session, and reports a failure to write; `jitsym_close` in C.
+    /// Closes the session, and returns an error if not everything could be written; `jitsym_close` in C.
     pub fn close(self) -> Result<()> {
         told(|| close(self.0))
         // When the session is dropped here, `drop` closes it again. This second close fails without effect.

@@ -1,4 +1,5 @@
-//! Tests sessions with a counting sink: what the applier tells the sink, late start, forked children, opening and closing.
+//! Tests sessions with the sink `sink::counting`: what the applier reports to the sink, how a sink starts late, and how
+//! sessions open, close, and continue in a forked child.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +38,8 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     names
 }
 
-/// A record that ends all code in the 4096 bytes from an address on. The second number says how far its time stamp is ahead.
+/// A record that ends all code in the 4096 bytes that begin at the first number. The second number is added to the time
+/// stamp of the record.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -61,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // As if the thread itself had made the request.
+    // This is the time that the request would have if the thread itself had made it.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);

@@ -5,8 +5,9 @@ use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
 use crate::sink;
 
-/// Returns what the sinks want, for the session that a handle names. If the handle names no open session, that is nothing. The
-/// call has no effects, waits for nothing, and does not take over the state of a parent. So a signal handler may call it too.
+/// Returns what the sinks want, for the session that a handle names. If the handle names no open session, the sinks want
+/// nothing. The call has no effects, waits for nothing, and does not take over the state of a parent. So a signal handler may
+/// call it too.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {
         return Wanted::default();

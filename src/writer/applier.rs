@@ -24,11 +24,11 @@ pub struct Applier {
     pub status: Arc<Status>,
     pub registry: Registry,
     pub sinks: SinkSet,
-    /// Notices for the owner of the ids.
+    /// Notices about ids. The writer passes them to `Shared::ids`.
     pub notices: Vec<Notice>,
     /// Whether the process lives. Only a living process can have regions.
     pub alive: bool,
-    /// Time of the last record.
+    /// Time of the last applied record.
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
@@ -105,14 +105,15 @@ impl Applier {
         self.make_room_for(event.id, name_len, info_len)
     }
 
-    /// How long the name of live code is, and how long at most the records before its LOAD record are.
+    /// The length of the name of live code, and an upper bound for the length of the records that precede its LOAD record.
     pub(super) fn lens_of(&self, id: u64) -> (usize, usize) {
         let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
         let name = self.registry.name_of(id).unwrap_or_default();
         (name.len(), in_dump.max(self.registry.info_of(id).bytes().len()))
     }
 
-    /// Applies one record, for which there is room. Its chunk must not be recycled before the sinks have written.
+    /// Applies one record. `make_room` must have succeeded for it. The record's chunk must not be recycled before the sinks
+    /// have written.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
@@ -154,10 +155,10 @@ impl Applier {
         }
     }
 
-    /// Times in a file must increase. A record may be stamped before the end of an earlier round but published later. In
-    /// that case, its time is set to a time after the last written record. The later time is just as correct: the call had
-    /// not returned, so its code had not run. Records never have equal times, although the clock may stand still for some
-    /// microseconds: readers rely on the order.
+    /// Times in a file must increase. A record may be stamped before the end of an earlier round, but published after that
+    /// end. In that case, its time is set to a later time than that of the last applied record. The later time is just as
+    /// correct: the call had not returned, so its code had not run. Two records never have the same time, although the clock
+    /// may stand still for some microseconds, because readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -194,7 +195,8 @@ impl Applier {
         if self.move_by_region(event) {
             return;
         }
-        // The group is written now, because a child forked meanwhile must find the code at its old place, or nowhere.
+        // If the code's group is not in the jitdump's file yet, it is written now, because a child that is forked meanwhile
+        // must find the code at its old place, or nowhere.
         if let Some(stored) = self.registry.get(event.id).and_then(|live| live.stored) {
             self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
         }
@@ -207,7 +209,7 @@ impl Applier {
         self.status.counters.moved.add(1);
         // Info records that were kept when a jitdump stopped may contain a frame load for the old place.
         live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
-        // The jitdump's group is for the old place, so `stored` is taken out below.
+        // The group in the jitdump describes the code at its old place, so `stored` is taken out below.
         (live.addr, live.index) = (event.addr, event.index);
         let end = live.addr + live.size;
         let room = unwind::room(live.size, live.tables_len as usize);
@@ -229,7 +231,8 @@ impl Applier {
         }
     }
 
-    /// Keeps a notice for the owner of the ids. If memory for the notice is lacking, the id is never used again.
+    /// Keeps a notice until the writer passes it to the ids. If there is no memory for the notice, the id is never used
+    /// again.
     pub(super) fn notify(&mut self, notice: Notice) {
         if self.notices.try_reserve(1).is_ok() {
             self.notices.push(notice);
@@ -251,7 +254,8 @@ impl Applier {
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         let code = Loaded { id, live, name, change: inserted.change, origin };
         if inserted.was_claimed {
-            // It is too late to withdraw the older code's claim, but the claim is counted as false.
+            // The older code has claimed these bytes as free. It is too late to withdraw this claim, but the claim is
+            // counted as false.
             self.status.counters.not_free.add(1);
         }
         while let Some(old) = self.overwritten.pop() {

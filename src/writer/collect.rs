@@ -149,7 +149,7 @@ impl Writer {
             match notice {
                 // The caller has retired the id, and nothing refers to it any more.
                 Notice::Unregistered(id) => ids.recycle(Id(id)),
-                // If the owner of the id unregisters it first, the record of that call recycles the id.
+                // If the host unregisters the id first, the record of that call recycles the id.
                 Notice::FreeLater(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
                 Notice::FreeLater(_) => {}
                 Notice::Read(id) => {

@@ -1,4 +1,4 @@
-//! The writer quiesces for a fork.
+//! How the writer quiesces for a fork, and how a child finds the writer's state.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Writer {
         }
     }
 
-    /// The options with which the sinks were opened, while they are open.
+    /// The options with which the sinks were opened. `None` while the sinks are closed.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }

@@ -12,13 +12,13 @@ use crate::sink::Round;
 use crate::sys::reserve;
 
 /// How long after a child's first call its files get the inherited code. A recording that covers the fork has the names of this
-/// code from the parent's files, so a child that ends earlier does not need them.
+/// code from the parent's files, so a child that ends earlier does not need to write this code.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
 /// The child writes in parts. After each part it pauses for this many times the duration of the part.
 const INHERIT_PAUSE: u32 = 4;
 /// How long the child waits if the jitdump cannot be written, or memory is short.
 const INHERIT_AGAIN: Duration = Duration::from_secs(1);
-/// From how many processes' jitdumps a child reads at most. Each jitdump is a mapping.
+/// The maximum number of ancestors whose jitdumps a child reads. Each of these jitdumps needs a mapping.
 const ANCESTORS_MOST: usize = 4;
 
 /// The data that a child inherits from its parent.
@@ -28,7 +28,7 @@ pub struct Inheritance {
     /// The parent's regions.
     pub regions: Option<&'static Regions>,
     pub dump: Option<Contents>,
-    /// The sinks of the parent that ran.
+    /// The sinks that ran in the parent.
     pub sinks: Sinks,
     /// When the child was forked, by the clock of its records.
     pub forked_at: u64,
@@ -55,7 +55,7 @@ impl Writer {
         applier.last_time = forked_at;
         applier.sinks.inherit(dump, &mut applier.registry);
         applier.sinks.load_live(Sinks::ANY.without(Sinks::JITDUMP), &mut applier.registry, forked_at);
-        // Code can wait if the parent's files have it.
+        // Writing the inherited code can wait if the parent's files have this code.
         let wanted = self.config.as_ref().is_some_and(|config| config.fork == Fork::Late);
         let files = Sinks(self.shared.status.sinks().0 & Sinks::MAP.with(Sinks::JITDUMP).0);
         let may_wait = wanted && of_parent.has(files) && are_all_in_regions && {
@@ -96,12 +96,12 @@ impl Writer {
         while self.inherit_at.is_some() && self.write_inherited_part() {}
     }
 
-    /// Returns false if nothing could be written.
+    /// Writes a part of the inherited code. Returns false if nothing could be written.
     fn write_inherited_part(&mut self) -> bool {
         let (begin, applier) = (Instant::now(), &mut self.applier);
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
-        // Code that was published late may overlap some of this code.
+        // Code that was published late may overlap some of this code, and must get a later time.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {
@@ -114,7 +114,7 @@ impl Writer {
         written.is_some()
     }
 
-    /// How long to wait until `write_inherited` has work. `None` if it has none, or cannot work now.
+    /// How long to wait until `write_inherited` has work. `None` if it has no work, or cannot work now.
     pub(super) fn inherits_in(&self) -> Option<Duration> {
         let at = self.inherit_at.filter(|_| !self.exiting && !reserve::is_short())?;
         Some(at.saturating_duration_since(Instant::now()))

@@ -1,4 +1,5 @@
-//! How the writer begins and ends: with the first and the last session, at the exit of the process, and when it fails.
+//! How the writer begins and ends: with the first and the last session, at the exit of the process, and after a failure of
+//! the writer.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,15 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that are writing a record, and how often it checks them at least. The time alone is
-/// not enough, because the whole process may be stopped during the wait.
+/// How long an exit waits for threads that are writing a record, and the minimum number of times that it checks these
+/// threads. A limit on the time alone is not enough, because the whole process may be stopped during the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
-    /// Begins, on the thread that will run the writer. If `recover` is set, first cleans up the spools of dead processes
-    /// (`recover::tidy`). Then opens the spool and the sinks. False if no wanted sink runs.
+    /// Starts the writer. Must be called on the thread that will run the writer. If `recover` is set, first cleans up the
+    /// spools of dead processes (`recover::tidy`). Then opens the spool and the sinks. Returns false if sinks are wanted,
+    /// but none of them runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         if recover {
@@ -46,7 +48,7 @@ impl Writer {
         true
     }
 
-    /// Opens the sinks. Returns those that run.
+    /// Opens the sinks. Returns the sinks that run.
     pub(super) fn open(&mut self, config: &Config) -> Sinks {
         let running = self.applier.sinks.open(config);
         self.applier.sinks.announce_paths();
@@ -57,8 +59,8 @@ impl Writer {
         running
     }
 
-    /// Starts again: ends the registrations that the last session left, and accepts requests again. Discards the records of
-    /// calls that were too late for the last close. These calls have returned `Closed`.
+    /// Prepares for a new run: ends the registrations that the last session left, and accepts requests again. Discards the
+    /// records of calls that came too late for the last close. These calls have returned `Closed`.
     pub(super) fn begin(&mut self) {
         (self.off, self.inherit_at, self.is_inheriting) = (false, None, false);
         let Applier { registry, notices, .. } = &mut self.applier;
@@ -74,7 +76,7 @@ impl Writer {
         *requests = Requests { open: true, asked, told, answered, ..Requests::default() };
         drop(requests);
         if self.shared.signal_flush.has_exit_begun() {
-            // The process exits already, so only the exiting thread waits for the writes of this session.
+            // The process is already exiting, so only the exiting thread waits for the writes of this session.
             self.exiting = true;
             self.shut_out();
         }
@@ -111,7 +113,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // The thread of `host_fds` takes about as long to end as the rest of this function.
+        // The thread of `host_fds` is stopped here, because its end takes about as long as the rest of this function.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);
@@ -126,8 +128,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// While the process exits: makes the calls of all threads but the exiting one return an error, because their
-    /// registrations would no longer be written.
+    /// While the process exits: makes the calls of all threads except the exiting thread return an error, because the
+    /// registrations of these threads would no longer be written.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();

@@ -6,7 +6,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
 use crate::sys::prefetch;
 
-/// How many events ahead names are prefetched. The events themselves are prefetched twice as far ahead.
+/// Names are prefetched this many events before they are read. The events themselves are prefetched twice as far ahead.
 const AHEAD: u32 = 8;
 
 /// The unread part of a chunk.
@@ -20,7 +20,7 @@ struct Reading {
     order: Order,
 }
 
-/// The time stamp of an event, and whether the event is something else than a registration. Of events with the same time,
+/// The time stamp of an event, and whether the event is something other than a registration. Of events with the same time,
 /// registrations come first. Otherwise the end of code could precede its registration, because the clock may stand still
 /// between the two.
 type Order = (u64, bool);
@@ -31,11 +31,11 @@ fn order(event: &Event) -> Order {
 
 /// Returns the events of all threads, the earliest first. The events of each single thread are in order already.
 pub struct Merge {
-    /// One for each thread with unread events.
+    /// One lane for each thread that has unread events.
     lanes: Vec<VecDeque<Reading>>,
     /// The lane that is being read, and the order of the earliest event in all other lanes.
     run: Option<(usize, Order)>,
-    /// Chunks that are read to their end.
+    /// Chunks that have been read to their end.
     done: Vec<Reading>,
 }
 
@@ -58,7 +58,8 @@ impl Merge {
         self.next_if(until, |_| true)
     }
 
-    /// As `next`, but takes the event only if `may` returns true for it. If not, the event stays the next one.
+    /// Does the same as `next`, but takes the event only if `may` returns true for it. Otherwise the event stays the next
+    /// event.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {
@@ -206,7 +207,7 @@ mod tests {
             let consumed = threads.iter().flatten().map(|chunk| chunk.consumed_up_to(round));
             assert!(consumed.eq(expected));
         }
-        // Another thread may own a chunk that is read to its end.
+        // By now another thread may own a chunk that was read to its end.
         threads[0][0].set_consumed(9, 0);
         assert!(merge.next(u64::MAX).is_some() && merge.mark(10));
         assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (0, 3));

@@ -1,7 +1,7 @@
 //! The background thread: collects the records of the registering threads, in the order of time, and writes them out.
 //!
-//! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking it. The
-//! pause adapts to the load. After a second without work the writer sleeps until it is woken.
+//! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking the
+//! writer. The pause adapts to the load. After a second without work the writer sleeps until it is woken.
 
 mod applier;
 mod collect;
@@ -54,18 +54,20 @@ const BUSY_BYTES: usize = 256 * 1024;
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
-/// The writer asks the kernel for barriers only once it is this old. In a process with several threads, the kernel takes time to
-/// answer, and a program that ends earlier would wait for the answer in vain.
+/// How long a writer runs before it registers the process for the kernel's barriers. In a process with several threads the
+/// registration takes time, and a program that ends early would wait for it in vain.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// A thread's clock is ahead of the writer's clock by less than this.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
-/// The most by which the clock of a thread that a signal has interrupted is ahead of the writer's clock, in nanoseconds or ticks.
-/// This holds while the writer stays on its processor.
+/// How far, at most, the clock of a thread that a signal has interrupted is ahead of the writer's clock, in nanoseconds or
+/// ticks. The limit holds while the writer stays on its processor.
 const SIGNAL_AHEAD: u64 = 50_000;
-/// After more than this many rounds at the longest pause that read nothing, the writer sleeps until it is woken.
+/// If the pause has reached `LONGEST_PAUSE`, and more than this many rounds in succession read nothing, the writer sleeps
+/// until it is woken.
 const IDLE_ROUNDS: u32 = 20;
 
-/// The data that only the writer uses. When sessions close and open again, one writer's thread passes this data on to the next.
+/// The data that only the writer uses. When all sessions close and a session opens later, the thread of the old writer
+/// passes this data on to the next thread.
 pub struct Writer {
     pub host: &'static Host,
     pub shared: &'static Shared,
@@ -78,8 +80,8 @@ pub struct Writer {
     asked_to_write: u64,
     /// When the latest request was made.
     asked_at: u64,
-    /// For calls that wait until certain sinks know their code: the number of the last request whose code these sinks have to learn
-    /// in this round (`to_be_told`), or have learned (`told`).
+    /// For calls that wait until certain sinks know their code: `to_be_told` is the number of the last request whose code
+    /// these sinks have to learn in this round, and `told` is the number of the last request whose code they have learned.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -94,9 +96,9 @@ pub struct Writer {
     config: Option<Config>,
     /// In a forked child: when the map and the jitdump get the next part of the inherited code. `None` if they have all of it.
     inherit_at: Option<Instant>,
-    /// Whether the map has the inherited code, and the jitdump perhaps a part of it.
+    /// Whether the map has the inherited code. If so, the jitdump may have a part of this code.
     is_inheriting: bool,
-    /// All records stamped before this time are read, except those that were published late.
+    /// All records stamped before this time have been read, except for records that were published late.
     until: u64,
     /// Whether memory has run out, so that some records are still unread.
     short: bool,
@@ -166,8 +168,8 @@ impl Writer {
             // Reads the requests before the round, so that this round serves them. Otherwise they would wait for a second
             // round, after the writes of this round.
             self.look_at_requests();
-            // A round that begins after a request reads all records that were committed before the request. An earlier round may
-            // miss some of these records, because they may have been stamped or published after it began.
+            // A round that begins after a request reads all records that were committed before the request. An earlier round
+            // may miss some of these records, because they may have been stamped or published after the earlier round began.
             let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
             let signal_flush = self.shared.signal_flush.pending(self.exiting);
             let to_write =
@@ -186,7 +188,8 @@ impl Writer {
             if bytes > 0 {
                 idle_rounds = 0;
             }
-            // The change comes before the answer: the thread that asked may be exiting, and end the process after the answer.
+            // The change comes before the answer, because the thread that asked may be exiting the process, which ends after
+            // the answer.
             if let Some(change) = change {
                 self.change_sinks(change);
             }
@@ -256,7 +259,8 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Makes the sinks that calls wait for report their changes, and answers these calls. This comes before all other writes.
+    /// Makes the sinks that calls wait for report their changes, and answers these calls. This comes before the writes at
+    /// the end of the round.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
@@ -285,8 +289,8 @@ impl Writer {
         }
     }
 
-    /// Reads everything that was published, writes it, and recycles the chunks. `now`: whether a caller wants all sinks up
-    /// to date. Returns how many bytes were read.
+    /// Reads everything that was published, writes it, and recycles the chunks. `now`: whether a caller wants all files to
+    /// be complete. Returns how many bytes were read.
     fn round(&mut self, now: bool) -> usize {
         self.quiesce().enter();
         let bytes = self.round_inside(now);
@@ -296,10 +300,10 @@ impl Writer {
         bytes
     }
 
-    /// Returns the time of this round. The round must read all records that were stamped before the last request. But a thread's
-    /// clock may be ahead of the writer's clock. So this waits until the writer's clock reaches the time of the request, at most
-    /// for `CLOCK_AHEAD`. A clock is ahead if the kernel stops the writer during a change of clock (`sys/tsc`): until the writer
-    /// continues, the old and the new clock diverge.
+    /// Returns the time of this round. The round must read all records that were stamped before the last request. But a
+    /// thread's clock may be ahead of the writer's clock. So the function waits until the writer's clock reaches the time of
+    /// the request, at most for `CLOCK_AHEAD`. A thread's clock can be ahead if the kernel stops the writer while the clock
+    /// is being changed (`sys/tsc`): until the writer continues, the old and the new clock diverge.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot note the time of its request, so the latest possible time is taken.
@@ -307,7 +311,7 @@ impl Writer {
         let earliest = if from_signal { self.shared.clock.now() + SIGNAL_AHEAD } else { 0 };
         let asked_at = self.asked_at.max(earliest);
         loop {
-            // `is_late` comes before `now`, because the thread may be stopped between the two lines.
+            // `is_late` is computed before `now`, because this thread may be stopped between the two lines.
             let is_late = begin.elapsed() > CLOCK_AHEAD;
             let now = self.shared.clock.now();
             if now >= asked_at || is_late {
@@ -435,7 +439,7 @@ impl Writer {
         }
         let pool = &self.shared.pool;
         let is_due = self.spool_retry.as_ref().is_some_and(Retry::is_due);
-        // If the pool has been shut in the meantime, it gets a spool when it is opened again.
+        // If the pool has been shut in the meantime, it gets a spool when it is reopened.
         let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
         let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
         if !is_due {
@@ -459,7 +463,7 @@ impl Writer {
     /// `any` is set, after one fork.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
-        // Asks first whether children are due, because asking about rights takes several system calls.
+        // Checks the number of forks first, because the check of the rights takes several system calls.
         if self.shared.children_are_due(any) && !rights::are_more() {
             recover::remove_empty(&config.spool_dir);
         }

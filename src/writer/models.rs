@@ -1,5 +1,6 @@
-//! loom models of the interactions between threads, with the library's own code. loom runs the code in every order of
-//! events, up to a number of unforced switches between threads. For each order, loom tries every value that a load may return.
+//! loom models of the interactions between threads. The models run the library's own code. loom runs the code in every order
+//! of events, up to a number of unforced switches between threads. For each order, loom tries every value that a load may
+//! return.
 //!
 //! Each model names the source lines on whose memory order it depends. If the memory order in one of these lines is weakened,
 //! the model has to fail: loom finds a race, a lost record, or a thread that waits for ever.
@@ -29,10 +30,10 @@ use crate::writer::Writer;
 /// See the module's description.
 struct Model {
     name: &'static str,
-    /// How often at most loom interrupts a thread that could continue.
+    /// How often, at most, loom interrupts a thread that could continue.
     switches: usize,
     body: fn(&World),
-    /// File and text of each line with an access that is weakened, one line at a time.
+    /// The lines whose memory order is weakened, one line at a time. Each entry has the file and the text of a line.
     weak: &'static [(&'static str, &'static str)],
 }
 
@@ -68,7 +69,7 @@ const MODELS: &[Model] = &[
     Model { name: "halt", switches: 3, body: halt, weak: &[END, IS_BUSY] },
 ];
 
-/// The state of a process. Each run makes a new one.
+/// The state of a process. Each run makes a new `shared`, and all runs use the same `process`.
 #[derive(Clone, Copy)]
 struct World {
     shared: &'static Shared,
@@ -234,8 +235,8 @@ fn flush(world: &World) {
 /// A session is closed while a thread registers code. The record is written, or the caller is told that the session is closed.
 fn close(world: &World) {
     let world = *world;
-    // The session's place. The model has its own, because the process's places are made only once, and loom needs new
-    // atomics in each run.
+    // The session's place. The model has a separate place, because the places in `process` are made only once, and loom
+    // needs new atomics in each run.
     let place = std::sync::Arc::new(AtomicU64::new(1));
     let stop = world.start();
     let mut local = world.thread();
@@ -312,7 +313,8 @@ fn place(file: &str, text: &str) -> String {
     format!("{file}:{line}")
 }
 
-/// Runs a model, weakened at a place if one is given. Panics if the model fails. False if no model has this name.
+/// Runs a model. If a place is given, the memory order there is weakened. Panics if the model fails. Returns false if no
+/// model has this name.
 pub fn run(name: &str, weak: Option<&str>) -> bool {
     let Some(model) = MODELS.iter().find(|model| model.name == name) else { return false };
     atomic::weaken(weak);
@@ -343,8 +345,8 @@ fn holds(name: &str, weak: Option<&str>) -> bool {
     output.status.success()
 }
 
-/// Runs all models, then each model once for each of its weak places. True if all models hold, and each model fails at each of
-/// its weak places.
+/// Runs each model without a change, and then once for each of its weak places. True if all models hold without a change, and
+/// each model fails at each of its weak places.
 pub fn run_all() -> bool {
     let mut well = true;
     for model in MODELS {
@@ -362,7 +364,7 @@ pub fn run_all() -> bool {
     well
 }
 
-/// Weakens each place in the source that gives an order, and prints which models notice.
+/// Weakens each line of the source that names a memory order, one line at a time, and prints which models fail then.
 pub fn sweep() -> bool {
     for model in MODELS {
         for file in [

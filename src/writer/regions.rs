@@ -121,7 +121,7 @@ impl Applier {
     /// address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
-        // If memory for the lines and tables is lacking, the code loses them.
+        // If there is no memory for the lines and tables, the code loses them.
         let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
         let mut live = self.registry.remove(id)?;
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
@@ -181,8 +181,9 @@ impl Applier {
         }
     }
 
-    /// In a forked child: takes over the live code of the parent's regions. Code in a region of the child is named by that
-    /// region's file, all other code by the other sinks. Returns whether all this code lies in regions of the child.
+    /// In a forked child: takes over the live code of the parent's regions. If a piece of this code lies in a region of the
+    /// child, the file of that region names it. Otherwise the other sinks name it. Returns whether all code of the parent's
+    /// regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
@@ -206,7 +207,8 @@ impl Applier {
                 }
             }
         }
-        // Code that lies in no region of the child was taken out above, and has left dead code among the code of regions.
+        // Code that lies in no region of the child is now registered outside of regions. Its dead entries among the code of
+        // regions are removed here.
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
@@ -233,8 +235,8 @@ impl Applier {
     }
 
     /// Reports in `last_error` that no file names the code outside of regions, if only the region sink writes files. Only the
-    /// first flush that finds such code reports it. If unknown memory is adopted, nothing is reported: that memory may still
-    /// become a region.
+    /// first flush that finds such code reports it. Nothing is reported if the library adopts unknown memory, because the
+    /// memory of this code may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

@@ -11,7 +11,7 @@ use crate::registry::Home;
 use crate::sink::with_wants;
 use crate::sys::{barrier, debugger, reserve, thread};
 
-/// How long the end of all sinks waits for threads that are writing a record.
+/// How long `turn_off` waits for threads that are writing a record.
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Writer {
@@ -25,8 +25,8 @@ impl Writer {
         ack.give(result);
     }
 
-    /// Starts the gdb sink automatically if a debugger listens and another sink runs. A gdb sink that already runs with a
-    /// limit continues without the limit. The debugger finds the sink's entries also during this change.
+    /// Starts the gdb sink automatically if a debugger listens and another sink runs. If the sink already runs by default,
+    /// with a limit, it continues without the limit. The debugger finds the sink's entries also during this change.
     pub(super) fn heed_debugger(&mut self) {
         let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
@@ -60,13 +60,13 @@ impl Writer {
     }
 
     fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
-        // Whoever disables the gdb sink does not want it to start automatically either.
+        // A host that disables the gdb sink does not want it to start automatically either.
         self.no_debugger = (self.no_debugger || off.has(Sinks::GDB)) && !on.has(Sinks::GDB);
         let applier = &mut self.applier;
         let status = applier.status.clone();
         // The gdb sink may have started automatically since the change was asked for.
         let by_default = status.sinks_by_default();
-        // A sink that runs by default and is now asked for continues.
+        // If a sink that runs by default is asked for now, it continues to run.
         let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
         let left = status.sinks().without(by_default).without(off).with(on);
@@ -132,7 +132,7 @@ impl Writer {
         loop {
             barrier::all_threads();
             if self.round_inside(false) > 0 {
-                // The spool is removed with the last chunk, so the files must be up to date before.
+                // The spool is removed with the last chunk, so the files must be up to date before its removal.
                 self.round_inside(true);
             }
             self.take_back();

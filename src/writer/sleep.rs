@@ -1,4 +1,4 @@
-//! The writer without work: how long it sleeps, and what wakes it.
+//! How long the writer sleeps when it has no work, and what wakes it.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::Writer;
 use crate::sys::last_thread;
 use crate::sys::{barrier, host_fds};
 
-/// How long nothing is written after an answer to a signal handler.
+/// How long the writer writes nothing after it has answered a signal handler.
 const REST: Duration = Duration::from_millis(100);
 /// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A first
 /// thread that has used the library wakes the writer when it ends.)
@@ -19,7 +19,7 @@ const LOOK_SELDOM: Duration = Duration::from_secs(10);
 impl Writer {
     /// Sleeps until the writer is woken, unless there is work already.
     pub(super) fn sleep(&mut self) {
-        // No thread has registered anything for a while: an idle process keeps little memory.
+        // No thread has registered anything for a while. An idle process should keep little memory.
         self.shared.pool.forget_asked();
         self.take_back();
         self.shared.pool.rest();
@@ -56,15 +56,16 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Ends the process if only this thread is left. The C library ends a process with its last thread. If nobody closed the
-    /// session, the threads of libjitsym would keep the process alive.
+    /// Ends the process if only this thread is left. Without this library, the C library would end the process at the end of
+    /// its last thread. If nobody closed the session, the threads of libjitsym would keep the process alive.
     fn end_with_the_last_thread(&mut self) {
         if last_thread::first_has_ended() && last_thread::is_this_one() {
             host_fds::end_process();
         }
     }
 
-    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and would cut a write short.
+    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and this would cut a write
+    /// short.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {

@@ -1,4 +1,5 @@
-//! The writer's rounds, one by one, without the writer's thread: the state that registering threads find after each round.
+//! Runs the writer's rounds one by one, without the writer's thread, and checks the state that registering threads find
+//! after each round.
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
 use std::time::Duration;
@@ -34,7 +35,7 @@ fn world(max_memory: usize, max_wait: Duration) -> World {
 }
 
 impl World {
-    /// A thread, as the library sees it.
+    /// The library's state of a registering thread.
     fn thread(&self) -> Local {
         Local::new(self.process, self.shared).unwrap()
     }
@@ -63,8 +64,8 @@ fn a_thousand_threads_have_a_chunk_each() {
     assert_eq!((world.registered(), world.shared.pool.bytes_used()), (1000, 0));
 }
 
-/// Threads that have registered something and are idle hold a chunk each. The next thread still gets a chunk, whatever their
-/// number.
+/// Threads that have registered something and are idle hold a chunk each. The next thread still gets a chunk, however many
+/// threads are idle.
 #[test]
 fn chunks_come_back_when_there_are_few() {
     for (max_memory, count, at_once) in [(1 << 20, 100, 1), (64 << 20, 1500, 50)] {

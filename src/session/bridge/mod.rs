@@ -1,10 +1,11 @@
-//! The bridge: objects that other libraries have put into the lists of gdb's JIT interface become code of a session.
+//! The bridge reads the objects that other libraries have put into the lists of gdb's JIT interface, and registers the code
+//! of these objects in a session.
 //!
 //! So perf knows the same code as gdb.
 //!
-//! A thread reads the lists every few milliseconds. After each change, a library calls a function in which a debugger has a
-//! breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at once, before the
-//! code runs.
+//! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which
+//! a debugger has a breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at
+//! once, before the code runs.
 
 mod objects;
 #[cfg(test)]
@@ -36,7 +37,8 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
-/// How often the thread looks at the lists. It looks more often just after it has found a change.
+/// How long the thread waits before it looks at the lists again. Just after a change, it waits for `OFTEN`. Without further
+/// changes, the wait grows up to `SELDOM`.
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
 
@@ -48,14 +50,14 @@ const COST_MOST: Duration = Duration::from_millis(50);
 /// How long the thread waits after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Larger objects are ignored.
+/// Objects larger than this are ignored.
 const OBJECT_MAX: u64 = 1 << 30;
-/// How many times a list is read if it keeps changing during reading.
+/// How many times, at most, the lists are read if they keep changing during reading.
 const READS: u32 = 16;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// The session that the first object has opened. 0: none yet.
+/// The handle of the session that was opened for the first object, or 0.
 static SESSION: AtomicU64 = AtomicU64::new(0);
 /// The options of the first session that asked for the bridge.
 static OPTIONS: OnceBox<Options> = OnceBox::new();
@@ -63,14 +65,14 @@ static OPTIONS: OnceBox<Options> = OnceBox::new();
 #[derive(Default)]
 struct State {
     lists: Lists,
-    /// The objects in the lists, each with its fingerprint and its registered functions.
+    /// The objects in the lists, each with its fingerprint and the ids of its registered functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
-    /// The value of `lifecycle::ends` at the last look. A change means that all registrations have ended, so the objects are
-    /// registered again.
+    /// The value of `lifecycle::ends` at the last look. If the value has changed since then, all registrations have ended,
+    /// and the objects are registered again.
     ends: u32,
 }
 
-/// Starts the bridge, once in a process. `options`: the options of a session that asks for the bridge.
+/// Starts the bridge, unless it was started before. `options`: the options of a session that asks for the bridge.
 pub fn start(options: Option<&Options>) {
     if let Some(options) = options {
         OPTIONS.get_or_init(|| Box::new(options.clone()));
@@ -89,8 +91,8 @@ fn spawn() {
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
-/// Whether no sink runs at present: the program has stopped the sinks, or has not started them yet. To answer this question, a
-/// forked child does not take over its parent's state.
+/// Whether no sink runs at present: the program has stopped the sinks, or has not started them yet. A forked child answers
+/// this question without taking over its parent's state.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
@@ -142,7 +144,7 @@ fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
 
-/// Runs `body` with the state, unless the process forks.
+/// Runs `body` with the state. `None` while the process forks.
 fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>> {
     let Some(_inside) = fork_lock::try_enter() else { return Ok(None) };
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,8 +269,8 @@ fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Res
     Ok(())
 }
 
-/// Distinguishes an object from a later one at the same place, by its headers and names. The headers contain the addresses of
-/// its code.
+/// Distinguishes an object from a later object at the same place, by the headers and the names. The headers contain the
+/// addresses of the object's code.
 struct Fingerprint {
     sum: u64,
     /// How many bytes of the entry belong to the object.
@@ -317,7 +319,8 @@ fn session() -> Result<Ref> {
     find(handle)
 }
 
-/// Registers the functions of an object. `None`: no sink runs, so the object has to be registered again when a sink starts.
+/// Registers the functions of an object. Returns `None` if no sink runs: the object then has to be registered when a sink
+/// starts.
 fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
     let image = Image::parse(object);
     let functions = image.as_ref().map_or_else(Vec::new, Image::functions);

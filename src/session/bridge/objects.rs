@@ -1,4 +1,4 @@
-//! Reads the functions of an object with their lines and unwind tables, as registrations of a session need them.
+//! Reads the line tables and unwind tables of an object, and splits them by function, as registrations need them.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -18,16 +18,18 @@ use crate::sys::reserve;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The limit for the data taken from an object, as a multiple of the object's size. The limit covers a line table with a path
-/// in each row, and an unwind table with a CIE for each function. Objects of compilers need a tenth of the limit.
+/// The limit for the data that is copied from an object, as a multiple of the object's size. The limit covers a line table
+/// with a path in each row, and an unwind table with a CIE for each function. Objects that compilers make need a tenth of the
+/// limit.
 const GROWTH: usize = 64;
-/// The least limit, for very small objects.
+/// The minimum of this limit, for very small objects.
 const GROWTH_LEAST: usize = 64 << 10;
-/// The most bytes of a path that are read. No system has longer paths. In a damaged object many long paths may overlap, so all
-/// paths together may be far larger than the object.
+/// How many bytes of a path are read at most. No system has longer paths. In a damaged object many long paths may overlap, so
+/// all paths together may be far larger than the object.
 const PATH_MAX: usize = 4096;
 
-/// A row of a line table, with the number of its file and its own number.
+/// A row of a line table. `file` is the number of the row's file in `LineTables::files`, and `number` counts the rows in the
+/// order in which they were read.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     addr: u64,
@@ -37,7 +39,7 @@ struct Row {
     column: u32,
 }
 
-/// The line tables of an object, by address.
+/// The line tables of an object, merged and sorted by address.
 #[derive(Debug, Default)]
 pub struct LineTables {
     files: Vec<Vec<u8>>,
@@ -166,10 +168,10 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
     path.extend_from_slice(part);
 }
 
-/// The unwind tables of an object, split by function. To parse all of them for each function would take too much time.
+/// The unwind tables of an object, split by function. Parsing all tables for each function would take too much time.
 #[derive(Debug, Default)]
 pub struct UnwindTables<'a> {
-    /// Start and end of the code, and the places of its FDE and of its CIE in the section.
+    /// For each FDE: the start and the end of its code, and the places of the FDE and of its CIE in the section.
     entries: Vec<(u64, u64, Place, Place)>,
     section: Cow<'a, [u8]>,
     addr: u64,
@@ -212,7 +214,7 @@ impl<'a> UnwindTables<'a> {
                 }
                 CieOrFde::Fde(partial) => partial,
             };
-            // Accepts only a CIE that the loop has read, as `format/cfi/eh_frame` does.
+            // Accepts only a CIE that the loop has already read, as `format/cfi/eh_frame` does.
             let cie = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.offset());
             let Some(cie) = cie.ok().map(|cie| &cies[cie]).filter(|cie| cie.entry_len() <= CIE_MAX) else { continue };
             let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) else { continue };
@@ -225,9 +227,10 @@ impl<'a> UnwindTables<'a> {
         Some(())
     }
 
-    /// A section that contains only the FDE of a function with its CIE, and the section's address. The FDE keeps its address,
-    /// because pointers in it may be relative to that address. Only an FDE whose pointer is relative to the section of the code
-    /// gets another address: one at which a relative pointer of 0 names the code.
+    /// Returns a section that contains only the FDE of a function and its CIE, and the address of this section. The FDE keeps
+    /// its address, because pointers in it may be relative to that address. Only an FDE whose pointer is relative to the
+    /// section of the code gets another address. This address puts the pointer itself at the address of the code, so a
+    /// pc-relative pointer of 0 refers to the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -245,8 +248,8 @@ impl<'a> UnwindTables<'a> {
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
-            // Readers of the copy do not know the section of the code. LuaJIT does not say at which address the table lies, so
-            // no pointer is relative to the table.
+            // Readers of the copy do not know the section of the code, so the pointer is changed. The copy may get another
+            // address: LuaJIT does not say at which address the table lies, so no pointer is relative to the table.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);
@@ -256,8 +259,8 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The encoding of code pointers in a CIE without other pointers, if the pointers have four bytes and are relative to the
-/// section of the code. Otherwise `None`.
+/// The byte of a CIE that describes the encoding of code pointers. `None` if the CIE has other pointers too, or if code
+/// pointers do not have four bytes or are not relative to the section of the code.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

@@ -1,4 +1,5 @@
-//! Compares what the bridge reads from objects, including damaged ones, with what was written to them.
+//! Compares the data that the bridge reads from objects with the data that was written to the objects. Also reads damaged
+//! objects.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
@@ -13,7 +14,7 @@ use crate::sink::gdb::objects::{Code, Objects};
 use crate::sink::gdb::tests::{info, Truth};
 use crate::sink::random::{Random, Seed};
 
-/// Objects with some functions, and the facts written to them.
+/// Objects with some functions, and the facts that were written to these objects.
 fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     let (mut objects, mut said) = (Objects::default(), Vec::new());
     for number in 1..20 {
@@ -28,8 +29,8 @@ fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     (objects.images().map(<[u8]>::to_vec).collect(), said)
 }
 
-/// Changes the unwind tables of an object into tables like those of LuaJIT: pointers to code count from the section of the
-/// code, and the table has no address.
+/// Changes the unwind tables of an object into tables like those of LuaJIT: pointers to code are relative to the section of
+/// the code, and the table has no address.
 fn count_from_code(bytes: &mut [u8]) {
     let elf = object::File::parse(&*bytes).unwrap();
     let section = elf.section_by_name(".eh_frame").unwrap();

@@ -1,4 +1,4 @@
-//! Line tables of a method and of its inlined functions: separate in Intel's API, merged into one table here.
+//! Merges the line tables of a method and of its inlined functions. In Intel's API these tables are separate.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,7 +8,7 @@ use crate::api::error::{Error, Result};
 use crate::sys::reserve;
 use crate::sys::sort::sort;
 
-/// `LineNumberInfo` of the API.
+/// The struct `LineNumberInfo` of the API.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -37,8 +37,8 @@ pub struct Source {
 
 impl Source {
     /// Offsets in `table` count from `begin`. In the API's description a row ends at its offset, and the first row begins at
-    /// the start of the code. LLVM and others pass rows that begin at their offset. The first offset of such a table is 0, and
-    /// this tells the two kinds apart: no row can end at 0.
+    /// the start of the code. LLVM and others pass rows that begin at their offset. The first offset of such a table is 0.
+    /// This distinguishes the two kinds of tables, because no row can end at 0.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -96,7 +96,7 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     places.dedup();
     let mut rows: Vec<Line<'_>> = room_for(places.len())?;
     // `begins`: where the lines of each function begin, in the order of places. `open`: the functions whose lines have begun,
-    // the shortest first.
+    // with the shortest function first.
     let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
     let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
     begins.extend(inlined.iter().enumerate().filter_map(first));
@@ -117,20 +117,20 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     Ok(rows)
 }
 
-/// The inlined functions with a known caller and a known line of the call. Each follows its caller. `method`: the number of the
-/// method that contains all of them.
+/// The inlined functions whose caller and line of the call are known. Each function follows its caller in the list. `method`:
+/// the number of the method that contains all of them.
 ///
 /// Events come in any order, a function may have the same range as its caller, and one number may stand for several functions.
 pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Inline<'a>>> {
     let count = inlined.len();
     let (mut placed, mut open) = (room_for::<Inline<'a>>(count)?, Open::new(count)?);
-    // Sorted by place, so that each function precedes those inside it. Functions with the same place are sorted by their
-    // callers.
+    // Sorted by place, so that each function precedes the functions inside it. Functions with the same place are sorted by
+    // their callers.
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `ready`: among functions with the same place, the first function of each known caller (the method, or a placed function).
-    // `is_done` keeps a function from being added to `ready` twice.
+    // `ready`: among the functions with the same place, the first function of each caller that is known. The method and the
+    // functions in `placed` are known. `is_done` keeps a function from being added to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -168,9 +168,10 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that were placed, ordered by their starts.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function, the function before it that has the same number, if that function was not yet known to have ended.
+    /// For each function, the previous function with the same number. `None` if there is none, or if that function was
+    /// already known to have ended.
     before: Vec<Option<u32>>,
-    /// The last function with each number.
+    /// For each number, the last function that has it and is not known to have ended.
     last: HashMap<u32, Option<u32>>,
 }
 
@@ -236,7 +237,7 @@ mod tests {
                 source(&rows, begin, end)
             };
             let method = table(&mut random, 0, size);
-            // Each function lies in the one before, or in the method.
+            // Each function lies in the previous function. The first function lies in the method.
             let (mut inlined, mut order): (Vec<Inlined>, Vec<u32>) = (Vec::new(), Vec::new());
             let mut around = (1000, 0, size);
             for id in 1..random.below(6) as u32 {
@@ -291,7 +292,7 @@ mod tests {
             });
             let inlined: Vec<Inlined> = functions.collect();
             let placed = placed(1000, &method, &inlined).unwrap();
-            // If place and number are the same, nobody can tell which function is inside which.
+            // If all functions have the same place and the same number, nobody can tell which function is inside which.
             let is_known = !(is_same_place && is_same_number);
             assert_eq!(placed.len(), inlined.len());
             for (index, function) in placed.iter().enumerate().filter(|_| is_known) {

@@ -1,7 +1,7 @@
 //! A collector for Intel's JIT profiling API: code that runtimes report is registered in a session like any other code.
 //!
-//! The API has no unwind tables. If code begins by making a frame pointer, the collector assumes that the code keeps the frame
-//! pointer.
+//! The API has no unwind tables. If code begins with instructions that set up a frame pointer, the collector assumes that the
+//! code keeps this frame pointer.
 
 mod lines;
 pub mod told;
@@ -20,7 +20,8 @@ pub use lines::Row;
 pub use told::Method;
 use told::{Registrations, State};
 
-/// The session that the collector has opened, for the life of the process and its forked children, or 0.
+/// The handle of the session that the collector has opened, or 0. The session stays open for the life of the process and its
+/// forked children.
 static SESSION: AtomicU64 = AtomicU64::new(0);
 
 impl Registrations for Ref {
@@ -42,7 +43,8 @@ impl Registrations for Ref {
     }
 }
 
-/// Opens the session if there is none, with the options of the environment. Returns whether a sink wants symbols.
+/// Opens the session, with the options of the environment, unless the session is open already. Returns whether a sink wants
+/// symbols.
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
@@ -71,7 +73,7 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
     body(&session, &mut state)
 }
 
-/// As `with_state`, once everything reported before is registered.
+/// Registers everything that was reported before, and then runs `body` like `with_state`.
 fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
     with_state(|session, state| {
         state.settle(session);
@@ -79,8 +81,8 @@ fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<b
     })
 }
 
-/// As `with_settled`, for a runtime that calls from the address `caller`. `body` also gets the loaded object that contains this
-/// address.
+/// Runs `body` like `with_settled`, and also passes it the loaded object from which the runtime calls. `caller` is an address
+/// in this object.
 fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<bool>) -> Result<bool> {
     let session = session()?;
     if session.is_idle() {
@@ -98,7 +100,7 @@ pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     with_caller(caller, |session, state, module| state.load(session, module, method))
 }
 
-/// Adds a function that was inlined into the method with the number `parent`, or into a function that was inlined there.
+/// Adds an inlined function. `parent`: the number of the method or inlined function into which this function was inlined.
 pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || parent == 0 || method.size == 0 {
         return Ok(false);

@@ -22,7 +22,7 @@ pub struct Method<'a> {
     pub file: Option<&'a [u8]>,
 }
 
-/// Where the code of methods is registered.
+/// The calls by which the code of methods is registered.
 pub trait Registrations {
     fn register(&self, code: &Code<'_>) -> Result<Id>;
     fn unregister(&self, id: Id) -> Result<()>;
@@ -50,10 +50,11 @@ pub struct State {
     methods: HashMap<Owner, Symbol>,
 }
 
-/// Identifies a method: the address of its runtime's object, and the method's number there.
+/// Identifies a method: the address of the loaded object that contains its runtime, and the number that this runtime has
+/// given the method.
 type Owner = (u64, u32);
 
-/// The description in a method's first event. Later events may leave it out.
+/// The description in a method's first event. Later events may omit the description.
 #[derive(Debug)]
 struct Symbol {
     name: Vec<u8>,
@@ -62,7 +63,7 @@ struct Symbol {
     addrs: BTreeSet<u64>,
 }
 
-/// A piece of code.
+/// A piece of a method's code.
 #[derive(Debug)]
 struct Region {
     size: u32,
@@ -111,7 +112,7 @@ impl Collector {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// The object that contains the code at this address. 0 if no object does. Asks the loader while no lock is held.
+    /// The loaded object that contains a caller's address, or 0. The loader is asked while no lock is held.
     pub fn module(&self, caller: u64) -> u64 {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = modules().get(&caller) {
@@ -171,7 +172,8 @@ impl State {
         }
     }
 
-    /// Adds a function that was inlined into the method with the number `parent`, or into a function that was inlined there.
+    /// Adds an inlined function. `parent`: the number of the method or inlined function into which this function was
+    /// inlined.
     pub fn inline(&mut self, session: &impl Registrations, parent: u32, method: &Method<'_>) -> Result<bool> {
         let Some((&addr, _)) = self.regions.range(..=method.addr).next_back() else { return Ok(false) };
         if self.unsettled != Some(addr) {
@@ -187,10 +189,10 @@ impl State {
         let name = lines::copy_of(method.name.ok_or(Error::Null)?)?;
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
-        // A registration contains all inlined functions, but runtimes report them one by one, in any order. If each report led
-        // to a registration, a method with many inlined functions would be written as many times. So some functions are
-        // registered only at the next event of another kind. An exit does not register them, because an exit may not allocate:
-        // a signal handler that exits may have interrupted the allocator.
+        // A registration contains all inlined functions of the code, but runtimes report these functions one by one, in any
+        // order. If each report led to a registration, the code would be written once for each inlined function. So some
+        // functions are registered only at the next event of another kind. An exit does not register them, because an exit may
+        // not allocate: a signal handler that exits may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);

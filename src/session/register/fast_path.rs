@@ -1,8 +1,9 @@
-//! The fast way, which nearly every registration takes: a plain name, bytes that can be read here, room in the thread's chunk.
+//! The fast path, which nearly every registration takes. It requires a plain name, bytes that the host passes by pointer,
+//! and room in the thread's chunk.
 //!
 //! Runtimes pay for the time that a registration takes. So each part is written at its final place in the chunk, each field is
 //! read where it is used, and nothing is built first and copied later. Unusual registrations and errors are left to the slow
-//! way.
+//! path.
 
 use super::thread_state::Local;
 use crate::api::code::{Bytes, Code};
@@ -19,7 +20,8 @@ static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 /// A registration as the caller passed it: a C struct, or a value of the Rust API. The methods read the caller's memory, which
 /// other threads may change meanwhile. So a size that checks rely on is read only once.
 pub trait Given: Copy {
-    /// Whether the code's bytes can be read here and need not stay in memory, and the code has no inlined functions.
+    /// Whether the host passes the code's bytes by pointer, the call copies them (the code is not stable), and the code has
+    /// no inlined functions.
     fn is_usual(&self) -> bool;
     fn addr(&self) -> u64;
     fn size(&self) -> u64;
@@ -28,7 +30,7 @@ pub trait Given: Copy {
     fn name(&self) -> &[u8];
     /// Where the bytes of the code are, if `is_usual`.
     fn bytes(&self) -> *const u8;
-    /// The record of the code's unwind tables. The caller copies it for code of this size.
+    /// A template of the record of the code's unwind tables. The caller copies the template for code of this size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     fn has_lines(&self) -> bool;
     /// Writes as much of the record of the code's lines as `out` holds, and returns the size of the whole record. `None` if
@@ -48,12 +50,12 @@ pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
 }
 
 impl Local {
-    /// Records a registration, if the sinks want all parts of a record. `flags`: the result of `Regions::before_code`, if it
-    /// was called already. If something is unusual, the chunk stays unchanged, and the error returns the flags if they are
-    /// known by then.
+    /// Records a registration. The caller has checked that the sinks want all parts of a record. `flags`: the result of
+    /// `Regions::before_code`, if it was called already. If something is unusual, the chunk stays unchanged, and the error
+    /// contains the flags if they are known by then.
     ///
-    /// The order of the steps needs few registers: values that are needed only for checks come first, the large copies last.
-    /// The link section keeps the functions of the usual call together in few pages.
+    /// The order of the steps keeps the number of registers in use small: the steps with values that only checks need come
+    /// first, and the large copies come last. The link section keeps the functions of the usual call together in few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {
@@ -83,8 +85,8 @@ impl Local {
             None => 0,
         };
 
-        // This is a block, because a compiler that optimises for size makes a function of a closure. The captured variables
-        // would then go through memory.
+        // This is a labeled block and not a closure, because a compiler that optimises for size turns a closure into a
+        // function. The captured variables would then go through memory.
         let registered = 'registered: {
             let Some(cursor) = self.thread_queue.begin_at_once() else { break 'registered None };
             let Some(room) = cursor.room() else { break 'registered None };
@@ -122,7 +124,8 @@ impl Local {
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
-            // If a record is absent, its time is written where the next record begins, and the next record overwrites it.
+            // If a record is absent, its time is written where the next record begins, and the next record overwrites this
+            // time.
             // SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);

@@ -1,4 +1,4 @@
-//! The registering side: what each call checks and records, and the fast way of the usual registration.
+//! What each registering call checks and records, and when a registration takes the fast path.
 
 mod fast_path;
 mod records;
@@ -35,15 +35,17 @@ pub use thread::{is_attached, watch_thread_if_running};
 pub use thread_state::Local;
 use thread_state::NO_HANDLE;
 
-/// How long the end of stable code waits for the writer to read the code's bytes.
+/// How long a call that ends or moves stable code (`Code::stable`) waits for the writer to read the code's bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Records a registration. `flags`: the flags for the record that `Regions::before_code` has returned.
+/// Records a registration. `flags`: the result of `Regions::before_code`, which contains flags for the record.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        // The fast way first reads variables that all threads share. helgrind and DRD would report each of these reads.
+        // With `NO_HANDLE`, the thread's later calls do not pass `usual_local`. `usual_local` reads variables that all
+        // threads share, and helgrind and DRD would report each of these reads. Calls that pass `usual_local` are also not
+        // checked (`Checked`).
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -63,7 +65,8 @@ pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     })
 }
 
-/// The calling thread's state, if the thread used this session last, the session is open, and its sinks want complete records.
+/// The calling thread's state, if the thread used this session last, the session is open, and the sinks want complete
+/// records.
 #[inline(always)]
 #[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
 pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
@@ -77,8 +80,8 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
     is_usual.then_some(local)
 }
 
-/// Records a registration the fast way, if nothing about it is unusual. Otherwise the chunk is unchanged, and the error has the
-/// result of `Regions::before_code` if that was called: the slow way or `not_registered` needs it.
+/// Records a registration on the fast path, if nothing about the registration is unusual. Otherwise the chunk is unchanged. If
+/// `Regions::before_code` was called, the error contains its result, which the slow path or `not_registered` needs.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -143,26 +146,26 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
-/// Waits until the writer has read the bytes of stable code, which the record refers to by address. Once the host's call
-/// returns, the host may reuse the memory of that code.
+/// Waits until the writer has read the bytes of stable code. The record has only the address of the bytes, and the host may
+/// reuse their memory as soon as its call returns.
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // The timeout keeps a writer that hangs from blocking the host for ever. If a writer reads the code later, it finds
-        // other bytes or no memory, and tolerates both.
+        // The timeout keeps a writer that hangs from blocking the host for ever. If the writer reads the code only after the
+        // timeout, it may find other bytes or no memory, and tolerates both.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
 
-/// Refuses places and sizes that no code can have.
+/// Refuses addresses and sizes that no code can have.
 pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
     match size {
         0 => return Err(Error::SizeZero.because("code.size is 0", [])),
         1..=CODE_SIZE_MAX => {}
         _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
     }
-    // An address of 0 means that the host ignored a failed allocation. Readers take a line or a record with address 0 for
-    // damaged data.
+    // An address of 0 means that the host ignored a failed allocation. Readers of the files take a line or a record with the
+    // address 0 for damaged data.
     let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
     end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
@@ -188,8 +191,8 @@ impl Local {
         }
     }
 
-    /// Appends file and line to the name. For code without a line table, file and line also become its only row. The composed
-    /// name is clean but may be too long.
+    /// Appends file and line to the name. If the code has no line table, file and line also become the only row of its table.
+    /// The composed name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         let mut name = Composed::default();
@@ -201,8 +204,8 @@ impl Local {
         self.register(&Code { name: name.get(), file: &[], lines, ..*code }, flags)
     }
 
-    /// Tries the fast way again in a new chunk, if it most likely failed because the chunk was full. The slow way would work
-    /// too, but its code is in no cache.
+    /// Tries the fast path again in a new chunk, if the first attempt most likely failed because the chunk was full. The
+    /// slow path would work too, but its instructions are in no cache.
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
@@ -215,8 +218,8 @@ impl Local {
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // A retry of the fast way with known flags would need an argument that makes every usual call slower. So the slow
-            // way takes over.
+            // A retry of the fast path with known flags would need an argument that makes every usual call slower. So the
+            // slow path takes over.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -296,9 +299,9 @@ impl Local {
     }
 }
 
-/// The record of the code's inlined functions; empty if no sink can use it. Only the sink for debuggers and the files of
-/// regions can. A region counts even if this memory may become part of it only later. Invalid inlines are an error even if no
-/// sink reads them.
+/// The record of the code's inlined functions. Empty if no sink can use the record: only the sink for debuggers and the files
+/// of regions can. A region counts even if the code's memory may become part of it only later. Invalid inlines are an error
+/// even if no sink reads them.
 fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
@@ -307,7 +310,8 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     if !is_read {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // The record repeats the file name for each call, and all calls may name one file with a long name.
+    // The record contains a file name for each call. If all calls are in one file with a long name, the record repeats this
+    // name.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     if !shared.pool.can_hold(files) {
         return Err(Error::NoMemory);

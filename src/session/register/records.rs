@@ -21,7 +21,7 @@ impl<F: Fn() -> Result<Event>> Fill for Bare<F> {
     }
 }
 
-/// The end of a body: the code, or the address of the code, or nothing.
+/// The last part of a record's body: the code, or the address of the code, or nothing.
 pub enum Tail<'a> {
     Code { pid: u32, bytes: Bytes<'a>, addr: u64, size: usize },
     Later(u64),
@@ -71,7 +71,7 @@ impl<'a> Tail<'a> {
 
 /// The record of a registration.
 pub struct Load<'a> {
-    /// The record of the inlined functions; may be empty.
+    /// The record of the inlined functions. May be empty.
     pub inlines: Vec<u8>,
     pub group: Group<'a>,
     pub tail: Tail<'a>,

@@ -30,8 +30,8 @@ extern "C" fn end(_: *mut c_void) {
 }
 
 /// Makes the calling thread tell the writer when the thread ends. This is needed only while a writer runs. Returns false if
-/// there is no memory for this. Then the end of the host's last thread goes unnoticed until another watched thread ends or the
-/// writer next checks the threads.
+/// there is no memory for this. In that case the writer does not notice the end of the host's last thread before another
+/// watched thread ends or the writer next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {
@@ -40,8 +40,8 @@ pub fn watch_thread(shared: &Shared) -> bool {
     watched
 }
 
-/// As `watch_thread`, but only while a writer runs. Without a writer, a plugin that contains the library may be unloaded, and
-/// the thread would later run code that no longer exists.
+/// Calls `watch_thread` if a writer runs. Without a writer, a plugin that contains the library may be unloaded, and the
+/// thread would later run code that no longer exists.
 pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
     if lifecycle.running.is_some() {
         watch_thread(shared);
@@ -87,7 +87,8 @@ fn drop_local(local: NonNull<Local>) {
     drop(unsafe { Box::from_raw(local.as_ptr()) });
 }
 
-/// Whether the calling thread, which is not in a call, has registered anything in this process.
+/// Whether the calling thread has registered anything in this process. Must not be called inside a call of the library that
+/// uses the thread's state.
 pub fn is_attached(process: &Process) -> bool {
     PER_THREAD.with(|thread| {
         let local = thread.local.get().map(NonNull::cast::<Local>);

@@ -15,18 +15,18 @@ use crate::sink::region::Regions;
 use crate::sys::mapping::Words;
 use crate::sys::thread;
 
-/// A handle that no session has. The places of sessions that are free do not contain this value either.
+/// A handle that no session has. Free places in `Process::sessions` do not contain this value either.
 pub(super) const NO_HANDLE: u64 = 1;
 
-/// The state of a registering thread between calls. After a sleep, the first call waits for each cache line that it reads. So
-/// the fields that each call needs lie in few cache lines, and are reached without further pointers.
+/// The state of a registering thread between calls. After the thread has slept, its first call waits for each cache line that
+/// the call reads. So the fields that each call needs lie in few cache lines, and are reached without further pointers.
 #[repr(C, align(128))]
 pub struct Local {
-    /// The session that the thread used last, and the session's place among the open ones.
+    /// The handle of the session that the thread used last, and the session's place in `Process::sessions`.
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,
-    /// References to parts of `process` and of its shared state, so that a call follows one pointer less.
+    /// References to parts of `process` and of its shared state, so that a call follows one pointer fewer.
     pub(super) fork_words: &'static Words,
     pub(super) status: &'static Status,
     pub(super) regions: &'static Regions,

@@ -1,12 +1,13 @@
 //! Completes the files of processes that were killed, from the spools that they left.
 //!
-//! Recovery begins at the last round that the writer has committed. It cuts the jitdump to its length at that round, and
-//! rewrites the map. Then it applies all records that were published but not consumed, as the writer would have done. It
-//! removes the spool last, so that another recovery can begin at the same round if this one is interrupted.
+//! Recovery begins at the last round that the writer has committed. It truncates the jitdump to the length that the jitdump
+//! had at that round, and rewrites the map. Then it applies all records that were published but not consumed, as the writer
+//! would have done. It removes the spool last, so that another recovery can begin at the same round if this recovery is
+//! interrupted.
 //!
 //! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the
-//! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map it: if somebody cuts a file,
-//! access to its mapping raises a signal.
+//! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map the spool: if somebody
+//! truncates a file, access to its mapping raises a signal.
 
 pub mod clean;
 mod replay;
@@ -52,10 +53,11 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// How many spools with unwritten records a session without recovery leaves alone. Each spool takes some MiB of memory.
-/// Beyond this number the oldest spools are recovered anyway, or removed if no process is left that could recover them.
+/// A session that does not ask for recovery does not touch up to this many spools with unwritten records. Each spool takes
+/// some MiB of memory. If there are more spools, the oldest spools are recovered nevertheless, or removed if no process is
+/// left that could recover them.
 const LEFT_ALONE: usize = 16;
-/// With less free space than this in the directory, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
+/// If the directory has less free space than this, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
 const ROOM: u64 = 32 << 20;
 
 /// How long to wait for another process that recovers a spool.
@@ -83,9 +85,10 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens. Removes empty spools. `all`: whether recovery was asked for.
-/// If so, also recovers the spools with unwritten records. If not, leaves most of these spools alone (`LEFT_ALONE`). Also
-/// handles spools of earlier programs of this process: completes the files of each, or removes the spool if the new files
-/// replace its files. If the work takes too long for a session, it continues in the background.
+/// If so, also recovers the spools with unwritten records. If not, recovers some of these spools only if there are too many
+/// of them (`excess`). Also handles the spools of programs that this process ran before: completes the files of such a
+/// spool, or removes the spool if the new files replace its files. If the work takes too long for a session, it continues in
+/// the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
@@ -104,7 +107,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
         }
     }
     // Spools of other namespaces count too, because the namespace of a spool is not certain: the kernel may give the number of
-    // a namespace to a later one.
+    // a namespace to a later namespace.
     let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
@@ -126,7 +129,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     }
 }
 
-/// Removes those spools of dead processes that contain nothing unwritten. Forked children leave such spools if they flush and
+/// Removes the spools of dead processes that contain nothing unwritten. Forked children leave such spools if they flush and
 /// then end without exit handlers.
 pub fn remove_empty(dir: &Path) {
     for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
@@ -137,7 +140,8 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools are too many: all of them, if they take the space that the next spool needs.
+/// How many of `count` spools are too many. If the directory has too little free space for the next spool, all of them are.
+/// Otherwise these are the spools beyond `LEFT_ALONE`.
 fn excess(dir: &Path, count: usize) -> usize {
     if count == 0 {
         return 0;
@@ -148,7 +152,8 @@ fn excess(dir: &Path, count: usize) -> usize {
     }
 }
 
-/// Removes spools of mount namespaces without a visible process, because their files can never be completed. Returns how many.
+/// Removes the spools whose mount namespace has no visible process, because the files of these spools can never be
+/// completed. Returns the number of removed spools.
 fn remove_orphans(paths: &[PathBuf]) -> usize {
     if paths.is_empty() {
         return 0;
@@ -167,14 +172,14 @@ fn remove_orphans(paths: &[PathBuf]) -> usize {
     removed
 }
 
-/// The nature of a file whose name looks like a spool's.
+/// The kinds of files whose name looks like the name of a spool.
 enum Opened {
     Dead(Dead),
     /// The spool of a process in another mount namespace, where paths mean other files.
     Elsewhere(Dead),
     /// A living process's spool, or a spool that somebody else recovers.
     Locked,
-    /// Another user's file, or no spool.
+    /// A file of another user, or a file that is no spool.
     Other,
 }
 
@@ -185,7 +190,7 @@ struct Dead {
     header: HeaderCopy,
     owner: Owner,
     units: usize,
-    /// How many bytes of the file have memory.
+    /// How many bytes of the file are backed by memory. The rest is sparse.
     backed: u64,
 }
 
@@ -209,7 +214,8 @@ impl Dead {
         }
     }
 
-    /// As `open`, but waits while another process has the spool locked: that process is most likely done soon.
+    /// Does the same as `open`, but waits while another process has the spool locked, because that process is most likely
+    /// done soon.
     fn wait_for(path: &Path) -> Opened {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -285,7 +291,7 @@ impl Dead {
     /// A copy of the first `len` bytes of a chunk, if the chunk has unread records.
     fn read_chunk(&self, offset: u64, room: usize, len: usize) -> io::Result<Option<Copied>> {
         match self.try_to_read_chunk(offset, room, len) {
-            // Somebody has cut the spool, so the missing bytes will never come.
+            // Somebody has truncated the spool, so the missing bytes will never come.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             result => result,
         }
@@ -324,8 +330,8 @@ impl Dead {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long and have little memory, but a copy of it is not sparse. So no more bytes are read than
-        // the file has memory.
+        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So no more bytes
+        // are read than memory backs.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -369,8 +375,8 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Notes in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next one knows
-    /// that file and the present file.
+    /// Notes in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
+    /// recognizes both that file and the present file.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
@@ -393,14 +399,15 @@ impl Dead {
         };
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
-        // Sorted by serial number. So of two records with the same time, the record in the chunk that was begun first comes
-        // first.
+        // The chunks are sorted by serial number. So if two records have the same time, the record in the chunk that was
+        // begun first comes first.
         let mut order: Vec<_> = copies.iter().enumerate().map(|(at, copied)| (copied.chunk.serial(), at)).collect();
         sort(&mut order);
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
-        // The jitdump has the lines that the map lacks, and the groups that moves need.
+        // Reads the code in the jitdump if it is needed: the jitdump has the lines that a stale map lacks, and the groups
+        // that moves need.
         let search = header.state().map_is_stale || moves();
         // Children of a dead process may still hold the locks that the process had.
         let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);

@@ -15,10 +15,11 @@ use crate::registry::{Home, Live, Stored};
 use crate::sink::{Announce, Round};
 use crate::writer::Applier;
 
-/// Sizes are below this, as the registry requires.
+/// The registry requires that the size of code is below this value.
 const TOO_LARGE: u64 = 1 << 32;
 
-/// The value before the first id. Slots begin with 0, and no slot is used twice.
+/// The number before the first id. The first id has the slot 0, each further id has the next slot, and no slot is used
+/// twice.
 const BEFORE_IDS: u64 = (1 << 32) - 1;
 
 /// See the module's description.
@@ -29,19 +30,19 @@ pub struct Replay {
     last_id: u64,
     /// The last id of code that is known from the files.
     last_from_files: u64,
-    /// The replay's ids, by the ids of the dead process.
+    /// Maps the ids of the dead process to the ids of the replay.
     ids: BTreeMap<u64, u64>,
     /// Whether a file could not be taken over, although another attempt may succeed.
     pub lacks_a_file: bool,
-    /// Why the jitdump could not be read. If there is a reason, code may be missing.
+    /// Why the jitdump could not be read. If this is set, code may be missing.
     unread: Option<String>,
     /// Whether memory was short.
     is_short: bool,
 }
 
 impl Replay {
-    /// Takes over the files, and adds to `problems` which files cannot be taken over, and why. `search`: also reads the code
-    /// in the jitdump. `may_be_locked`: accepts that a process with another pid holds a lock on a file.
+    /// Takes over the files. For each file that cannot be taken over, adds the reason to `problems`. `search`: whether to
+    /// read the code in the jitdump too. `may_be_locked`: whether a process with another pid may hold a lock on a file.
     pub fn new(
         status: Arc<Status>,
         files: &Files,
@@ -64,7 +65,8 @@ impl Replay {
             is_short: false,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
-            // Whether this code is still live is unknown. It is added as live code, so that its bytes do not count as free.
+            // It is unknown whether this code is still live. The code is added as live code, so that its bytes do not count
+            // as free.
             if size < TOO_LARGE {
                 replay.know(
                     &Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0, home: Home::Plain },
@@ -131,7 +133,7 @@ impl Replay {
         self.applier.notices.clear();
     }
 
-    /// Whether known code can have been moved as this event says.
+    /// Whether the code that an event moves can have been moved in this way.
     fn is_sound_move(&self, event: &Event) -> bool {
         let has_code = event.has(flag::HAS_CODE);
         let Some(live) = self.applier.registry.get(event.id) else { return !has_code };
@@ -141,7 +143,7 @@ impl Replay {
             && (!has_code || live.size == u64::from(event.body_len))
     }
 
-    /// The replay's id for the code that an event is about.
+    /// The replay's id for an event's code. 0 if the code is not known.
     fn our_id(&mut self, event: &Event) -> u64 {
         if event.kind == EventKind::Load {
             let id = self.new_id();
