@@ -49,8 +49,9 @@ const VARIABLES: [(&str, Takes); 18] = [
 
 /// A sentence about what is wrong with a variable. `None` if nothing is wrong, or if the variable is not for this library.
 pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
-    let is_ours = name.as_bytes().starts_with(b"JITSYM") && !value.is_empty();
-    let doubt = if is_ours { doubt_of(name, value) } else { None };
+    let is_known = VARIABLES.iter().any(|(known, _)| name == OsStr::new(known));
+    let is_ours = is_known || name.as_bytes().starts_with(b"JITSYM");
+    let doubt = if is_ours && !value.is_empty() { doubt_of(name, value) } else { None };
     doubt.map(|doubt| format!("{}={}: {doubt}", name.display(), value.display()))
 }
 
@@ -270,6 +271,7 @@ mod tests {
             ),
             ("JITSYM_LINES", "0", "JITSYM_LINES=0: this version knows no such variable"),
             ("JITSYM_DIR", "tmp", "JITSYM_DIR=tmp: is no absolute path, and refused"),
+            ("JITDUMPDIR", "tmp", "JITDUMPDIR=tmp: is no absolute path, and refused"),
             ("JITSYM_DIR", "/nowhere", "JITSYM_DIR=/nowhere: there is no such directory"),
             ("JITSYM_LIB", "/nowhere.so", "JITSYM_LIB=/nowhere.so: there is no such file"),
             ("JITSYM_FORK", "never", "JITSYM_FORK=never: is none of now, late, off, on, 0, 1, and ignored"),

@@ -120,7 +120,7 @@ impl Collector {
         }
         let module = loader::object_at(caller).unwrap_or_default();
         let mut modules = modules();
-        if modules.len() > CALLERS_MAX {
+        if modules.len() >= CALLERS_MAX {
             // Usually calls come from a few places. Only compiled code may call from so many places.
             modules.clear();
         }
