@@ -22,7 +22,7 @@ const LOWEST: u64 = 1 << 16;
 /// No region reaches beyond this address. The kernel keeps the last page below 2^47.
 const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
-/// Address space that was set aside for a region.
+/// Address space that is reserved for a region.
 pub(super) struct Room {
     pub place: Placement,
     pub write: u64,

@@ -218,7 +218,7 @@ impl Regions {
     }
 }
 
-/// Sets two ranges of address space aside, or neither of them. Each range is given by its start and length.
+/// Reserves both ranges of address space, or neither of them. Each range is given by its start and length.
 pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     let reserved = |(at, len): (u64, u64)| len == 0 || reserve_at(at, len).is_some();
     if !reserved(one) {
@@ -278,8 +278,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Replaces the pieces of memory `pieces` by mappings of a file, with the same bytes and protections, and maps the file's
-/// tables.
+/// Replaces the given pieces of memory by mappings of a file, with the same bytes and protections, and maps the file's tables.
 pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Result<Parts> {
     let len = place.max_len;
     let both = READ_WRITE | READ_EXEC;

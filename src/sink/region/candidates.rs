@@ -37,7 +37,7 @@ const LONG: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct Candidates {
     shown: Shown,
-    /// When to look at waiting memory next; `NEVER` if no memory waits.
+    /// The time of the next look at waiting memory, or `NEVER` if no memory waits.
     due: AtomicU64,
     table: Mutex<Table>,
 }
@@ -58,7 +58,7 @@ pub struct Wait {
     /// The end of the pages of the range's first registered code.
     pub first_end: u64,
     since: u64,
-    /// When code was last registered in the pages while they were not executable.
+    /// The last time at which code was registered in the pages while the pages were not executable.
     looked: u64,
     next: u64,
     pause: u64,
@@ -244,7 +244,7 @@ impl Shown {
         });
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;
         let free = self.used().iter().position(is_free);
-        // If no place is free, the places are used again in turn.
+        // If no place is free, the places are reused in turn.
         let place = free.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel) % SHOWN);
         let Some([start, end, until]) = places.get(place) else { return };
         until.store(0, Ordering::Relaxed);

@@ -89,8 +89,8 @@ impl Children {
     }
 }
 
-/// Whether a child still runs this program. Such a child maps the file from the fork, or a file of its own after the child has
-/// taken over.
+/// Whether a child still runs this program. Such a child maps the file that was made for it at the fork. After the child has
+/// taken over its parent's state, the child maps a file that it has made itself.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),

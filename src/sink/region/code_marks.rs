@@ -150,7 +150,7 @@ fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }
 
-/// The epoch of a mark, and the begin and end of the dead part of the piece.
+/// The epoch of a mark, and where the dead part of the piece begins and ends.
 fn read(mark: u32) -> (u32, u32, u32) {
     (mark >> 8, mark >> 4 & 15, if mark == 0 { 0 } else { (mark & 15) + 1 })
 }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();
         assert_eq!(marks.after(0, 1000, 0), None);
-        // Another region uses the marks from now on, and counts epochs from the start.
+        // Another region uses the marks from now on, and its first epoch is 0 again.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
         // A late mark of the earlier region does not hide the marks of the new region.
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn live_code_has_two_ends() {
         let marks = Marks::new(1000).unwrap();
-        // Code that lies next to other code touches no other code.
+        // Neighbouring pieces of code do not overlap.
         assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
             .map(|(at, len)| marks.begin(at, len))
             .contains(&true));

@@ -1,4 +1,4 @@
-//! Makes new regions. A new region has a file that profilers find or, if no such file can be made, memory without it.
+//! Makes new regions. A new region has a file that profilers find, if such a file can be made.
 
 use std::fs::File;
 use std::io;
@@ -68,8 +68,8 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region with a file that profilers find. If no such file can be made, the region exists without it, and the
-    /// region's code goes to the other sinks.
+    /// Makes a region with a file that profilers find. If no such file can be made, the region is memory without such a
+    /// file, and the region's code goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {

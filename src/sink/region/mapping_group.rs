@@ -122,8 +122,8 @@ impl Regions {
         None
     }
 
-    /// Called before code is registered in a range of a mapping group in the place of other code. Makes the memory that is
-    /// now mapped there plain memory, which no longer belongs to the group. While the bridge registers code, the memory
+    /// Called before code is registered in a range of a mapping group in the place of other code. Turns the memory that is
+    /// now mapped there into plain memory, which no longer belongs to the group. While the bridge registers code, the memory
     /// stays in the group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {

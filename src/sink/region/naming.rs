@@ -136,9 +136,9 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // If this file was made at the fork, this process is a child that has not taken over its parent's state. So this
-        // process has no writer, which would have to remove the files of this process's own children. These children
-        // therefore get no files.
+        // If this file was made at the fork, this process is a child that has not taken over its parent's state. No writer
+        // runs in such a process, so nobody would remove the files of this process's own children. These children therefore
+        // get no files.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
@@ -292,7 +292,7 @@ impl Naming {
         std::iter::once(self.path.clone()).chain(older)
     }
 
-    /// When the first waiting split is due, or `NEVER`.
+    /// The due time of the first waiting split, or `NEVER`.
     pub(super) fn next_time(&self) -> u64 {
         self.archives.front().map_or(NEVER, |split| split.due)
     }

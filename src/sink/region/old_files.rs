@@ -10,7 +10,8 @@ use crate::sys::held_dir::Dir;
 /// The maximum number of old files, and the maximum number of bytes that all old files may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
-/// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that lives on.
+/// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that is still
+/// live.
 const OLD_BYTES_FEW: u64 = 64 << 20;
 /// When old files take all the room, each old file is still kept for this number of nanoseconds. For this purpose, new files
 /// are delayed once old files take three quarters of the room. The delay grows with the room in use.

@@ -30,7 +30,7 @@ pub enum Backing {
     TwoViews { write: u64 },
     /// The memory is mapped once. The host changes the protection, and the host's writes do not reach the file.
     Private {
-        /// Whether the memory belonged to the host before it became a region.
+        /// Whether the memory was the host's own memory before the library adopted it.
         adopted: bool,
         /// Whether the memory is writable and executable at the same time. If so, the host has no reason to call `mprotect`, so
         /// perf takes no new name.
@@ -96,7 +96,7 @@ pub(super) struct Parts {
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
-        // A mapping group needs no counts: each of its mappings is checked before code takes the place of other code.
+        // A mapping group needs no counts, because each of its mappings is checked before code takes the place of other code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
         let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
@@ -135,7 +135,7 @@ impl Region {
         self.start() + self.len()
     }
 
-    /// Whether the mapping is private: the host's writes do not reach the file.
+    /// Whether the mapping is private, so that the host's writes do not reach the file.
     pub fn is_private(&self) -> bool {
         matches!(self.kind, Backing::Private { .. })
     }

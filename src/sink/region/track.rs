@@ -14,9 +14,9 @@ use crate::sys::thread::undisturbed;
 
 impl Regions {
     /// Prepares the region of code that is about to be registered. Counts and marks the code, and begins an epoch if the code
-    /// takes the place of dead code. May adopt unknown memory. Without this call, profilers could name samples of the code
-    /// after dead code, or not at all. Every registration calls this function, so it must be cheap, and it usually takes no
-    /// lock. Returns flags for the code's event.
+    /// takes the place of dead code. May adopt unknown memory. Without this call, samples of the code could get the name of
+    /// dead code, or no name. Every registration calls this function, so it must be cheap, and it usually takes no lock.
+    /// Returns flags for the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {

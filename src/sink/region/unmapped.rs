@@ -1,4 +1,4 @@
-//! Regions, and parts of them, that the host has unmapped or replaced by another mapping.
+//! Regions and parts of regions that the host has unmapped or replaced by another mapping.
 
 use std::io;
 use std::iter;

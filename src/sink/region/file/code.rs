@@ -15,7 +15,7 @@ const GAP: u64 = 256;
 #[derive(Debug, Default)]
 pub struct PendingCode {
     bytes: Vec<u8>,
-    /// Where in the text each piece begins, and its length, in the order of arrival.
+    /// The offset in the text and the length of each piece, in the order of arrival.
     pieces: Vec<(u64, usize)>,
 }
 

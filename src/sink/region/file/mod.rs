@@ -96,7 +96,7 @@ struct Known {
 pub struct RegionFile {
     disk: Disk,
     layout: Layout,
-    /// The offset in the file at which the bytes of the text are, if the file has these bytes.
+    /// The offset in the file of the bytes of the text, if the file has these bytes.
     bytes: Option<u64>,
     pending_code: PendingCode,
     space: Space,
@@ -331,7 +331,8 @@ impl RegionFile {
         self.is_reset = true;
     }
 
-    /// Writes everything for the last time. A file with a build-id never changes again.
+    /// Writes everything for the last time. A file with a build-id must not change. So if code is added later, the file
+    /// loses its build-id.
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.build_id = build_id;
         self.write(true)?;

@@ -92,11 +92,11 @@ pub struct Part {
     other: (u64, u64),
     /// Whether the section cannot move.
     fixed: bool,
-    /// How many bytes are in the file.
+    /// How many bytes of the section are in the file.
     len: u64,
     /// The next bytes of the section, which are not written yet.
     pub pending: Vec<u8>,
-    /// Changes of bytes that are in the file: offset, number, bytes.
+    /// The changes of bytes that are in the file. Each change has an offset in the section, a number, and the new bytes.
     patches: Vec<(u64, u64, Patch)>,
     /// The number of the next change.
     next_patch: u64,

@@ -16,7 +16,7 @@ use crate::registry::ordered::Ordered;
 const INTERVAL: Duration = Duration::from_millis(50);
 /// The writer spends at most 1/`SHARE` of its time on new tables, unless somebody asks for a flush.
 const SHARE: u32 = 20;
-/// Marks a row as dead, in the place of its FDE.
+/// A row with this value in the place of its FDE is dead.
 const DEAD: u32 = u32::MAX;
 
 /// The table.

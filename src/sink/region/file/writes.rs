@@ -60,7 +60,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Combines pieces that lie near each other to a single write. The file keeps the bytes between the pieces. If pieces
+    /// Combines pieces that lie near each other into a single write. The file keeps the bytes between the pieces. If pieces
     /// overlap, the last piece counts.
     pub fn write_pieces<'a>(
         &mut self,

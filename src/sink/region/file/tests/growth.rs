@@ -102,7 +102,7 @@ fn a_few_functions_take_little_room() {
     region.check();
 }
 
-/// A table is rebuilt at most every 50 milliseconds, however much code comes below all other code.
+/// A new table is written at most once in 50 milliseconds, however much code comes below all other code.
 #[test]
 fn new_tables_are_rare() {
     let mut region = Region::new(1 << 20);
@@ -125,7 +125,7 @@ fn new_tables_are_rare() {
     region.check();
 }
 
-/// With code in order, each function costs the same even if a flush follows each call.
+/// If code comes in order of addresses, each function costs the same, even if a flush follows each call.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_flush_for_each_function_costs_the_same() {

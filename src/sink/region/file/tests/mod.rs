@@ -381,7 +381,7 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // The tables have room for 2046 rows. With the simplest code, the rows are full before the 64 KiB for FDEs are full.
+    // The tables have room for 2046 rows. With the simplest code, the room for rows is used up before the 64 KiB for FDEs.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));

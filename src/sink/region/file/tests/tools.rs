@@ -122,7 +122,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Removes the additions of elfutils: columns, and the place of inlining after a name.
+/// Removes what only elfutils prints: columns, and the place of inlining after a name.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
