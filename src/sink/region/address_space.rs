@@ -14,7 +14,7 @@ use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps;
 
-/// How far a 32-bit displacement reaches, from anywhere in an instruction.
+/// The distance that a 32-bit displacement reaches from any place in an instruction.
 pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// No region is placed below this address.
@@ -22,7 +22,7 @@ const LOWEST: u64 = 1 << 16;
 /// No region reaches beyond this address. The kernel keeps the last page below 2^47.
 const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
-/// Address space that was set aside for a region.
+/// Address space that is reserved for a region.
 pub(super) struct Room {
     pub place: Placement,
     pub write: u64,
@@ -40,10 +40,10 @@ impl Room {
     }
 }
 
-/// Sets address space for a region aside.
+/// Reserves address space for a region.
 pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<Room> {
     let page = page_size() as u64;
-    // At least one page lies between header page and code. Otherwise the kernel would merge their mappings.
+    // At least one page lies between the header page and the code. Otherwise the kernel would merge the mappings of the two.
     let text = (2 * page).next_multiple_of(alignment);
     let code = text + max_len + page + tables_len;
     let room = |base: u64, write: u64| {
@@ -73,7 +73,8 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
         let end = base + code;
         let above = maps::gap(&maps, end, HIGHEST, max_len, page, end);
-        // Above a stack there is little address space, so the second choice for the second view is a place below the region.
+        // There may be too little address space above the region, for instance above a stack. In that case the second view
+        // lies below the region.
         let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
         // Another thread may have mapped something there meanwhile.
         if reserve_at(base, code).is_none() {

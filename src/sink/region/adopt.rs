@@ -1,5 +1,5 @@
-//! Adoption: the host's own memory becomes a region. A private mapping of a file with the same bytes replaces the memory in one
-//! step, which running threads do not notice. The step can be taken back.
+//! Adoption: the host's own memory becomes a region. The library replaces the memory by a private mapping of a file that has
+//! the same bytes. Running threads do not notice this step, and the library can undo it.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -22,23 +22,25 @@ use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps::{self, Mapping};
 use crate::sys::{debug, reserve, thread, untouched_pages};
 
-/// How far from the code its tables may lie, because the distances between them are 32-bit numbers.
+/// The maximum distance from code to its tables. It is limited because the distances between code and tables are 32-bit
+/// numbers.
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// How far below the code the header page may lie. The distance is limited because the file has a hole of that size.
+/// The maximum distance from the header page up to the code. It is limited because the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
-/// How many pages below the code the first header page at an address may lie, if these pages are free. The header pages of
-/// later regions at the same address lie nearer to the code.
+/// The header page of the first region at an address lies this number of pages below the code, if these pages are free. The
+/// header pages of later regions at the same address lie nearer to the code.
 const APART: u64 = 16;
-/// At least this many bytes below a range must look unused before the library takes them for an arena: see `may_be_arena`.
+/// The library takes the memory below a range for an arena only if at least this number of bytes there looks unused: see
+/// `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
-/// The preferred distance between the code and its tables: the length of the code, but at most this number of bytes. The
+/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The
 /// distance leaves room in the file for memory that the host adds at the end of the code.
 const GROWTH_NEAR: u64 = 32 << 20;
-/// Up to this number of regions, the host's descriptor table has an open descriptor for each region.
+/// If the process has more regions than this, a newly adopted region keeps no open descriptor in the host's descriptor table.
 const OPEN_MOST: usize = 256;
-/// How many times a swap is tried if the process forks meanwhile.
+/// How many times a swap is tried if forks disturb it.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
@@ -105,8 +107,8 @@ impl Regions {
         })
     }
 
-    /// Reserves address space for the header page right below a range, and for tables after the range. If there is no room
-    /// after the range, both lie below the range.
+    /// Reserves address space for the header page below a range, and for the tables after the range. If there is no room
+    /// after the range, the tables lie below the range too.
     fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
@@ -116,8 +118,9 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // An arena below the range may get code later, so no header page lies below the range. If epochs can alternate
-                // between two beginnings (see `Region::can_begin_at_code`), one of them is the last page of the arena.
+                // An arena below the range may get code later, so no header page lies below the range. If the object can
+                // begin at two addresses in turn (see `Region::can_begin_at_code`), one of these addresses is the last page
+                // of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -147,16 +150,16 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Returns the address and the length of the range to reserve for the header page. The range lies below the code, and no
-    /// code lies between the two, now or later. If there is no room below, the header page lies over the first page of the
-    /// code.
+    /// Returns the address and the length of the range to reserve for the header page. The range lies below the code of the
+    /// region, and no other code lies between this range and the region's code. If there is no room below, the header page
+    /// lies over the first page of the code.
     ///
-    /// perf 7.2 takes an object for another object if both begin at the same address. If one object begins before another object
-    /// that lies inside it, perf's libdw finds neither of them (elfutils libdwfl/segment.c, `reify_segments`).
+    /// perf 7.2 confuses two objects that begin at the same address. If one object lies inside another object that begins
+    /// before it, perf's libdw finds neither of the two (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
-        // A mapping that begins below the range may reach into it, because the kernel merges neighbouring mappings that are
-        // alike.
+        // A mapping that begins below the range may reach into the range, because the kernel merges neighbouring mappings
+        // that are alike.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
         let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
         let regions = self.all().filter(|region| region.start() < start).map(Region::end).max();
@@ -166,13 +169,13 @@ impl Regions {
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            // Takes all the free space between the header page and the code, so that nothing else can be mapped there later.
+            // The range takes all the free space up to the code, so that nothing else can be mapped there later.
             return (free, start - free);
         }
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
     }
 
-    /// Returns where the last object before an address begins. Objects of ended regions count too.
+    /// Returns the highest address below `end` at which an object begins. Objects of ended regions count too.
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
@@ -181,8 +184,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // An object that could begin in the memory below begins at the code instead, if the code is a single executable
-        // mapping.
+        // If the object can begin in the last page of the memory below (see `place_beside`), its first file makes it begin
+        // at the code instead, provided that the code is a single executable mapping.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -205,7 +208,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Makes a region of memory that has been swapped. After an error the memory is plain again, and the file is removed.
+    /// Publishes a region whose memory has been swapped. After an error the memory is plain again, and the file is removed.
     pub(super) fn publish_swapped(&self, status: &Status, pieces: &[Mapping], parts: Parts) -> Result<&'static Region> {
         let path = parts.naming.path.clone();
         self.publish(status, parts).inspect_err(|_| {
@@ -215,7 +218,7 @@ impl Regions {
     }
 }
 
-/// Sets two ranges of address space aside, or neither of them. Each range is given by its start and length.
+/// Reserves both ranges of address space, or neither of them. Each range is given by its start and length.
 pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     let reserved = |(at, len): (u64, u64)| len == 0 || reserve_at(at, len).is_some();
     if !reserved(one) {
@@ -233,9 +236,9 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
-/// Where perf 7.2 believes that the last object before an address ends. perf assumes that the distance from an object's
-/// beginning to its code is the same in memory and in the file. Linkers (lld) may place code farther away in memory. perf then
-/// takes the beginning and the end of the object to be higher, by the difference of the two distances.
+/// Returns the address where perf 7.2 assumes the end of the last object before `start`. perf assumes that the distance from
+/// an object's beginning to its code is the same in memory and in the file. Some linkers (lld) use a larger distance in
+/// memory. In that case, perf assumes a beginning and an end that are too high, by the difference of the two distances.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -246,8 +249,8 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
-/// Whether the memory right below an address looks like an arena: memory in which the program will put code, but has not yet. A
-/// program with several arenas often maps them all before it uses any.
+/// Whether the memory right below an address looks like an arena, which is memory in which the program has not put code yet,
+/// but will. A program with several arenas often maps all of them before it uses the first.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
     let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());
@@ -275,8 +278,7 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Replaces memory by mappings of a file, with the same bytes and protections, and maps the file's tables. `pieces` are the parts
-/// of the memory to replace.
+/// Replaces the given pieces of memory by mappings of a file, with the same bytes and protections, and maps the file's tables.
 pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Result<Parts> {
     let len = place.max_len;
     let both = READ_WRITE | READ_EXEC;
@@ -288,15 +290,15 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        // The header page may lie over the first page of the code. The process has its own copy of this page now, so its code
-        // stays as it is.
+        // The header page may lie over the first page of the code. The process has its own copy of this page now, so the
+        // code there does not change.
         let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
         Ok((Backing::Private { adopted: true, never_flips }, file))
     })
 }
 
 impl Region {
-    /// Makes the parts of the region that are still mappings of its file plain memory again.
+    /// Turns the parts of the region that are still mappings of its file back into plain memory.
     pub(super) fn make_plain(&self) -> Result<()> {
         let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
         self.has_failed.store(true, Ordering::Relaxed);

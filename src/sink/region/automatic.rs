@@ -1,5 +1,5 @@
-//! Automatic adoption, which a setting turns on: memory becomes a region when code is registered in it, or later, once the
-//! memory is executable.
+//! Automatic adoption, which a setting turns on. Memory becomes a region when code is registered in it. If the memory is not
+//! executable at that time, it becomes a region later, once it is executable.
 
 use std::ops::Range;
 
@@ -25,8 +25,8 @@ impl Regions {
         if self.candidates.has_put_off((addr, end), &pages, now) {
             return None;
         }
-        // While the process forks, nothing is adopted: the forking thread may wait for a lock that the caller holds. Later
-        // registrations try again.
+        // While the process forks, nothing is adopted, because the forking thread may wait for a lock that the caller holds.
+        // Later registrations try again.
         let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread has adopted the memory.
@@ -36,7 +36,7 @@ impl Regions {
             return Some(region);
         }
         let maps = self.all_mapped(status).unwrap_or_default();
-        // The list of mappings has just been read. So a check of the memory that waits to become executable costs little now.
+        // The list of mappings has just been read. So it costs little now to check the memory that waits to become executable.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
@@ -56,7 +56,7 @@ impl Regions {
                 None => (start..behind, FAILED),
             },
             [it] if is_whole && !it.is_plain() => {
-                // Memory of this kind is never adopted. So this is no failure, and is not counted.
+                // Memory of this kind is never adopted. So the refusal is no failure, and is not counted.
                 if self.candidates.is_first_refusal(it.start) {
                     let why = why_not_plain(it);
                     status.last_error.set(format!("memory at {:#x} is not adopted: {why}", it.start));
@@ -160,7 +160,7 @@ impl Regions {
         }
     }
 
-    /// Counts memory that has waited for long and is still not executable.
+    /// Counts memory that has waited for a long time and is still not executable.
     pub fn count_waiting(&self, status: &Status) {
         if self.candidates.any_waits() {
             undisturbed(|| self.count_long(status, monotonic_ns()));
@@ -201,7 +201,7 @@ mod tests {
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
-        // Writable memory is not adopted. For the next `NOT_NOW` nanoseconds, further tries adopt nothing either.
+        // Writable memory is not adopted. In the next `NOT_NOW` nanoseconds, further tries do not adopt the memory either.
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: nobody else knows of the pages.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };

@@ -1,9 +1,9 @@
 //! Candidates: memory that contains registered code, but is no region yet.
 //!
 //! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. Later
-//! registrations look at waiting memory again, because only a registering thread knows that nobody writes to the memory
-//! meanwhile. Each registration outside of regions calls `any_waits` and `shows_declined`. So these two functions take no lock
-//! and make no system call.
+//! calls of the host that register, move or unregister code look at waiting memory again. Other threads must not, because
+//! only the thread that makes such a call knows that nobody writes to the memory meanwhile. Each registration outside of
+//! regions calls `any_waits` and `shows_declined`. So these two functions take no lock and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,8 @@ const MOST_WAITING: usize = 256;
 
 /// How long to wait, in nanoseconds, before another look at memory to which the host may be writing.
 pub const NOT_NOW: u64 = 5_000_000;
-/// How long to wait, in nanoseconds, before another try after a failed adoption. By then there may be memory, or room for a file.
+/// How long to wait, in nanoseconds, before another try after a failed adoption. By then, there may be enough memory, or
+/// enough room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
 /// The pause between the first and second look at waiting memory, in nanoseconds. Each later pause is twice as long, up to
@@ -36,7 +37,7 @@ const LONG: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct Candidates {
     shown: Shown,
-    /// When to look at waiting memory next; `NEVER` if no memory waits.
+    /// The time of the next look at waiting memory, or `NEVER` if no memory waits.
     due: AtomicU64,
     table: Mutex<Table>,
 }
@@ -49,15 +50,15 @@ struct Table {
     counted: BTreeMap<u64, u64>,
 }
 
-/// Whole pages with code that wait until they become executable.
+/// A range of whole pages that contain code, and that wait until they become executable.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     pub start: u64,
     pub end: u64,
-    /// Where the pages of the code that was registered first end.
+    /// The end of the pages of the range's first registered code.
     pub first_end: u64,
     since: u64,
-    /// When code was last registered in the pages while they were not executable.
+    /// The last time at which code was registered in the pages while the pages were not executable.
     looked: u64,
     next: u64,
     pause: u64,
@@ -65,7 +66,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Ends the wait for the memory before an address.
+    /// Removes the memory before `addr` from the waiting range.
     pub fn goes_on_at(&mut self, addr: u64) {
         (self.start, self.first_end) = (addr, addr);
     }
@@ -102,7 +103,8 @@ impl Candidates {
         self.shown.has(start, end, now)
     }
 
-    /// Whether a range is declined, or its pages wait and a registration less than `NOT_NOW` ago found them not executable.
+    /// Whether a range is declined, or its pages wait. Waiting pages count only if a registration less than `NOT_NOW`
+    /// nanoseconds ago found that they are not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -158,7 +160,7 @@ impl Candidates {
         })
     }
 
-    /// Records that memory that begins at `start` is not adopted. Returns whether this is the first such record for `start`.
+    /// Records that the memory at `start` is not adopted. Returns whether this is the first such record for `start`.
     pub fn is_first_refusal(&self, start: u64) -> bool {
         lock(&self.table).counted.insert(start, 0).is_none()
     }
@@ -220,7 +222,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// The places that were ever used.
+    /// The places in the list that were ever used.
     fn used(&self) -> &[[AtomicU64; 3]] {
         let used = self.used.load(Ordering::Acquire).min(SHOWN);
         self.places.get().and_then(|places| places.get(..used)).unwrap_or_default()
@@ -242,7 +244,7 @@ impl Shown {
         });
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;
         let free = self.used().iter().position(is_free);
-        // If no place is free, the places are used again in turn.
+        // If no place is free, the places are reused in turn.
         let place = free.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel) % SHOWN);
         let Some([start, end, until]) = places.get(place) else { return };
         until.store(0, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Files of forked children that have not called the library.
 //!
-//! If the parent has a region of two views, each child gets a separate file at the fork. So the child's code has names from
-//! the start. Most children execute another program at once, and the parent's writer removes their files. The files of
+//! If the parent has a region with two views, each child gets a separate file at the fork. So the child's code has names
+//! from the start. Most children execute another program at once, and the parent's writer removes their files. The files of
 //! children that have run for a while stay, because a profile may need them.
 
 use std::ffi::OsString;
@@ -36,26 +36,26 @@ pub struct Children {
 }
 
 impl Children {
-    /// Records a fork. Plans a look at the files if none is planned. Returns whether the caller must notify the writer.
+    /// Records a fork. Plans a look at the files if no look is planned. Returns whether the caller must notify the writer.
     pub fn add(&self) -> bool {
         let now = monotonic_ns();
         self.last_fork.store(now, Ordering::SeqCst);
         self.due.compare_exchange(0, now + SETTLED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The time until the next look at the files. `None` if no look is due.
+    /// The time until the next look at the files. `None` if no look is planned.
     pub fn due_in(&self) -> Option<Duration> {
         let due = self.due.load(Ordering::SeqCst);
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// If a look is due, removes the files of children that ended, or ran another program, soon after the fork. When a child
-    /// whose file stays has ended, passes the file to `keep`, because a profile may need it.
+    /// If a look is due, removes the files of children that ended or executed another program soon after the fork. If a
+    /// child has ended and its file stays, passes this file to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;
         }
-        // A fork after this line sets the time again.
+        // A fork that happens after this line sets the time again.
         self.due.store(0, Ordering::SeqCst);
         let next = self.last_fork.load(Ordering::SeqCst) + SETTLED;
         if next > monotonic_ns() {
@@ -89,8 +89,8 @@ impl Children {
     }
 }
 
-/// Whether a child still runs this program. Such a child maps the file from the fork, or a file of its own after the child has
-/// taken over.
+/// Whether a child still runs this program. Such a child maps the file that was made for it at the fork. After the child has
+/// taken over its parent's state, the child maps a file that it has made itself.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),

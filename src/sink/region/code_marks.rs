@@ -11,8 +11,8 @@ const PIECE: u64 = 16;
 /// The number of epochs that fit into a mark.
 pub const EPOCH_MOST: u32 = 1 << 24;
 
-/// Two sets of marks for a region. `memory` has, for each piece of 16 bytes, the epoch since which the code there is dead, or
-/// 0. `ends` has a bit for each byte, which is set where live code begins or ends.
+/// Two sets of marks for a region. For each piece of 16 bytes, `memory` has the dead part of the piece and the epoch since
+/// which the code there is dead, or 0. For each byte, `ends` has a bit, which is set if live code begins or ends there.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
@@ -94,9 +94,9 @@ impl Marks {
         })
     }
 
-    /// Records that code begins to live in a range. Returns whether other live code begins or ends there. (A change that
-    /// another thread makes in the same word at the same moment may be lost. After such a loss, the writer notices a little
-    /// later that code is overwritten.)
+    /// Records that code begins to live in a range. Returns whether other live code begins or ends there. (If two threads
+    /// change the same word at the same moment, one of the changes may be lost. After such a loss, the writer notices
+    /// overwritten code a little later.)
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -150,7 +150,7 @@ fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }
 
-/// The epoch of a mark, and the begin and end of the dead part of the piece.
+/// The epoch of a mark, and where the dead part of the piece begins and ends.
 fn read(mark: u32) -> (u32, u32, u32) {
     (mark >> 8, mark >> 4 & 15, if mark == 0 { 0 } else { (mark & 15) + 1 })
 }
@@ -174,15 +174,15 @@ mod tests {
         // There are no marks after the end.
         marks.set(990, 100, 3);
         assert_eq!(marks.after(2000, 10, 1), None);
-        // A late mark of an older epoch does not hide the marks of a newer one.
+        // A late mark of an older epoch does not hide the marks of a newer epoch.
         marks.set(0, 10, 1);
         assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();
         assert_eq!(marks.after(0, 1000, 0), None);
-        // Another region uses the marks from now on, and counts epochs from the start.
+        // Another region uses the marks from now on, and its first epoch is 0 again.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
-        // A late mark of the earlier region does not hide the marks of the new one.
+        // A late mark of the earlier region does not hide the marks of the new region.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
     }
@@ -190,17 +190,17 @@ mod tests {
     #[test]
     fn live_code_has_two_ends() {
         let marks = Marks::new(1000).unwrap();
-        // Code that lies next to other code touches no other code.
+        // Neighbouring pieces of code do not overlap.
         assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
             .map(|(at, len)| marks.begin(at, len))
             .contains(&true));
-        // Code lies over both ends of older code, over its first byte, and over its last byte. One byte is enough.
+        // New code overlaps both ends of older code, its last byte, or its first byte. An overlap of one byte is enough.
         assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
         assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.any(0, 1) && !marks.begin(0, 1) && marks.any(0, 1));
         assert!(!marks.begin(10, 0) && !marks.any(10, 1));
         marks.no_code();
         assert!(!marks.begin(0, 1000) && marks.begin(0, 1000));
-        // There is nothing after the end.
+        // Nothing is recorded after the end.
         assert!(!marks.begin(5000, 10) && !marks.begin(5000, 10));
     }
 }

@@ -1,4 +1,4 @@
-//! Makes new regions: plain memory, or the mapping of a new file.
+//! Makes new regions. A new region has a file that profilers find, if such a file can be made.
 
 use std::fs::File;
 use std::io;
@@ -26,19 +26,21 @@ use crate::sys::{debug, reserve};
 /// The wanted properties of a region of code memory; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// The first size of the region, rounded up to whole pages; at most 1 GiB.
+    /// The initial size of the region. It is rounded up to whole pages, and may be at most 1 GiB.
     pub size: u64,
     /// The largest size that [`Session::grow_region`](crate::Session::grow_region) can give the region. Address space of this
-    /// size is reserved. 0: `size`.
+    /// size is reserved. 0 means `size`.
     pub max_size: u64,
-    /// The address where code runs is a multiple of this power of two, at most 512 MiB. 0: the page size.
+    /// The region's first address in the view where code runs is a multiple of this number. The number must be a power of
+    /// two, and at most 512 MiB. 0 means the page size.
     pub alignment: u64,
-    /// From this address all code of the region is within reach of a signed 32-bit displacement, as in x86-64 calls and jumps.
-    /// 0: the region may lie anywhere.
+    /// A signed 32-bit displacement, as in x86-64 calls and jumps, reaches all code of the region from this address. 0 means
+    /// that the region may lie anywhere.
     pub near: u64,
-    /// One private view, writable at first. The runtime changes its protection itself.
+    /// The region has a single, private view, which is writable at first. The runtime itself changes the protection of this
+    /// view.
     pub one_view: bool,
-    /// The region is aligned to 2 MiB and in huge pages, where the file system has huge pages.
+    /// The region is aligned to 2 MiB, and uses huge pages if the kernel has huge pages for this memory.
     pub huge: bool,
 }
 
@@ -47,17 +49,18 @@ pub struct RegionOptions {
 /// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
-    /// Where code runs: readable and executable. This is the address to register code with.
+    /// The address where code runs. Code is registered with this address. The memory there is readable and executable, but
+    /// with [`one_view`](RegionOptions::one_view) it is at first readable and writable.
     pub exec: u64,
-    /// Where code is written: the same memory, readable and writable, zero at first. With
+    /// The address where code is written. The same memory is readable and writable there, and zero at first. With
     /// [`one_view`](RegionOptions::one_view) this is the same address as `exec`.
     pub write: u64,
-    /// The size in bytes: whole pages.
+    /// The size in bytes, a multiple of the page size.
     pub size: u64,
 }
 
 const HUGE_PAGE: u64 = 2 << 20;
-/// The largest size of a region: distances between code and tables are 32-bit numbers.
+/// The maximum size of a region. The size is limited because distances between code and tables are 32-bit numbers.
 pub const SIZE_MAX: u64 = 1 << 30;
 
 const ALIGNMENT_MAX: u64 = 512 << 20;
@@ -65,7 +68,8 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region. If the region can have no file, the region is plain memory, and its code goes to the other sinks.
+    /// Makes a region with a file that profilers find. If no such file can be made, the region is memory without such a
+    /// file, and the region's code goes to the other sinks.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -151,8 +155,8 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
     })
 }
 
-/// Maps a file for a region with two views, over free address space or over the region's earlier file. The writable view comes
-/// first, because a forked child must not write to its parent's file.
+/// Maps a file for a region with two views, over free address space or over the region's earlier file. The writable view is
+/// mapped first, because a forked child must not write to its parent's file.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let (start, text) = (place.start, place.text());

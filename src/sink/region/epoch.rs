@@ -1,5 +1,5 @@
-//! Epochs: when new code takes the place of dead code, the file of a region gets another name, and perf sees the new name. So
-//! perf does not take the new code for the dead code.
+//! Epochs. When new code takes the place of dead code, the library gives the region's file another name, and perf sees the
+//! new name. So perf does not take the new code for the dead code.
 //!
 //! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
 //! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
@@ -24,30 +24,30 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
-/// How many splits may wait for the writer, and how many functions their copies of the file may describe in all. Each copy
-/// describes all live functions.
+/// The maximum number of a region's splits that wait for the writer, and the maximum number of functions that the copies of
+/// these splits describe together. Each split makes a copy of the file, which describes all live functions.
 const PENDING_MOST: u64 = 256;
 const COPIED_MOST: u64 = 4 << 20;
 
-/// A file has at most this number of names.
+/// The maximum number of older names of a file.
 const NAMES_MOST: usize = 4096;
 
-/// How many numbers a new name may skip because files of a dead process have names with these numbers.
+/// A new name skips the epoch numbers for which a dead process has left a file. It skips fewer numbers than this.
 const LEFT_MOST: u32 = 256;
 
-/// Code that is registered within this number of nanoseconds after an epoch begins may have the earlier name in perf.
+/// Code that is registered within this number of nanoseconds after the beginning of an epoch may have the earlier name in perf.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// The least time between two turns (see `turn`), in nanoseconds, because each turn costs a copy of the file's contents. perf
-/// takes some samples in this time.
+/// When code dies, a turn (see `turn`) begins at the earliest this number of nanoseconds after the last turn, because each
+/// turn costs a copy of the file's contents. perf takes some samples in this time.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// In an epoch shorter than this number of nanoseconds, perf has probably taken no sample. So the next epoch begins at the same
-/// address.
+/// The object's beginning moves at the earliest this number of nanoseconds after its last move. In a shorter time, perf has
+/// probably taken no sample.
 const BRIEF: u64 = 300_000;
 
-/// Code that dies within this number of nanoseconds after an epoch begins counts as dead since this epoch, if no code was
-/// registered in the epoch.
+/// If no code has been registered in an epoch yet, code that dies within this number of nanoseconds after the beginning of
+/// the epoch counts as dead since this epoch.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
@@ -56,8 +56,8 @@ impl Region {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
-    /// Returns the first epoch in which code that has just died is dead. May begin this epoch, if the host changes the
-    /// protection of the memory.
+    /// Returns the first epoch in which code that has just died is dead. If the host changes the protection of the memory,
+    /// this call may begin that epoch.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
@@ -78,8 +78,8 @@ impl Region {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Begins an epoch, or only splits the file if the epoch `since` has begun already. So perf does not take new code for the
-    /// dead code in its place. Called before code is registered in the place of code that is dead since the epoch `since`.
+    /// Called before code is registered in the place of code that is dead since the epoch `since`. Begins an epoch, or only
+    /// splits the file if the epoch `since` has already begun. So perf does not take the new code for the dead code.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -113,8 +113,8 @@ impl Region {
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
-    /// Makes perf take the present name of the file. Changes only memory that is still writable and executable at the same
-    /// time.
+    /// Makes perf take the present name of the file. Does nothing unless the memory is still writable and executable at the
+    /// same time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -122,9 +122,9 @@ impl Region {
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
-            // An `mprotect` that changes something makes perf take the name. Writable pages are also readable on our processors
-            // (linux mm, `protection_map`), so no reader faults meanwhile. The second `mprotect` makes the pages and their
-            // neighbours one mapping again, and perf sees all of that mapping.
+            // An `mprotect` that changes something makes perf take the name. On the supported processors, writable pages are
+            // also readable (linux mm, `protection_map`), so no reader faults meanwhile. The second `mprotect` makes the
+            // pages and their neighbours one mapping again, and perf sees all of that mapping.
             // SAFETY: the pages hold code that the caller is about to register, so nobody unmaps them now. They belong to this
             // region, and no thread makes a forbidden access meanwhile.
             let _ = unsafe {
@@ -136,19 +136,19 @@ impl Region {
 
     /// Whether the file may have a name that makes the object begin at the code.
     ///
-    /// perf 7 (its libdw) keeps one table of the objects of a process, by their beginnings. If a path begins with
-    /// `/tmp/jitted-`, perf takes the beginning of the mapping for the beginning of the object (linux
-    /// tools/perf/util/unwind-libdw.c, `__report_module`). With other paths, perf takes the beginning of the file. The library
-    /// alternates between two kinds of names. So each epoch begins at another address than the epoch before, though nothing
-    /// moves.
+    /// perf 7 uses libdw, which keeps one table of the objects of a process and finds an object by the address where it
+    /// begins. If a path begins with `/tmp/jitted-`, perf takes the beginning of the mapping for the beginning of the object
+    /// (linux tools/perf/util/unwind-libdw.c, `__report_module`). With other paths, perf takes the beginning of the file.
+    /// The library alternates between two kinds of names. So in each epoch, the object begins at another address than in the
+    /// epoch before, although nothing moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
-    /// Whether the next epoch should begin at another address, in memory whose protection the host changes. In such memory, a
-    /// mapping may show only a part of the region, so it need not begin where the region begins. The address therefore stays
-    /// until code replaces dead code.
+    /// Whether the object should begin at another address in the next epoch. Called for memory whose protection the host
+    /// changes. In such memory, a mapping may show only a part of the region, so the mapping need not begin where the region
+    /// begins. The object's beginning therefore stays until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
@@ -175,8 +175,8 @@ impl Region {
         executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
-    /// Begins an epoch after `last`, at another address if possible. Splits the file, so that its present contents stay with
-    /// the earlier epochs. Returns the time of the split.
+    /// Begins an epoch after `last`. If possible, the object begins at another address in this epoch. Then splits the file,
+    /// so that its present contents stay with the earlier epochs. Returns the time of the split.
     fn turn(&self, status: &Status, now: u64, last: u32, settle_time: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
         is_named
@@ -189,19 +189,19 @@ impl Region {
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
-            // Another thread has begun the epoch.
+            // Another thread has already begun an epoch after `last`.
             return true;
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
-        // The beginning moves only if there is room for a split. Otherwise one file would have names for both beginnings. The
-        // present epoch must also be long enough for a sample. Without a sample in it, perf would keep the tables of the epoch
-        // before.
+        // The object's beginning moves only if there is room for a split. Otherwise one file would have names for both
+        // beginnings. Enough time for a sample must also have passed since the last move. Without a sample in that time,
+        // perf would continue to use the tables from before that move.
         let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
         let fresh = dir.and_then(|dir| {
-            // A dead process may have left a file of that name, which renaming would overwrite.
+            // A dead process may have left a file of that name, and renaming would overwrite that file.
             let mut numbers = last + 1..(last + LEFT_MOST).min(EPOCH_MOST);
             let epoch = numbers.find(|&epoch| dir.look(&name_of(epoch)).is_err())?;
             let (old, fresh) = (naming.name().to_owned(), name_of(epoch));
@@ -240,11 +240,11 @@ impl Region {
         (naming.archives.len() as u64) < most
     }
 
-    /// Splits the file: its present contents are for the epochs before `first`, later contents for `first` and later epochs.
-    /// Returns the time of the split. The writer may wait `settle_time` nanoseconds first.
+    /// Splits the file. Its present contents describe the epochs before `first`, and its later contents describe `first` and
+    /// later epochs. Returns the time of the split. The split is due after `settle_time` nanoseconds.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
         let mut naming = self.naming();
-        // The caller registers its code after this split, so the code gets a later time.
+        // The caller registers its code after this split, so the code gets a later time than `now`.
         let now = status.clock.now();
         if settle_time == 0 {
             // Code takes the place of dead code, so the writer has to handle the waiting splits before that code.
@@ -280,7 +280,8 @@ impl Region {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// The next split that is due before a time, for the writer. With `even_undue`, the next split that was made before a time.
+    /// For the writer: removes and returns the next split, if its due time is `before` or earlier. With `even_undue`, the
+    /// time at which the split was made counts instead of its due time.
     pub fn next_archive(&self, before: u64, even_undue: bool) -> Option<Archive> {
         if self.splits_at.load(Ordering::Acquire) > if even_undue { NEVER - 1 } else { before } {
             return None;

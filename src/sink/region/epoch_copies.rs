@@ -1,4 +1,5 @@
-//! The writer's part in a split (see `epoch`): the file's present contents are copied to the names of older epochs.
+//! The writer's part in a split (see `epoch`). The writer copies the file's present contents to a file with the names of
+//! older epochs.
 
 use std::ffi::OsString;
 use std::io;
@@ -34,15 +35,15 @@ impl RegionSink {
         }
     }
 
-    /// Copies the contents of a region's file to the names of older epochs. The file itself keeps its contents: dead code has a
-    /// name until other code takes its place.
+    /// Copies the contents of a region's file to a file with the names of older epochs. The region's file keeps its
+    /// contents, because dead code keeps its name until other code takes its place.
     fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
         let result = self.put_aside(registry, region, file, split.first);
         registry.forget_dead_in_regions(region.start(), region.end());
         file.set_begin(split.begin);
-        // The file is rewritten if it is wasteful, because each copy contains the whole tables.
+        // Each copy contains all tables of the file, so the file is rewritten if it is wasteful.
         if result.is_ok() && split.is_clean && file.is_wasteful(150) {
             Self::write_anew(registry, region, file);
         }
@@ -52,7 +53,7 @@ impl RegionSink {
         }
     }
 
-    /// Writes the contents of the file under the names that the file had before the epoch `first`.
+    /// Writes the contents of the file to a copy, which gets the names that the file had before the epoch `first`.
     fn put_aside(&mut self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
         let (names, own) = (naming.take_names(first), naming.named());
@@ -62,7 +63,7 @@ impl RegionSink {
         // An older name that still belongs to the present file would show other code. So the name is removed.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
-            // If one name cannot be removed, the other names are removed all the same.
+            // If one name cannot be removed, the loop still removes the other names.
             if let Err(error) = dir.remove(name) {
                 result = Err(error);
             }
@@ -70,7 +71,8 @@ impl RegionSink {
         result
     }
 
-    /// Writes the contents of the file under other names. At any time, readers find the file or a whole copy under each name.
+    /// Writes the contents of the file to a copy, which takes over the given names. At any time, readers find the file or
+    /// the whole copy under each name.
     fn copy_to(
         &self,
         registry: &Registry,
@@ -87,8 +89,8 @@ impl RegionSink {
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // The copy can do without the bytes of live code, because newer files have them too. The host may already have written
-        // other code over dead code. In a shared mapping that changes the file, so the bytes of dead code are copied only if
-        // the mapping is private.
+        // other code over dead code. In a shared mapping, such a write changes the file, so the bytes of dead code are
+        // copied only if the mapping is private.
         let start = region.start();
         let (is_private, with_live) =
             (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());

@@ -1,5 +1,4 @@
-//! Exchanges memory and a file: a private mapping of a file replaces memory with the same bytes, and plain memory replaces
-//! such a mapping.
+//! Replaces plain memory by a private mapping of a file that has the same bytes, and such a mapping by plain memory.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +17,8 @@ pub(super) const BLOCK: usize = 128 << 10;
 /// Replaces a piece of memory by a mapping of the file, with the same bytes and protection. After an error the memory is
 /// plain, and has its former bytes and protection.
 ///
-/// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the file, so nobody may change
-/// the file.
+/// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
+/// nobody may change the file.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
@@ -46,9 +45,9 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
 }
 
-/// Makes the file system provide room for private memory too. A file system in memory (tmpfs) needs another page for each page
-/// that is touched, and the kernel raises SIGBUS if it has no page left. A file system on a disk needs no such page. If a file
-/// system does not support the operation, nothing is done.
+/// Makes the file system provide room for a private mapping of the file. A file system in memory (tmpfs) needs an additional
+/// page for each page of the mapping that is touched, and the kernel raises SIGBUS if no page is left. A file system on a
+/// disk needs no such page. If a file system does not support the operation, nothing is done.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if file::is_on_disk(file) {
         return Ok(());
@@ -66,12 +65,12 @@ fn forked() -> io::Error {
 /// Puts plain memory in the place of pieces that have been exchanged.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // If this fails, the piece stays a mapping of the file, which has the right bytes too.
+        // If this fails, the piece stays a mapping of the file, and this mapping has the right bytes too.
         let _ = make_plain(piece);
     }
 }
 
-/// Passes each page of a mapping that is not all zero to `each`.
+/// Calls `each` for all pages of a mapping, except for pages that contain only zeros.
 pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
     // `/proc/thread-self/mem` also shows memory whose protection forbids reading.
     let memory = File::open("/proc/thread-self/mem")?;
@@ -107,9 +106,8 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u6
     Ok(pages)
 }
 
-/// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise the process would execute the
-/// bytes that are written to the file later. Later bytes are the code as registered, which the host may have patched since.
-/// In a forked child, the later bytes are the code of the parent.
+/// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise the process would execute
+/// what is written to these places of the file later: zeros (see `clear`), or the header page.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;

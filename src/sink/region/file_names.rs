@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::format::file_names::{parse, FileKind};
 
-/// The name of a file in an epoch, for the process with this pid and the region with this number. The first epoch is 0.
+/// The name of a region's file in an epoch. The pid is that of the process, and the number is that of the region. The first
+/// epoch is 0.
 pub fn file_name((pid, number): (u32, u32), epoch: u32, begins_at_code: bool) -> OsString {
     FileKind::Region { number, begins_at_code, epoch, parent: 0 }.name(pid).into()
 }

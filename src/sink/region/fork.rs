@@ -1,5 +1,6 @@
-//! Regions in a forked child. Memory shared with the parent becomes the child's own right after the fork. The memory gets new
-//! files when the child first uses a session of its parent, and so takes over the parent's state.
+//! Regions in a forked child. Right after the fork, the child gets its own copy of the memory that it shares with the
+//! parent. Regions get new files when the child first uses a session of its parent. With this use, the child takes over the
+//! parent's state.
 
 use std::fs::File;
 use std::io;
@@ -54,7 +55,8 @@ impl Regions {
             if let Ok((file, path)) = copied {
                 let held = Held::new(file).ok().map(Arc::new);
                 region.set_inode(held.as_ref().map_or(0, |file| file.identity().inode));
-                // If another thread held this lock at the fork, the file is missing here. Only growing a region needs the file.
+                // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other
+                // file when it takes over, the library can neither enlarge the region nor give its pages back.
                 if let Ok(mut naming) = region.naming.try_lock() {
                     naming.set_file_of_child(held, path);
                 }
@@ -62,7 +64,7 @@ impl Regions {
         }
     }
 
-    /// In a forked child that takes over: adds the parent's regions, with new files if sinks run.
+    /// Called in a forked child that takes over its parent's state. Adds the parent's regions, with new files if the sink runs.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
             // Without this step, each generation of children would have one more open descriptor.
@@ -101,7 +103,7 @@ impl Regions {
         }
     }
 
-    /// Maps the memory of a region again, with a new file.
+    /// Maps the memory of a region anew, with a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
         // If the next file begins at the same place as the present file of this process, perf 7 continues to use the present
         // file.
@@ -121,7 +123,8 @@ impl Regions {
     }
 }
 
-/// Makes a file with the bytes of a region, and with all that the parent's file says about them, and maps the file.
+/// Makes a file with the bytes of a region, and with all information that the parent's file has about these bytes. Then maps
+/// the new file.
 fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
     let busy = || io::Error::from(io::ErrorKind::WouldBlock);
     let mut naming = region.naming.try_lock().map_err(|_| busy())?;
@@ -180,7 +183,7 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
         let piece = whole(region);
         return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.place.base));
     };
-    // Reading ahead would turn holes into data.
+    // Readahead by the kernel would turn holes into data.
     code_memory::advise(region.start(), region.len(), Advice::Random);
     let end = region.text() + region.len();
     let mut next = region.text();
@@ -219,7 +222,7 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
-/// Makes the region a region without a file: the other sinks write its code.
+/// Turns the region into a region without a file. The other sinks write its code.
 fn plain(old: &Region) -> Parts {
     // Profilers look for names in the parent's file as long as the memory is a mapping of that file.
     let is_whole = || {

@@ -16,7 +16,7 @@ use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 
 impl Regions {
-    /// Makes a region larger, at its end.
+    /// Enlarges a region that has two views. The new memory is added at the region's end.
     pub fn grow(&self, start: u64, size: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
@@ -46,7 +46,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Gives whole pages back. The pages read zero afterwards.
+    /// Gives whole pages back to the system. Afterwards, the pages read as zero.
     pub fn discard(&self, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -88,8 +88,8 @@ impl Regions {
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
-    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes. The
-    /// writer should have written the code in the region before.
+    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes.
+    /// Before this call, the writer should have written the code in the region.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
@@ -166,7 +166,7 @@ impl Regions {
         true
     }
 
-    /// For the writer: closes its descriptors of regions that have ended.
+    /// For the writer: closes the writer's descriptors of regions that have ended.
     pub fn close_ended(&self) {
         let left = std::mem::take(&mut self.settings().to_close);
         drop(left);
@@ -180,8 +180,8 @@ impl Regions {
         }
     }
 
-    /// At the exit of the process: gives the files of private memory the bytes of the code. Returns false if that takes
-    /// longer than `timeout`.
+    /// Called at the exit of the process. Replaces the files of private memory by copies that contain the bytes of the code.
+    /// Returns false if that takes longer than `timeout`.
     pub fn write_last(&self, timeout: Duration) -> bool {
         let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
         let has_any = !regions.is_empty();
@@ -218,7 +218,7 @@ unsafe fn unmap_around(region: &Region) {
     }
 }
 
-/// The file of a region, under all its names.
+/// Returns an entry for each name of a region's file.
 fn last_of(region: &Region) -> Vec<Past> {
     let naming = region.naming();
     let Some(identity) = naming.last() else { return Vec::new() };

@@ -7,15 +7,14 @@ use crate::api::error::{Error, Result};
 /// The size of a part, in bytes. Hosts are likely to give memory back in blocks of this size.
 const PART: u64 = 64 << 10;
 
-/// A flag in the count of a part: the last code of the part has ended, and no check has shown yet that the part is still
-/// mapped.
+/// A flag in the count of a part. While it is set, the host may have unmapped the part since the last check.
 const IN_DOUBT: u32 = 1 << 31;
 
-/// Counts begin at this value, so that a subtraction before the matching addition does no harm.
+/// A count begins at this value, so that a subtraction before the matching addition does no harm.
 const NONE: u32 = 1 << 30;
 
 /// A count of the live code in each part of a region. The flag `IN_DOUBT` is in the same word as the count, because every
-/// registration reads both. Regions of two views and mapping groups have no counts.
+/// registration reads both. Regions with two views and mapping groups have no counts.
 #[derive(Debug)]
 pub struct Tally {
     parts: Vec<AtomicU32>,
@@ -42,8 +41,8 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Called when code has ended. When the last code of a part ends, all parts without code are in doubt: a host that gives
-    /// memory back also gives back memory that it has never used.
+    /// Called when code has ended. When the last code of a part ends, all parts without code are in doubt, because a host
+    /// that gives memory back also gives back memory that it has never used.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
@@ -66,7 +65,7 @@ impl Tally {
         self.parts(offset, size).iter().fold(0, both) & IN_DOUBT != 0
     }
 
-    /// Records that all code has ended.
+    /// Records that all code has ended, so all parts are in doubt.
     pub fn clear(&self) {
         for part in &self.parts {
             part.store(NONE | IN_DOUBT, Ordering::Relaxed);
@@ -83,7 +82,8 @@ mod tests {
         let tally = Tally::new(3 * PART).unwrap();
         assert!(tally.add(0, 64) && tally.add(PART - 1, 2));
         assert!(!tally.settle(0, 3 * PART));
-        // Other code lives at the beginning of the ended code, and none at its end.
+        // The ended code began in the first part, where other code is still live. It ended in the second part, where no code
+        // is live.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
         // A check of one part says nothing about other parts, even if they never had code.
@@ -95,14 +95,14 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // After code has ended twice, later code can still be in doubt.
+        // Even after the end of the same code was counted twice, the end of later code causes a doubt.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART));
         tally.clear();
         assert!(!tally.add(0, 3 * PART));
-        // There is nothing after the end, and a region that is not unmapped has no parts.
+        // There are no parts after the end. A region that the host cannot unmap has no parts at all.
         assert!(tally.add(3 * PART, 64));
         let none = Tally::new(0).unwrap();
         none.subtract(0, 64);

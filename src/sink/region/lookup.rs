@@ -6,10 +6,11 @@ use std::sync::OnceLock;
 
 use super::state::Region;
 
-/// The most regions at a time. The writer has the file of each region open, and a process may usually have 1024 open files.
+/// The maximum number of regions at a time. The writer has the file of each region open, and a process may usually have 1024
+/// open files.
 pub const MOST: usize = 768;
 
-/// All regions, and their index. Regions are never freed: a call that races with the end of a region finds valid memory.
+/// All regions, and their index. Regions are never freed, so a call that races with the end of a region finds valid memory.
 #[derive(Debug, Default)]
 pub struct Places {
     /// Allocated with the first region.
@@ -21,7 +22,7 @@ pub struct Places {
 #[derive(Debug)]
 struct Memory {
     places: [AtomicPtr<Region>; MOST],
-    /// Odd while the index is changed.
+    /// The version of the index, which is odd while a thread changes the index.
     version: AtomicU64,
     /// The number of regions in the index.
     count: AtomicUsize,
@@ -188,7 +189,7 @@ mod tests {
         const STEP: u64 = 1 << 20;
         let places = Places::default();
         assert!(places.around(STEP, |_| true).is_none());
-        // The regions are added in mixed order, and a last region contains the others.
+        // The regions are added in mixed order. The last region contains all others.
         let numbers = (0..MOST as u64 - 1).map(|number| number * 5 % (MOST as u64 - 1));
         let small: Vec<_> = numbers.map(|number| region((number + 1) * STEP, STEP / 2)).collect();
         let large = region(STEP - 8, 1 << 30);

@@ -26,7 +26,7 @@ pub struct Pages {
 /// times is in the region's file.
 #[derive(Debug)]
 struct Times {
-    /// 0: no mapping has joined at this page yet.
+    /// 0 if no mapping has joined at this page yet.
     since: Box<[AtomicU64]>,
     until: Box<[AtomicU64]>,
 }
@@ -55,7 +55,8 @@ impl Pages {
         (offset(start) / PAGE) as usize..offset(end).div_ceil(PAGE) as usize
     }
 
-    /// The bits of a range's pages: the number of each word that contains some of the bits, and the mask of these bits.
+    /// The bits of the pages in a range. Each item has the number of a word that contains some of these bits, and the mask
+    /// of these bits.
     fn words(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
         let Range { start: first, end: behind } = self.numbers(start, end);
         let words = if first < behind { first / 64..behind.div_ceil(64) } else { 0..0 };
@@ -135,7 +136,7 @@ impl Pages {
         }
     }
 
-    /// Records that no mapping can join the group in this range from now on.
+    /// Records that from now on, no mapping in this range can join the group.
     pub fn use_up(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         self.end(start, end, now);

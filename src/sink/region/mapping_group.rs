@@ -7,8 +7,8 @@
 //! not read.
 //!
 //! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a
-//! mapping group has no epochs, and its file keeps one name. perf with libunwind counts from the lowest mapping of a name. With
-//! one name, this is always the mapping of the header page, as it has to be.
+//! mapping group has no epochs, and its file keeps one name. perf with libunwind computes the addresses of tables from the
+//! lowest mapping that has the same name. This must be the mapping of the header page, and with a single name it always is.
 
 use std::io;
 use std::iter;
@@ -38,8 +38,8 @@ const REACH: u64 = 4 << 20;
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Adopts a mapping that contains a single function, as a part of a mapping group. Returns `None` if the memory is of
-    /// another kind, or there is no room.
+    /// Makes a mapping that contains a single function a part of a mapping group. Returns `None` if the memory is of another
+    /// kind, or if there is no room.
     pub(super) fn join(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
         let page = page_size() as u64;
         let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
@@ -96,7 +96,7 @@ impl Regions {
         let page = page_size() as u64;
         let mapping_groups = self.all().filter(|region| region.is_mapping_group());
         let mapping_groups: Vec<u64> = mapping_groups.filter_map(Region::inode).collect();
-        // perf 7 takes an object for an earlier object that began at the same address.
+        // perf 7 confuses an object with an earlier object that began at the same address.
         let is_known = |base: u64| self.settings().bases.contains_key(&base);
         for _ in 0..8 {
             let (low, high) = around(&maps, it, &mapping_groups);
@@ -122,8 +122,9 @@ impl Regions {
         None
     }
 
-    /// Takes the memory that is now mapped in a range out of a mapping group. Called before code is registered there in the
-    /// place of other code.
+    /// Called before code is registered in a range of a mapping group in the place of other code. Turns the memory that is
+    /// now mapped there into plain memory, which no longer belongs to the group. While the bridge registers code, the memory
+    /// stays in the group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -155,7 +156,7 @@ impl Region {
             return None;
         }
         let naming = self.naming();
-        // Another thread may have found meanwhile that no mapping of the group is left.
+        // Meanwhile, another thread may have marked the group as gone, because no mapping of the group was left.
         if self.gone() != NEVER || naming.identity().is_none() {
             drop(naming);
             take_back(&[*it]);
@@ -177,7 +178,8 @@ impl Region {
     }
 }
 
-/// The range around a mapping that contains no other objects except mapping groups. libdw finds nothing in objects that overlap.
+/// Returns the largest range around a mapping that no object overlaps, except for mapping groups. libdw finds nothing in
+/// objects that overlap.
 fn around(maps: &[Mapping], it: &Mapping, mapping_groups: &[u64]) -> (u64, u64) {
     let objects = maps.iter().filter(|mapping| is_object(mapping) && !mapping_groups.contains(&mapping.inode));
     let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
@@ -202,13 +204,13 @@ mod tests {
     use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
     use crate::sys::thread::sleep_micros;
 
-    /// Regions that adopt memory, and room for mappings.
+    /// Regions that adopt memory, and address space for the mappings of a test.
     struct Host {
         status: Status,
         regions: Regions,
         dir: std::path::PathBuf,
         start: u64,
-        /// Keeps tests apart in time: two mapping groups near each other would limit each other's range.
+        /// While a test holds this lock, no other test runs. Mapping groups of several tests would limit each other's range.
         _alone: MutexGuard<'static, ()>,
     }
 
@@ -222,7 +224,7 @@ mod tests {
             std::fs::create_dir_all(&dir).unwrap();
             let regions = Regions::default();
             regions.configure(dir.clone(), 0o600, true);
-            // There is free space below for header pages, and above for tables.
+            // The free address space below the mappings is for header pages, and the free space above them is for tables.
             let (free, len, above) = (8 << 20, 64 * page_size() as u64, 512 << 20);
             let start = code_memory::reserve(free + len + above).unwrap() + free;
             // SAFETY: the range was just set aside, and nobody else knows of it.
@@ -238,7 +240,7 @@ mod tests {
             self.start + (3 * number + 1) * page_size() as u64
         }
 
-        /// A mapping with the bytes of a function.
+        /// Makes a mapping that contains the bytes of a function.
         fn map(&self, number: u64, byte: u8) -> u64 {
             let (addr, len) = (self.addr(number), 2 * page_size() as u64);
             // SAFETY: the range was set aside, and nobody else has it.
@@ -278,7 +280,7 @@ mod tests {
     const SIZE: u64 = 4096 + 100;
 
     fn bytes(addr: u64) -> Vec<u8> {
-        // SAFETY: the test has mapped it readable.
+        // SAFETY: the test has mapped these bytes readable.
         unsafe { std::slice::from_raw_parts(addr as *const u8, SIZE as usize) }.to_vec()
     }
 
@@ -316,7 +318,7 @@ mod tests {
         assert!(!std::ptr::eq(second, first) && second.spans(host.addr(0), SIZE) && bytes(addr) == [3; SIZE as usize]);
         let at = |time| regions.find_at(addr, SIZE, time).map(|region| region.place.base);
         assert_eq!((at(before), at(status.clock.now())), (Some(first.place.base), Some(second.place.base)));
-        // The host has unmapped the memory without a call of the library.
+        // The host has unmapped the memory without a call to the library.
         let third = host.register(host.map(1, 4)).unwrap();
         assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
         // Other code takes the place of this code in the same mapping.
@@ -327,7 +329,7 @@ mod tests {
         assert!(first.gone() == NEVER && third.gone() != NEVER);
     }
 
-    /// The bridge does not know what the host does with the memory meanwhile.
+    /// While the bridge registers code, the library cannot know what the host does with the memory.
     #[test]
     fn the_bridge_exchanges_nothing() {
         let host = Host::new("mapping-group-bridge");
@@ -336,7 +338,7 @@ mod tests {
         let unknown = host.map(0, 1);
         assert!(register(unknown).is_none() && is_plain(unknown, 1));
         assert!(host.register(host.map(1, 2)).is_some() && host.register(host.map(2, 3)).is_some());
-        // The host has unmapped a mapping without a call of the library, and mapped other memory there.
+        // The host has unmapped a mapping without a call to the library, and has mapped other memory there.
         let other = host.map(2, 4);
         assert!(register(other).is_none() && is_plain(other, 4));
         assert!(host.inode(host.addr(1)) != 0);

@@ -20,7 +20,7 @@ use crate::sys::host_fds;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// The names of a region's file, and its descriptors in both tables.
+/// The names of a region's file, and the file's descriptors in both descriptor tables.
 #[derive(Debug)]
 pub struct Naming {
     pub path: PathBuf,
@@ -43,29 +43,31 @@ pub struct Naming {
     pub(super) archives: VecDeque<Archive>,
     /// Whether code has taken the place of dead code since the last epoch that moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
-    /// The last time at which an epoch moved the beginning of the loaded segment, or a check found no reason to move it.
+    /// The last time at which an epoch moved the beginning of the loaded segment, or at which a check found no reason to
+    /// move this beginning.
     pub(super) turned_at: u64,
 }
 
-/// The descriptors in one table.
+/// The descriptors in one descriptor table.
 #[derive(Debug, Default)]
 struct Open {
     dir: Option<Arc<Dir>>,
     file: Option<Arc<Held>>,
 }
 
-/// A split: the contents that the file of a region had until `time` are for older epochs.
+/// A split. The contents that the file of a region had until `time` describe the epochs before `first`.
 #[derive(Debug)]
 pub struct Archive {
-    /// When the split was made, and when it is due: the writer handles the split before any record with a later time.
+    /// When the split was made, and when it is due. The writer handles the split before any record with a later time than
+    /// `due`.
     pub(super) time: u64,
     pub(super) due: u64,
     /// The first epoch that the file itself describes after the split.
     pub first: u32,
     /// Where the loaded segment begins after the split, as an offset in the file.
     pub begin: u64,
-    /// Whether the code that is dead when the writer handles the split ran only before the epoch `first`. If so, the file need
-    /// not describe this code after the split.
+    /// Whether all code that is dead when the writer handles the split ran only before the epoch `first`. If so, the file
+    /// need not describe this dead code after the split.
     pub is_clean: bool,
 }
 
@@ -134,8 +136,9 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // If this file was made at the fork, this process is a child that has not taken over. Then no writer runs that could
-        // remove the files of this process's own children, so these children get no files.
+        // If this file was made at the fork, this process is a child that has not taken over its parent's state. No writer
+        // runs in such a process, so nobody would remove the files of this process's own children. These children therefore
+        // get no files.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
@@ -169,7 +172,7 @@ impl Naming {
         self.identity.is_some()
     }
 
-    /// The identity of the file whose mapping the memory is.
+    /// The identity of the file of which the memory is a mapping.
     pub fn identity(&self) -> Option<Identity> {
         self.identity
     }
@@ -179,7 +182,8 @@ impl Naming {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// The identity of the file that has the names: the final copy if there is one, else the file.
+    /// The identity of the file that has the region's names. This is the final copy if there is one, and else the region's
+    /// file.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }
@@ -203,7 +207,7 @@ impl Naming {
     }
 
     /// The directory of the file, as a descriptor for the calling thread. If the host has closed its descriptor, this call
-    /// opens the directory again.
+    /// reopens the directory.
     pub fn dir(&mut self) -> io::Result<Arc<Dir>> {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
@@ -219,8 +223,7 @@ impl Naming {
         Ok(self.host.dir.insert(dir).clone())
     }
 
-    /// The file, as a descriptor for the calling thread. If the host has closed its descriptor, this call opens the file
-    /// again.
+    /// The file, as a descriptor for the calling thread. If the host has closed its descriptor, this call reopens the file.
     pub fn file(&mut self) -> io::Result<Arc<Held>> {
         if let Some(file) = self.here().file.as_ref().filter(|file| file.checked().is_ok()) {
             return Ok(file.clone());
@@ -235,7 +238,8 @@ impl Naming {
         Ok(self.here().file.insert(file).clone())
     }
 
-    /// For the writer: opens the file through the host's descriptor, because somebody may have removed the name or the directory.
+    /// For the writer: opens the file through the host's descriptor. This works even if somebody has removed the name or the
+    /// directory.
     fn file_of_host(&self, identity: Identity) -> Option<File> {
         let number = self.host.file.as_ref().filter(|_| !DescriptorTable::current().is_host())?.as_raw_fd();
         let thread = host_fds::tid().unwrap_or_else(std::process::id);
@@ -249,18 +253,19 @@ impl Naming {
         self.here().file.clone().filter(|file| file.checked().is_ok())
     }
 
-    /// From now on the host has the file open only while a thread uses it, because hosts may have few descriptors.
+    /// From now on, the host's table has a descriptor of the file only while a thread uses the file, because hosts may have
+    /// few descriptors.
     pub fn let_go(&mut self) {
         self.is_light = true;
         self.host.file = None;
     }
 
-    /// Takes the writer's descriptor out, for the writer to close.
+    /// Removes and returns the writer's descriptor, so that the writer can close it.
     pub fn take_of_writer(&mut self) -> Option<Arc<Held>> {
         self.writer.file.take()
     }
 
-    /// Called when the region ends: only the path stays. A thread that uses the host's descriptor table closes the host's
+    /// Called when the region ends. Keeps only the path. A thread that uses the host's descriptor table closes the host's
     /// descriptors.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
@@ -275,7 +280,7 @@ impl Naming {
         }
     }
 
-    /// Takes out the names of the epochs before `first`.
+    /// Removes and returns the names of the epochs before `first`.
     pub fn take_names(&mut self, first: u32) -> Vec<OsString> {
         let count = self.names.partition_point(|&(epoch, _)| epoch < first);
         self.names.drain(..count).map(|(_, name)| name).collect()
@@ -287,7 +292,7 @@ impl Naming {
         std::iter::once(self.path.clone()).chain(older)
     }
 
-    /// When the first waiting split is due, or `NEVER`.
+    /// The due time of the first waiting split, or `NEVER`.
     pub(super) fn next_time(&self) -> u64 {
         self.archives.front().map_or(NEVER, |split| split.due)
     }

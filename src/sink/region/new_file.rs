@@ -24,8 +24,8 @@ pub(super) struct New {
 }
 
 impl New {
-    /// Makes the file the file of a region: `put` maps the file in the place of the memory. If that fails, the name of the file
-    /// is removed.
+    /// Turns the new file into the file of a region. `put` maps the file in the place of the memory. If `put` fails, the
+    /// name of the file is removed.
     pub fn put_in_place(
         self,
         place: Placement,
@@ -74,8 +74,8 @@ impl Regions {
         }
     }
 
-    /// Opens the directory. As long as the path leads to the same directory, regions share one descriptor for it, to save
-    /// descriptors of the host.
+    /// Opens the directory. As long as the path leads to the same directory, regions share one descriptor of the directory,
+    /// to save descriptors of the host.
     fn open_dir(&self, path: &Path) -> io::Result<Arc<Dir>> {
         let now = Dir::open(path)?;
         let last = self.settings().last_dir.clone();

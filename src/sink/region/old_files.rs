@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use crate::sys::file::Identity;
 use crate::sys::held_dir::Dir;
 
-/// How many old files are kept. `OLD_BYTES` is how many bytes they may have together.
+/// The maximum number of old files, and the maximum number of bytes that all old files may have together.
 const OLD_FILES: usize = 20_000;
 const OLD_BYTES: u64 = 256 << 20;
-/// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that lives on.
+/// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that is still
+/// live.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// How long old files are kept, in nanoseconds, when they take all the room. Once old files take three quarters of the room,
-/// new files are delayed. The delay grows with the room in use.
+/// When old files take all the room, each old file is still kept for this number of nanoseconds. For this purpose, new files
+/// are delayed once old files take three quarters of the room. The delay grows with the room in use.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -97,7 +98,8 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let mut old = Files::default();
         let mut now = 7;
-        // Each file comes as soon as it may. In the end the whole room is used once in `KEPT_FOR`.
+        // Each file is written as soon as the pause allows. In the end, it takes `KEPT_FOR` to write files that fill the
+        // whole room.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += old.pause_after(1 << 20, now);

@@ -8,15 +8,15 @@ use super::file::Layout;
 use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
 
-/// The addresses of a region. They do not change during the life of the region.
+/// The addresses of a region, which do not change during the life of the region.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// Where the executable memory begins, and its maximum length.
     pub start: u64,
     pub max_len: u64,
-    /// Where the file's first byte would be mapped.
+    /// The address that belongs to the file's first byte, even if this byte is not mapped.
     pub base: u64,
-    /// How much address space is reserved at `base` for the header page; 0 if the header page is not mapped.
+    /// The length of the address space that is reserved at `base` for the header page. 0 if the header page is not mapped.
     pub header_len: u64,
     /// Where the tables are mapped.
     pub tables: Range<u64>,
@@ -43,9 +43,10 @@ impl Placement {
         }
     }
 
-    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mapping of
-    /// the file that contains the code. perf counts from the beginning of the lowest mapping of this file (linux
-    /// tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges must belong to the caller.
+    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mappings
+    /// of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the lowest
+    /// mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges must
+    /// belong to the caller.
     pub fn map_tables(&self, sharing: Sharing, file: &File) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).try_for_each(|range| {
@@ -74,7 +75,7 @@ impl Placement {
     }
 
     /// Returns the range for the header page, which has the length `header_len`, and the range of the tables. If the tables lie
-    /// below the code, they and the header page are one range.
+    /// below the code, the header page and the tables are one range.
     fn beside_code(&self, header_len: u64) -> impl Iterator<Item = Range<u64>> {
         let both = match self.tables.start < self.start {
             true => [self.base..self.tables.end, 0..0],
@@ -92,12 +93,12 @@ impl Placement {
         unsafe { code_memory::unmap(self.base, self.tables.end - self.base) };
     }
 
-    /// Checks that memory of this file may be executed after it was written to. A file system mounted `noexec` and some
-    /// security policies (SELinux `execmod`) forbid that. A host whose own `mprotect` failed for this reason would not
-    /// survive.
+    /// Checks that a private mapping of this file may be executed after a write to its memory. A file system mounted
+    /// `noexec` and some security policies (SELinux `execmod`) forbid that. If the host's own `mprotect` failed for this
+    /// reason, the host would not survive.
     ///
-    /// The test page lies where the tables are mapped later, and must not lie elsewhere. perf sees a new mapping, but not its
-    /// removal, and takes the lowest mapping of a file for the beginning of the file.
+    /// The test page lies where the tables are mapped later. It must not lie elsewhere, because perf sees a new mapping but
+    /// not the removal of a mapping, and takes the lowest mapping of a file for the beginning of the file.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {

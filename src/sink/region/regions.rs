@@ -23,16 +23,19 @@ use crate::sys::sync::outside::{Mutex, MutexGuard};
 use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 
-/// How long a registration waits for another thread that makes or ends regions. The other thread may be waiting for a disk.
+/// The maximum time for which a registration waits while another thread makes or ends regions. The other thread may be
+/// waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A region that began an epoch within this number of nanoseconds is expected to begin more epochs soon.
+/// A region counts as busy until this number of nanoseconds after `Region::not_before`. The library expects that busy
+/// regions begin more epochs soon.
 const BUSY_FOR: u64 = 1_000_000_000;
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Whether threads that register code must look for the code's region: regions exist, or unknown memory is adopted.
+    /// Whether threads that register code must look for the code's region. They must if regions exist, or if unknown memory
+    /// is adopted.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,
@@ -47,45 +50,46 @@ pub struct Regions {
     pub(super) children: Children,
 }
 
-/// Where files are made, and which regions have ended.
+/// The directory and mode of new files, and the remains of regions that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub dir: PathBuf,
     /// The directory of the last region.
     pub last_dir: Option<Arc<Dir>>,
     pub mode: u32,
-    /// The least number that the file of the next region may have.
+    /// The number in the name of the next file. If a file with that name exists, the following numbers are tried.
     pub next_number: u32,
     /// The last region that got a file.
     last: Option<&'static Region>,
     pub files: Files,
-    /// The ended regions. They are never freed, because a call that races with the end of a region may still read it.
+    /// The ended regions. They are never freed, because a call that races with the end of a region may still read the region.
     ended: Vec<&'static Region>,
-    /// The base address (see `Placement::base`) and the length of the code of each ended region.
+    /// Maps the base address of each ended region (see `Placement::base`) to the length of the region's code.
     pub bases: BTreeMap<u64, u64>,
-    /// Files of ended regions that the writer has open. Only the writer can close them.
+    /// The writer's open descriptors of the files of ended regions. Only the writer can close these descriptors.
     pub to_close: Vec<Arc<Held>>,
-    /// Marks of ended regions, for new regions to use again. A call that races with the end of a region may see the marks of
-    /// another region. At worst, such a call begins one epoch too many.
+    /// Marks of ended regions, which new regions reuse. A call that races with the end of a region may see the marks of
+    /// another region. At worst, such a call begins an unnecessary epoch.
     spare_marks: Vec<Arc<Marks>>,
 }
 
-/// The thread that holds a `Changer` may make and end regions. Meanwhile the process does not fork.
+/// The thread that holds a `Changer` may make and end regions. Meanwhile, a fork of the process waits for a limited time.
 pub(super) struct Changer<'r> {
     _one: Locked<'r, ()>,
     _inside: Inside,
 }
 
 impl Regions {
-    /// Waits until no other thread makes or ends regions and the process does not fork. The wait has a limit, because the other
-    /// thread may wait for a disk.
+    /// Waits while the process forks, and then until no other thread makes or ends regions. Both waits are limited. If the
+    /// first wait is too short, the call continues. If the second wait is too short, the call fails, because the other
+    /// thread may be waiting for a disk.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// Like `begin_change`, for a change that can be made later. Returns `None` if the process forks, or if another thread
-    /// makes or ends regions for longer than `PATIENCE`.
+    /// Like `begin_change`, for a change that can be made later. Returns `None` if the process is forking, or if another
+    /// thread makes or ends regions for longer than `PATIENCE`.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
         Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })
@@ -118,7 +122,8 @@ impl Regions {
             (settings.dir, settings.mode) = (dir, mode);
         }
         self.candidates.clear();
-        // Code that was registered in regions while this sink did not run belongs in their files now.
+        // Code may have been registered in regions while this sink did not run. The writer must now add this code to the
+        // regions' files.
         self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
         self.adopting.store(adopting, Ordering::Relaxed);
         self.without_files.store(false, Ordering::Relaxed);
@@ -153,12 +158,13 @@ impl Regions {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Whether the file of a region names the code now, or may name the code once memory that waits becomes executable.
+    /// Whether the file of a region names the code now, or may name the code later. The latter is possible while memory
+    /// waits to become executable (see `candidates`).
     pub fn may_name(&self, addr: u64, size: u64) -> bool {
         self.find(addr, size).is_some() || self.candidates.any_waits()
     }
 
-    /// For the writer: the region that contained the code when the code was registered, at `time`.
+    /// For the writer: returns the region that contained the code at `time`, when the code was registered.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
         self.places.around(addr, |region| {
@@ -186,7 +192,7 @@ impl Regions {
         let last = self.settings().last.ok_or(Error::NotRunning)?;
         let end = Instant::now() + timeout;
         loop {
-            // Each epoch gives the file a new name, and holds this lock meanwhile.
+            // A thread that begins an epoch holds this lock while it renames the file.
             match last.naming.try_lock() {
                 Ok(naming) => return Ok(naming.path.clone()),
                 Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -229,7 +235,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Removes a region from the list. False if another thread has already ended the region.
+    /// Removes a region from the list. Returns false if another thread has already ended the region.
     pub(super) fn forget(&self, region: &'static Region) -> bool {
         {
             let _settings = self.settings();
@@ -266,7 +272,7 @@ impl Regions {
         self.settings().files.keep(Past { path, identity, bytes });
     }
 
-    /// How long the next epoch of a region has to wait, in nanoseconds, after an epoch whose file has this number of bytes.
+    /// Returns for how many nanoseconds the next epoch of a region has to wait, after an epoch whose file has `bytes` bytes.
     pub(super) fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let pause = self.settings().files.pause_after(bytes, now);
         if pause == 0 {
@@ -278,7 +284,7 @@ impl Regions {
     }
 }
 
-/// The error for a region without a file. Counts the refusal and keeps `text`, the reason, as the last error.
+/// Counts a refusal, sets the last error to the reason `text`, and returns the error for a region without a file.
 pub(super) fn refused(status: &Status, text: String) -> Error {
     status.counters.region_refused.add(1);
     status.last_error.set(text);

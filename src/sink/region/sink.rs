@@ -1,5 +1,5 @@
-//! Regions as a sink: keeps track of the live code in regions, and writes it to their files. The writer's applier decides which
-//! code belongs to a region.
+//! The sink for regions. It tracks the live code in regions, and writes this code to the regions' files. The writer's
+//! applier decides which code belongs to a region.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
 
-/// `make` is `None` because this sink is a field of `SinkSet`: the applier sends code to it directly.
+/// `make` is `None` because this sink is a field of `SinkSet`, and the applier sends code directly to this field.
 pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_default: true, make: None };
 
 /// See the module's description. The files of regions are kept up to date even if the sink does not run.
@@ -59,14 +59,15 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code. The registry must have room for it. Returns the ids of live code in regions that the new code replaces.
+    /// Adds new code. The registry must have room for the code. Returns the ids of live code in regions that the new code
+    /// replaces.
     pub fn enter(&mut self, registry: &mut Registry, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
         let NewCode { id, time, live, name, info, bytes, is_told } = *code;
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
         if is_late {
-            // This call handles the splits from before this record, even those that are not due. A later split has to wait
-            // until the writer has read all records from before that split.
+            // This call handles all splits that were made before this record, even splits that are not due. A later split
+            // has to wait until the writer has read all records that were made before that split.
             self.status.counters.region_late.add(1);
             self.close_all(registry, region, time, true);
         }
@@ -111,7 +112,7 @@ impl RegionSink {
         }
     }
 
-    /// Rewrites a file with the live code. Where no code is live, the file gets the names of the last dead code.
+    /// Rewrites a file. The new contents describe the live code and, where no code is live, name the last dead code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
         file.reset();
         let (start, end) = (region.start(), region.end());
@@ -125,8 +126,8 @@ impl RegionSink {
     }
 
     /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
-    /// host has unmapped. Returns false if there are no regions and unknown memory is not adopted. `until`: the writer has
-    /// handled all records with an earlier time.
+    /// host has unmapped. Returns false if there are no regions and unknown memory is not adopted. The writer must have
+    /// handled all records from before the time `until`.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
@@ -151,7 +152,7 @@ impl RegionSink {
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // A mapping group is never rewritten: code that takes the place of its dead code is in another file.
+            // A mapping group is never rewritten. Code that takes the place of the group's dead code is in another file.
             if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
@@ -188,8 +189,8 @@ impl RegionSink {
         is_ok_again
     }
 
-    /// Makes the files final, because the last session closes or the process exits. The files must be up to date. The files of
-    /// private memory become final when the process exits or the region ends: see [`Regions::write_last`].
+    /// Makes the files final when the last session closes or the process exits. The files must be up to date. The files of
+    /// private memory become final only when the process exits or the region ends: see [`Regions::write_last`].
     pub fn finish(&self) {
         for region in self.regions.all() {
             let build_id = if region.is_private() { None } else { region.build_id() };

@@ -25,11 +25,12 @@ const HOLE_MOST: u64 = 64 << 20;
 /// How the memory of a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Mapped twice: executable at the region's start, and writable at the address `write`. Both mappings show the file.
+    /// The memory is mapped twice: executable at the region's start, and writable at the address `write`. Both mappings show
+    /// the file.
     TwoViews { write: u64 },
-    /// Mapped once. The host changes the protection, and the host's writes do not reach the file.
+    /// The memory is mapped once. The host changes the protection, and the host's writes do not reach the file.
     Private {
-        /// Whether the memory belonged to the host before it became a region.
+        /// Whether the memory was the host's own memory before the library adopted it.
         adopted: bool,
         /// Whether the memory is writable and executable at the same time. If so, the host has no reason to call `mprotect`, so
         /// perf takes no new name.
@@ -40,7 +41,7 @@ pub enum Backing {
 /// The first epoch of a region. The file's name in this epoch has no epoch number.
 pub(super) const FIRST: u32 = 0;
 
-/// One region. Never freed, because threads read regions without a lock.
+/// A region. After `Regions::publish`, a region is never freed, because threads read regions without a lock.
 #[derive(Debug)]
 pub struct Region {
     pub(super) place: Placement,
@@ -66,15 +67,15 @@ pub struct Region {
     pub(super) gone: AtomicU64,
     /// Whether the file of the region cannot be written. If so, the other sinks write new code in the region.
     pub has_failed: AtomicBool,
-    /// Before this time, no epoch begins that costs a copy of the file.
+    /// An epoch that costs a copy of the file must not begin before this time.
     pub(super) not_before: AtomicU64,
-    /// The least time between two epochs that cost a copy of the file, in nanoseconds.
+    /// The minimum time between two epochs that cost a copy of the file, in nanoseconds.
     pub(super) pause: AtomicU64,
-    /// When the first split that the writer has not handled yet is due, or `NEVER`.
+    /// The due time of the first split that the writer has not handled yet, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
-    /// The file's inode number, or 0. Kept outside of `naming`, because in a forked child the lock of `naming` may be held for
-    /// ever.
+    /// The file's inode number, or 0. This field is not in `naming`, because in a forked child the lock of `naming` may be
+    /// held for ever.
     inode: AtomicU64,
     /// Only the writer holds this lock for long.
     pub(super) file: Mutex<Option<Box<RegionFile>>>,
@@ -95,7 +96,7 @@ pub(super) struct Parts {
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
-        // A mapping group needs no counts: each of its mappings is checked before code takes the place of other code.
+        // A mapping group needs no counts, because each of its mappings is checked before code takes the place of other code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
         let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
@@ -134,12 +135,13 @@ impl Region {
         self.start() + self.len()
     }
 
-    /// Whether the mapping is private: the host's writes do not reach the file.
+    /// Whether the mapping is private, so that the host's writes do not reach the file.
     pub fn is_private(&self) -> bool {
         matches!(self.kind, Backing::Private { .. })
     }
 
-    /// Whether other mappings can join the region. Memory that does not belong to the region may lie in its range too.
+    /// Whether other mappings can join the region. The range of such a region may contain memory that does not belong to the
+    /// region.
     pub fn is_mapping_group(&self) -> bool {
         self.pages.are_of_group()
     }
@@ -182,7 +184,7 @@ impl Region {
         self.inode.store(inode, Ordering::Relaxed);
     }
 
-    /// The parts of the region that are still mappings of its file, if it has a file.
+    /// The parts of the region that are still mappings of the region's file. Empty if the region has no file.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
         maps::collect(self.mapped_in(&maps::within(self.start(), self.end())?))
     }
@@ -209,20 +211,21 @@ impl Region {
         lock(&self.naming)
     }
 
-    /// The file, opened for the calling thread. It may have to be reopened for two reasons. The writer has another descriptor
-    /// table than the threads that make and end regions. And a host may have closed all descriptors in its own table.
+    /// The file, opened for the calling thread. This call reopens the file if necessary, for two reasons. The writer has
+    /// another descriptor table than the threads that make and end regions. And a host may have closed all descriptors in
+    /// its own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
-            // If this fails, the next write reports it.
+            // If reopening fails, the next write reports the error.
             let held = self.naming().file();
             let _ = held.and_then(|held| file.reopen(held));
         }
         guard
     }
 
-    /// Replaces the file of private memory by a final copy. In the copy, the text has the code's bytes. In the file itself, it
-    /// has none of them.
+    /// Replaces the file of private memory by a final copy. In the copy, the text contains the bytes of the code. The text
+    /// of the original file contains none of these bytes.
     pub(super) fn replace_by_copy(&self, file: &mut RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = self.naming();
@@ -233,7 +236,7 @@ impl Region {
         result.inspect_err(|_| _ = dir.remove(&name))
     }
 
-    /// A new build-id for the final contents of the file. Returns `None` if the file has a large hole.
+    /// Makes a new build-id for the final contents of the file. Returns `None` if the file has a large hole.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         let Placement { start, max_len, base, tables, .. } = &self.place;
         // If perf cannot make a hard link to a file with a build-id, perf copies the whole file, holes included.

@@ -14,9 +14,9 @@ use crate::sys::thread::undisturbed;
 
 impl Regions {
     /// Prepares the region of code that is about to be registered. Counts and marks the code, and begins an epoch if the code
-    /// takes the place of dead code. May adopt unknown memory. Without this call, profilers could name samples of the code
-    /// after dead code, or not at all. Every registration calls this function, so it must be cheap, and it usually takes no
-    /// lock. Returns flags for the code's event.
+    /// takes the place of dead code. May adopt unknown memory. Without this call, samples of the code could get the name of
+    /// dead code, or no name. Every registration calls this function, so it must be cheap, and it usually takes no lock.
+    /// Returns flags for the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -75,7 +75,7 @@ impl Regions {
         }
     }
 
-    /// Takes back what `before_code` has recorded about code whose registration failed. `flags`: the result of `before_code`.
+    /// Undoes what `before_code` has recorded about code whose registration failed. `flags` is the result of `before_code`.
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
@@ -86,14 +86,15 @@ impl Regions {
         }
     }
 
-    /// Takes code out of the counts. Other code has taken its place, or the host has ended all code in a range.
+    /// Called when other code has taken the place of this code, or when the host has ended all code in a range. Removes the
+    /// code from the counts.
     pub fn no_code(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
         }
     }
 
-    /// Reverts `after_code`: the code is still live.
+    /// Undoes `after_code`, because the code is still live.
     pub fn code_stays(&self, addr: u64, size: u64) {
         if let Some(region) = self.around(addr, size) {
             region.tally.add(addr - region.start(), size);
@@ -175,14 +176,15 @@ impl Region {
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start(), size, since);
-        // Another thread may have begun an epoch meanwhile. The file still names this code in that epoch.
+        // Meanwhile, another thread may have begun an epoch, in which the file still names this code.
         let last = self.epoch.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start(), size, last + 1);
         }
     }
 
-    /// The range to mark as dead. In a mapping group these are whole pages, because another mapping may replace them.
+    /// The range to mark as dead. In a mapping group, the range consists of whole pages, because another mapping may replace
+    /// these pages.
     fn counted(&self, addr: u64, size: u64) -> (u64, u64) {
         if !self.is_mapping_group() {
             return (addr, size);

@@ -1,4 +1,4 @@
-//! Regions, and parts of them, that the host has unmapped or replaced by another mapping.
+//! Regions and parts of regions that the host has unmapped or replaced by another mapping.
 
 use std::io;
 use std::iter;
@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings, and checks all private regions against this list at once. A later check would treat a
-    /// region that was made after the list was read as unmapped.
+    /// Reads the list of all mappings, and immediately checks all private regions against this list. If a check came later,
+    /// it would find a region that was made in between, and would treat this region as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -37,8 +37,8 @@ impl Regions {
         Ok(maps)
     }
 
-    /// Marks the parts of a region that are no longer mappings of its file as lost. Returns whether any part is left. If no
-    /// part is left, the region is gone.
+    /// Marks as lost those parts of a region that are no longer mappings of the region's file. Returns whether any part is
+    /// left. If no part is left, the region is gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // A region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
@@ -71,7 +71,7 @@ impl Regions {
         is_noted
     }
 
-    /// Marks a region as gone: the host has unmapped it, or is about to.
+    /// Marks a region as gone, because the host has unmapped the region or is about to unmap it.
     fn set_gone(&self, status: &Status, region: &Region) {
         // Code that is registered after this call gets a later time. Another thread may have set the time already.
         let now = status.clock.now();
@@ -79,8 +79,8 @@ impl Regions {
         self.some_gone.store(true, Ordering::Release);
     }
 
-    /// Marks memory that the host is about to unmap as lost. All code in the memory has ended. Because of the marks, later
-    /// registrations need not check the memory.
+    /// Marks as lost the memory that the host is about to unmap. All code in this memory has ended. Because of the marks,
+    /// later registrations need not check the memory.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {

@@ -104,7 +104,8 @@ impl RegionFile {
         self.rows.clear();
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
-            // The appended bytes stay, because readers may remember CIEs in them. But readers must not find the FDEs.
+            // The appended bytes stay, because `frames` may have remembered CIEs in these bytes for later code. But readers
+            // must not find the FDEs.
             for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }

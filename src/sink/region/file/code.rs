@@ -1,21 +1,21 @@
-//! Collects bytes of code in private memory before they are written to the file. Runtimes place one function next to the
-//! other, upwards or downwards. So neighbours are written together.
+//! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each
+//! other, upwards or downwards. So pieces of code that are neighbours are written together.
 
 use std::io;
 use std::ops::Range;
 
 use super::writes::Disk;
 
-/// The largest number of bytes that wait.
+/// The maximum number of bytes that wait to be written.
 const WAITING_MAX: usize = 256 << 10;
-/// The largest distance between neighbours.
+/// The maximum distance between pieces of code that count as neighbours.
 const GAP: u64 = 256;
 
 /// Code that is not written yet.
 #[derive(Debug, Default)]
 pub struct PendingCode {
     bytes: Vec<u8>,
-    /// Where in the text each piece begins, and its length, in the order of arrival.
+    /// The offset in the text and the length of each piece, in the order of arrival.
     pieces: Vec<(u64, usize)>,
 }
 
@@ -24,7 +24,7 @@ impl PendingCode {
         self.pieces.is_empty()
     }
 
-    /// Adds a piece. Returns false if there is no room for it.
+    /// Adds a piece. Returns false if there is no room for the piece.
     pub fn push(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let has_room = self.bytes.len() + bytes.len() <= WAITING_MAX
             && self.bytes.try_reserve(bytes.len()).is_ok()
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_near() {
-        // Pieces that come downwards with gaps, then upwards, then over one another, and at last a distant piece.
+        // The first pieces go downwards with a gap, then upwards, and then overlap. The last piece is distant.
         assert_eq!(neighbours(&[(1000, 10), (900, 93), (1010, 20), (905, 4), (5000, 1)]), (4, 900..1030));
         assert_eq!(neighbours(&[(5000, 1), (900, 93)]), (1, 5000..5001));
         assert_eq!(neighbours(&[(100, 100), (200 + GAP, 1), (201 + 2 * GAP, 1), (202 + 3 * GAP + 1, 1)]).0, 3);

@@ -1,4 +1,4 @@
-//! Makes a final copy of a region's file: for older epochs, or when the region or the process ends.
+//! Makes final copies of a region's file. Such a copy is made for older epochs, and when the region or the process ends.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::sys::code_memory;
 use crate::sys::file::Held;
 
-/// Pieces of code with at most this distance are copied together.
+/// If the distance between two pieces of code is at most this number of bytes, the pieces are copied together.
 const GAP: u64 = 4096;
 
 impl RegionFile {
-    /// Brings this file up to date, and writes its contents to an empty file, as if [`RegionFile::finish`] had been called
-    /// there. Code and unwind tables lie at the same places in both files.
+    /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if
+    /// [`RegionFile::finish`] had been called for that file. The text and `.eh_frame` lie at the same places in both files.
     ///
     /// `has_bytes` gets the offset of code in the text, and tells whether the copy gets the bytes of this code.
     pub fn snapshot(
@@ -76,7 +76,8 @@ impl RegionFile {
         Ok(place..place + len)
     }
 
-    /// Gives the room of the whole file back, when the file no longer has a name. Its mappings show zeros from then on.
+    /// Called when the file no longer has a name. Gives back the room of the whole file, so mappings of the file show zeros
+    /// from then on.
     pub fn give_all_back(&self) {
         let len = self.disk.check().and_then(|()| self.disk.file().metadata()).map_or(0, |data| data.len());
         if len > 0 {
@@ -84,7 +85,7 @@ impl RegionFile {
         }
     }
 
-    /// Gives the room between pieces of code back, when the text is no longer mapped.
+    /// Called when the text is no longer mapped. Gives back the room between pieces of code.
     pub fn give_text_back(&self) {
         let mut begin = self.text().start.max(HEADER_SIZE as u64);
         let punch = |begin: u64, end: u64| {

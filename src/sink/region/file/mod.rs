@@ -4,19 +4,19 @@
 //! 0        header page            says where everything is; written last, by one write
 //! text     .text                  the code, which the host writes through a shared mapping; empty if the memory is private
 //! tables   .eh_frame              appended to
-//!          .eh_frame_hdr, twice   one is in use. Rows of the highest code are appended; for other rows, the other one is written
-//!          room for private memory to grow, and the bytes of the code in it, see `write_code`
-//!          .symtab, .strtab, .debug_*   appended to; see `part`
+//!          .eh_frame_hdr, twice   rows of the highest code are appended to the table in use; see `table`
+//!          room in which private memory can grow, and the bytes of the code in private memory; see `write_code`
+//!          .symtab, .strtab, .debug_*   appended to; see `section`
 //! ```
 //! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of a
 //! file for private memory. The bytes of the code lie elsewhere in that file. Only a [`RegionFile::snapshot`] has these bytes
 //! where readers look for them.
 //!
-//! The header page lies lowest in memory, or over the beginning of the text, or is not mapped. The tables are in no segment.
-//! So the object reaches from the header page, or from the text, to the end of the text.
+//! In memory, the header page lies below all other parts or over the beginning of the text, or is not mapped. The tables are
+//! in no loaded segment. So the object begins at the header page or at the text, and ends with the text.
 //!
 //! The library writes to the file by system calls, not through a mapping. So a full disk causes an error and not a signal.
-//! The caller has SIGXFSZ blocked.
+//! The caller must have blocked SIGXFSZ.
 
 mod add;
 mod code;
@@ -52,12 +52,12 @@ use section::{Parts, Space};
 use table::SearchTable;
 use writes::Disk;
 
-/// The largest page that the supported systems have.
+/// The largest page size of the supported systems.
 const PAGE: u64 = 64 << 10;
-/// The least room for `.eh_frame`.
+/// The minimum room for `.eh_frame`.
 const EH_FRAME_MIN: u64 = 64 << 10;
-/// The most room for `.eh_frame`, enough for some million functions. With this limit, tables and a region of `SIZE_MAX` lie
-/// within `UNWINDING_MAX`.
+/// The maximum room for `.eh_frame`, which is enough for some million functions. With this limit, tables and a region of
+/// `SIZE_MAX` lie within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
 /// If more bytes than this wait to be written, they are written before the next code is added.
 const AT_ONCE: usize = 8 << 20;
@@ -65,21 +65,22 @@ const AT_ONCE: usize = 8 << 20;
 const WAITING_MAX: usize = 64 << 20;
 /// After this time no reader uses a replaced header any longer.
 const READING: Duration = Duration::from_secs(5);
-/// Unwinders use signed 32-bit distances.
+/// The maximum distance that unwind tables can express. Unwinders use signed 32-bit distances.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
-/// This many bytes of the file after text and tables are zero, for private memory that the host makes longer.
+/// After the text and the tables of private memory, this number of bytes in the file stays zero, because the host may
+/// enlarge the memory.
 const GROWTH: u64 = 64 << 20;
 
 /// A piece of code.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// From the start of the text.
+    /// The offset of the code from the start of the text.
     pub offset: u64,
     pub size: u64,
     /// The cleaned name without NUL.
     pub name: &'a [u8],
-    /// The records before the LOAD of the code: inlined functions, DEBUG_INFO, UNWINDING_INFO. May be empty. The records of a
-    /// frame load are ignored.
+    /// The jitdump records before the LOAD record of the code: inlined functions, DEBUG_INFO, UNWINDING_INFO. May be empty.
+    /// The records of a frame load are ignored.
     pub info: Info<'a>,
 }
 
@@ -95,7 +96,7 @@ struct Known {
 pub struct RegionFile {
     disk: Disk,
     layout: Layout,
-    /// Where the file has the bytes of the text, if it has these bytes.
+    /// The offset in the file of the bytes of the text, if the file has these bytes.
     bytes: Option<u64>,
     pending_code: PendingCode,
     space: Space,
@@ -125,7 +126,7 @@ pub struct RegionFile {
 }
 
 impl RegionFile {
-    /// How many bytes the tables need for text of this length: a multiple of every page size.
+    /// Returns how many bytes the tables need if the text has this length. The result is a multiple of every page size.
     pub fn tables_room(text_len: u64) -> u64 {
         let eh_frame = text_len.clamp(EH_FRAME_MIN, EH_FRAME_MAX);
         let hdr = eh_frame / HDR_SHARE;
@@ -173,8 +174,8 @@ impl RegionFile {
         Ok(file)
     }
 
-    /// Brings the file up to date. New code below existing code enters the search table when a new table is due, or at once
-    /// with `now`. After an error the file has its former contents, and the next call tries again.
+    /// Brings the file up to date. New code below existing code gets into the search table when a new table is due, or at
+    /// once with `now`. After an error the file has its former contents, and the next call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -193,8 +194,8 @@ impl RegionFile {
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
-            // New names and lines are written to another place, so the old ones stay until the new ones are complete. The
-            // tables have only one place, so the header page gives up the old tables first.
+            // New names and lines are written to another place, so the old names and lines stay until the new ones are
+            // complete. The unwind tables have only one place. So a new header page without the old tables is written first.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
@@ -234,7 +235,7 @@ impl RegionFile {
     }
 
     /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. In that case the
-    /// last page is left out until it has code, because libdw cannot read objects that overlap.
+    /// segment leaves out the last page until this page has code, because libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));
@@ -297,7 +298,8 @@ impl RegionFile {
         }
     }
 
-    /// Takes the bytes of code in private memory. The next [`RegionFile::write`] writes them, for the final copy of the file.
+    /// Takes the bytes of code in private memory, which the final copy of the file needs. The next [`RegionFile::write`]
+    /// writes these bytes.
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
         end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
@@ -329,7 +331,8 @@ impl RegionFile {
         self.is_reset = true;
     }
 
-    /// Writes everything for the last time. A file with a build-id never changes again.
+    /// Writes everything for the last time. A file with a build-id must not change. So if code is added later, the file
+    /// loses its build-id.
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.build_id = build_id;
         self.write(true)?;

@@ -1,8 +1,8 @@
 //! A section of a region's file, to which bytes are appended.
 //!
-//! Each section has a separate range of the file. The range has the length that the section needs if the rest of the text is
-//! similar to the code so far. A full section moves to a larger range at the end of the file: eight times the size, or twice
-//! if the section is large. So few bytes are copied.
+//! Each section has a separate range of the file. The range has the length that the section will need if the rest of the
+//! text is similar to the code so far. A full section moves to a larger range at the end of the file. The new range is eight
+//! times as large, or twice as large if the old range is already large. So few bytes are copied.
 
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,8 @@ use crate::sys::sort::sort;
 
 /// The length of the smallest range.
 const ROOM_MIN: u64 = 16 << 10;
-/// The next range is at least this many times as long, up to a length of `LARGE`. Unwritten parts take no room on the disk.
+/// A range that is shorter than `LARGE` is replaced by a range that is at least this many times as long. Unwritten parts
+/// take no room on the disk.
 const GROWTH: u64 = 8;
 const LARGE: u64 = 64 << 20;
 /// A section is expected to grow to at most this multiple of its length. The length of the file may be limited
@@ -36,7 +37,7 @@ pub struct Space {
 
 #[derive(Debug)]
 struct Stretch {
-    /// Since when no header mentions the range.
+    /// The time since which no header mentions the range, or `None` while the newest header mentions the range.
     unused: Option<Instant>,
     range: Range<u64>,
 }
@@ -46,7 +47,7 @@ impl Space {
         Space { end, left: Vec::new(), code: (0, 0) }
     }
 
-    /// The expected length of a section with now `len` bytes, when the text is full of similar code.
+    /// Returns the length that a section of `len` bytes will probably have when the text is full of similar code.
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
@@ -61,7 +62,7 @@ impl Space {
         self.left.is_empty()
     }
 
-    /// Records that a header was written that no longer mentions the ranges left so far.
+    /// Called when a new header has been written, which no longer mentions the ranges in `left`.
     pub fn published(&mut self) {
         let now = Instant::now();
         for stretch in &mut self.left {
@@ -69,8 +70,8 @@ impl Space {
         }
     }
 
-    /// Gives back ranges that no header has mentioned for the time `after`. Before that, somebody may still use an earlier
-    /// header.
+    /// Gives back the ranges that no header has mentioned for the time `after`. Before this time is over, somebody may still
+    /// use an earlier header.
     pub fn give_back(&mut self, disk: &Disk, after: std::time::Duration) {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
@@ -87,21 +88,21 @@ impl Space {
 pub struct Part {
     at: u64,
     room: u64,
-    /// The range of the section before it was cleared: offset and length.
+    /// The offset and the length of the range that the section had before it was cleared.
     other: (u64, u64),
     /// Whether the section cannot move.
     fixed: bool,
-    /// How many bytes are in the file.
+    /// How many bytes of the section are in the file.
     len: u64,
-    /// The next bytes of the section, not yet written.
+    /// The next bytes of the section, which are not written yet.
     pub pending: Vec<u8>,
-    /// Changes of bytes that are in the file: offset, number, bytes.
+    /// The changes of bytes that are in the file. Each change has an offset in the section, a number, and the new bytes.
     patches: Vec<(u64, u64, Patch)>,
     /// The number of the next change.
     next_patch: u64,
 }
 
-/// The bytes of a patch, and how many of them count. No patch is longer than a symbol.
+/// The bytes of a patch, and the number of bytes that are used. No patch is longer than a symbol.
 type Patch = ([u8; 24], usize);
 
 impl Part {
@@ -173,8 +174,8 @@ impl Part {
         Ok(())
     }
 
-    /// Writes the patches. When thousands of functions die together, their patches lie near each other. So nearby patches are
-    /// read, changed and written as one. If the same bytes change twice, the later change counts.
+    /// Writes the patches. When thousands of functions die together, their patches lie near each other. So the bytes around
+    /// nearby patches are read, changed and written together. If two patches change the same bytes, the later patch counts.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
         sort(&mut self.patches);
         while let Some(&(last, ..)) = self.patches.last() {
@@ -212,8 +213,8 @@ impl Part {
         }
     }
 
-    /// Forgets the contents. With `elsewhere`, the next contents go to another range, so the file keeps the old ones for now.
-    /// A fixed section has only one range.
+    /// Forgets the contents. With `elsewhere`, the next contents go to another range, so the file keeps the old contents for
+    /// now. A fixed section has only one range.
     pub fn clear(&mut self, elsewhere: bool) {
         if elsewhere && !self.fixed {
             (self.at, self.room, self.other) = (self.other.0, self.other.1, (self.at, self.room));

@@ -1,8 +1,8 @@
 //! The search table of a region's file (`.eh_frame_hdr`). The file has two places for the table, and one place is in use.
 //!
-//! New rows for the highest code are appended to the table in use: readers do not look past the table's count, which is written
-//! last. Other rows wait until a new table is due. The new table is written in order to the other place, and then the header
-//! points there. Readers in the middle of the old table can continue.
+//! New rows for the highest code are appended to the table in use. Readers do not look past the table's count, which is
+//! written last. Other rows wait until a new table is due. The new table, which is sorted, is written to the place that is not
+//! in use. Then the header is changed to point to this place. Readers that are in the middle of the old table can continue.
 
 use std::io;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::writes::Disk;
 use crate::format::elf::eh_frame_hdr::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
 use crate::registry::ordered::Ordered;
 
-/// The least time between two new tables, unless somebody asks for a flush.
+/// The minimum time between two new tables, unless somebody asks for a flush.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// The writer spends at most 1/`SHARE` of its time on new tables, unless somebody asks for a flush.
 const SHARE: u32 = 20;
-/// Marks a row as dead, in the place of its FDE.
+/// A row with this value in the place of its FDE is dead.
 const DEAD: u32 = u32::MAX;
 
 /// The table.
@@ -33,9 +33,9 @@ pub struct SearchTable {
     written: usize,
     /// The count that the table in the file states.
     counted: usize,
-    /// Whether the rows in the file differ from the first rows of `rows`, or include dead rows.
+    /// Whether the rows in the file include dead rows, or differ from the first rows of `rows`.
     stale: bool,
-    /// Rows that wait to enter `rows`: their FDEs by the starts of their code.
+    /// The rows that wait to enter `rows`. The keys are the starts of their code, and the values are their FDEs.
     fresh: Ordered,
     not_before: Instant,
 }
@@ -78,7 +78,7 @@ impl SearchTable {
         self.fresh.insert(self.fresh.place(start), start, row.fde);
     }
 
-    /// Removes the rows of code that starts in a part of the text, and reports their FDEs to `found`.
+    /// Removes the rows of code that starts in a part of the text, and calls `found` with the FDE of each row.
     pub fn remove(&mut self, range: Range<u64>, mut found: impl FnMut(u32)) {
         let place = |at: u64| self.rows.partition_point(|row| u64::from(row.start) < at);
         let (begin, end) = (place(range.start), place(range.end));
@@ -111,8 +111,8 @@ impl SearchTable {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the count in the file is out of date. (New rows need no check here. They come with new FDEs, for which the
-    /// section `.eh_frame` has news.)
+    /// Whether the count in the file is out of date. (New rows need no check here, because they come with new FDEs. In that
+    /// case the section `.eh_frame` has news.)
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }
@@ -122,7 +122,7 @@ impl SearchTable {
         Instant::now() >= self.not_before
     }
 
-    /// The lowest start of code that lies after all rows of `rows`.
+    /// Code that starts at or after this offset lies after all code in `rows`.
     fn behind(&self) -> u64 {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
@@ -164,7 +164,7 @@ impl SearchTable {
         let mut old = self.rows.len();
         let count = old + self.fresh.len();
         self.rows.resize(count, Row { start: 0, fde: DEAD });
-        // From the end, so that no row is overwritten before it has moved.
+        // The rows are moved in reverse order, so that no row is overwritten before it has moved.
         let mut to = count;
         while let Some((start, fde)) = self.fresh.last_below(u64::MAX) {
             self.fresh.remove(start);
@@ -196,9 +196,9 @@ impl SearchTable {
     }
 
     /// Writes this table, which must be up to date, to the first place in a copy of the file, and returns its range there. All
-    /// copies have their tables at the same place: when an epoch begins, perf learns of the new mapping of the tables a moment
-    /// before it learns of the new mapping of the text. In between, perf reads the table of one file at the place that the header
-    /// page of the other file names.
+    /// copies must have their tables at the same place. The reason is that when an epoch begins, perf learns of the new
+    /// mapping of the tables a moment before it learns of the new mapping of the text. In between, perf reads the table of
+    /// one file at the place that the header page of the other file names.
     pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
         if self.written > 0 {
             self.write_to(copy, 0)?;
@@ -206,7 +206,7 @@ impl SearchTable {
         Ok(self.range_in(0))
     }
 
-    /// Writes the number of rows. The header page, with the size of the section, must be written first.
+    /// Writes the number of rows to the table. The header page, which has the size of the section, must be written first.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {
             disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;

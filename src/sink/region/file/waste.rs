@@ -10,7 +10,7 @@ use crate::registry::ordered::Place;
 impl RegionFile {
     /// Forgets code that overlaps a part of the text. Returns the place in `known` for other code in this part.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
-        // An address where no code ever lies: below the text, or after it if the text begins with the file.
+        // An address where no code ever lies. The address is below the text, or after the text if the text begins at offset 0.
         let nowhere = if self.layout.text == 0 { self.layout.text_room } else { 0 }.to_ne_bytes();
         loop {
             let place = self.known.place(range.end);
@@ -36,8 +36,8 @@ impl RegionFile {
         }
     }
 
-    /// The number of symbols before those of the code: the null symbol, and a second symbol for the code at address 0, if the
-    /// text begins at address 0.
+    /// The number of symbols in the symbol table before the symbols that have numbers. These are the null symbol and, if the
+    /// text begins at address 0, a second symbol for the code at address 0.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
     }
@@ -47,7 +47,8 @@ impl RegionFile {
         self.symbols[number as usize - 1].size.into()
     }
 
-    /// Whether the file has had more symbols than this percentage of the number of live functions, plus a constant.
+    /// Whether the number of symbols in the file, dead symbols included, has reached this percentage of the number of live
+    /// functions, plus a constant.
     pub fn is_wasteful(&self, percent: u64) -> bool {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
     }

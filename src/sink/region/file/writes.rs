@@ -1,4 +1,4 @@
-//! Writes to places of a file. Readers who follow the header of the file see all of a write or nothing.
+//! Writes bytes at given places of a file. Readers who follow the header of the file see all of a write or nothing.
 
 use std::fs::File;
 use std::io;
@@ -17,9 +17,9 @@ type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 /// An open file.
 pub struct Disk {
     pub(super) file: Arc<Held>,
-    /// Bytes that were written since the last query.
+    /// The number of bytes that were written since the last query.
     pub written: u64,
-    /// Called before each write. If the hook fails, the write fails.
+    /// A hook that is called before each write. If the hook fails, the write fails.
     #[cfg(test)]
     pub before_write: Option<Hook>,
 }
@@ -60,8 +60,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes pieces that lie near each other in a single write. The file keeps the bytes between the pieces. If pieces
-    /// overlap, the last one counts.
+    /// Combines pieces that lie near each other into a single write. The file keeps the bytes between the pieces. If pieces
+    /// overlap, the last piece counts.
     pub fn write_pieces<'a>(
         &mut self,
         range: Range<u64>,
@@ -70,7 +70,7 @@ impl Disk {
         let mut block = Vec::new();
         block.try_reserve_exact((range.end - range.start) as usize)?;
         block.resize((range.end - range.start) as usize, 0);
-        // A piece that fills the range leaves no bytes between pieces, so nothing need be read.
+        // If the first piece fills the range, there are no bytes between pieces, so nothing need be read.
         let mut first = pieces.next();
         if first.is_none_or(|(_, bytes)| bytes.len() < block.len()) {
             self.file.read_exact_at(&mut block, range.start)?;

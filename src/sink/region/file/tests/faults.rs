@@ -1,4 +1,4 @@
-//! A reader between any two writes finds a valid file, and failed writes are repeated.
+//! Tests that a reader between any two writes finds a valid file, and that failed writes are repeated.
 
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,8 @@ fn the_file_is_in_order_between_any_two_writes() {
             *reads = (reads.0 + 1, reads.1.max(names));
         };
         read();
-        // A reader may also come in the middle of a write. The kernel writes the header page, a symbol or an address at once.
+        // A reader may also come in the middle of a write. The kernel writes the header page, a symbol or an address in one
+        // step.
         if at > 0 && bytes.len() > SYMBOL_SIZE {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
             read();
@@ -121,7 +122,7 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut random = Random(5);
     for number in 0..60 {
         let size = 20 + random.below(300);
-        // Long names, so that parts move.
+        // The names are long, so that sections move.
         let mut truth = Truth::new(number, size);
         truth.name += &"x".repeat(900);
         let anywhere = random.below((1 << 18) - size);
@@ -145,7 +146,7 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     failed
 }
 
-/// Code that is left out of a file that cannot be written is in the file again when the file starts from scratch.
+/// If too many bytes wait for a file that cannot be written, new code is left out. After a reset, all code can be added again.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn what_waits_for_a_file_that_cannot_be_written_is_bounded() {

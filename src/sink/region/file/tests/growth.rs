@@ -1,4 +1,4 @@
-//! How many writes and bytes a file with much code costs.
+//! Tests of the number of writes and bytes that a file with much code costs.
 
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +44,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                 let at = match order {
                     0 => number,
                     1 => functions - 1 - number,
-                    // Each number occurs once, because the factor and the number of functions have no common divisor.
+                    // Each place occurs once, because the factor and the number of functions have no common divisor.
                     _ => number * 37_337 % functions,
                 };
                 let info = &info[number as usize % 30];
@@ -76,7 +76,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
     }
 }
 
-/// The room of a section is right from the first code on, if the rest of the text is similar.
+/// If all code in the text is similar, each section has enough room from the first write on.
 #[test]
 fn sections_of_text_that_gets_full_stay_where_they_are() {
     let mut region = Region::new(1980 * 128);
@@ -102,7 +102,7 @@ fn a_few_functions_take_little_room() {
     region.check();
 }
 
-/// A table is rebuilt at most every 50 milliseconds, however much code comes below all other code.
+/// A new table is written at most once in 50 milliseconds, however much code comes below all other code.
 #[test]
 fn new_tables_are_rare() {
     let mut region = Region::new(1 << 20);
@@ -125,7 +125,7 @@ fn new_tables_are_rare() {
     region.check();
 }
 
-/// With code in order, each function costs the same even if a flush follows each call.
+/// If code comes in order of addresses, each function costs the same, even if a flush follows each call.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_flush_for_each_function_costs_the_same() {
@@ -146,8 +146,8 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// A new epoch begins with more live code than may wait to be written. Until the epoch is complete, readers see the epoch
-/// before.
+/// A new epoch begins with more live code than may wait to be written. Until the file is complete for this epoch, readers
+/// see the contents of the epoch before.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {

@@ -1,4 +1,5 @@
-//! Compares a region's file with the registered code, by independent readers: `object`, `gimli`, and the tools.
+//! Reads a region's file with independent readers (`object`, `gimli` and tools), and compares the results with the
+//! registered code.
 
 mod faults;
 mod growth;
@@ -27,8 +28,8 @@ use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_S
 const BASE: u64 = 0x7f12_3450_0000;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
-/// A file without a name, so that no file remains. The file is in memory, since file systems differ in their abilities and in
-/// the room that they take.
+/// Makes a file without a name, so that no file remains. The file is in memory, because file systems differ in their
+/// abilities and in the room that a file takes.
 fn unnamed() -> File {
     // SAFETY: the name ends with a zero.
     let descriptor = unsafe { libc::memfd_create(c"jitsym-test".as_ptr(), libc::MFD_CLOEXEC) };
@@ -44,7 +45,7 @@ fn bytes_of(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers, which are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -61,7 +62,7 @@ impl Random {
 struct Truth {
     size: u64,
     name: String,
-    /// The CFA, if there are unwind tables.
+    /// The offset of the CFA, if there are unwind tables.
     cfa: Option<i32>,
     /// Offset, line and file.
     lines: Vec<(u32, u32, &'static str)>,
@@ -120,14 +121,14 @@ impl Truth {
     }
 }
 
-/// The records before the LOAD, as the producer makes them.
+/// Returns the records before the LOAD record, as a registration makes them.
 fn info(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let mut group = head(addr, size, name, lines, tables);
     group.truncate(group.len() - LOAD_FIXED_SIZE - name.len() - 1);
     group
 }
 
-/// All records of the code except its bytes.
+/// Returns all records of the code, without the bytes of the code.
 fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let unwind = tables.map(|tables| Unwinding { tables, mapped_size: 0 });
     let (name, lines) = (name.as_bytes(), Lines::Rows(lines));
@@ -153,7 +154,7 @@ impl Region {
         Region::mapped(file, text_len, false)
     }
 
-    /// A region with the least room for tables.
+    /// Makes a region with the minimum room for tables.
     fn with_least_tables() -> Region {
         let (text_len, text_room, tables, tables_len) = (1 << 20, 1 << 20, 2 << 20, RegionFile::tables_room(4096));
         let (is_private, has_object_above) = (false, false);
@@ -238,8 +239,8 @@ fn what_is_not_due_waits_and_names_do_not() {
         let begin = Instant::now();
         region.file.write(false).unwrap();
         region.check();
-        // Adds code after all other code, and code before all other code. The file then has all data of the code after the
-        // other code. For the code before the other code, the row in the search table is missing.
+        // Adds a function above all other code, and a function below all other code. After the write, the file has all data
+        // of the upper function. The lower function has no row in the search table yet.
         region.add(0x9000, Truth::new(1, 100));
         region.add(0x1000, Truth::new(2, 100));
         region.file.write(false).unwrap();
@@ -333,13 +334,13 @@ fn final_copy(is_private: bool) {
     assert_eq!(Seen::read(&region.bytes()).build_id.as_deref(), Some(&ID[..]));
 }
 
-/// perf may read the table of one copy by the header page of another copy.
+/// perf may read the table of one copy at the place that the header page of another copy names.
 #[test]
 fn all_copies_have_their_tables_at_the_same_place() {
     let mut region = Region::new(1 << 20);
     let (mut own, mut copies) = (Vec::new(), Vec::new());
     for number in 0..4 {
-        // Each table has to be sorted again, so it goes to the other place.
+        // Each new function lies below the earlier functions, so a new search table is written to the other place.
         region.add((100 - number) * 1000, Truth::new(1, 300));
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| true, None).unwrap();
@@ -380,7 +381,7 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // The tables have room for 2046 rows. With the simplest code, the rows are full before the 64 KiB for FDEs are full.
+    // The tables have room for 2046 rows. With the simplest code, the room for rows is used up before the 64 KiB for FDEs.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));

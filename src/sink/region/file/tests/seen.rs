@@ -13,11 +13,11 @@ pub struct Seen {
     /// Where the loaded segment begins.
     pub begin: u64,
     pub text: Range<u64>,
-    /// The symbols, by address: name and size.
+    /// The name and the size of each symbol, by the symbol's address.
     pub names: BTreeMap<u64, (String, u64)>,
-    /// For each start in the search table: the size in its FDE, and the CFA there.
+    /// The size and the CFA offset in the FDE of each row of the search table, by the row's start.
     pub frames: BTreeMap<u64, (u64, i32)>,
-    /// For the function of each unit: name, size and lines.
+    /// The units, by the address of the unit's function.
     pub units: Units,
     pub build_id: Option<Vec<u8>>,
 }
@@ -80,10 +80,10 @@ impl Seen {
     }
 }
 
-/// Looks up each row of the search table as an unwinder does, and then reads the section from its start as libdw does.
+/// Looks up each row of the search table as an unwinder does, and then reads `.eh_frame` from its start as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    // The address of loaded bytes is their offset in the file. A section header may have another address for perf, so the
-    // offset counts.
+    // The address of loaded bytes is their offset in the file. For perf, a section header may have another address, so this
+    // function uses the offset.
     let address =
         |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
@@ -133,7 +133,7 @@ fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u6
 /// Offset, line and file.
 type Rows = Vec<(u32, u32, String)>;
 
-/// What a unit says.
+/// The contents of a unit.
 #[derive(Debug)]
 pub struct Unit {
     name: String,
@@ -144,7 +144,7 @@ pub struct Unit {
 
 pub type Units = BTreeMap<u64, Unit>;
 
-/// Reads all units. With `settled`, nobody is removing dead code at this moment.
+/// Reads all units. `settled` says that nobody is removing dead code at this moment.
 pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
     let dwarf = Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(data(id.name()), LittleEndian))).unwrap();
     let mut aranges = BTreeMap::new();
@@ -213,7 +213,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The inlined functions, which follow the entry of the function and end with it.
+/// Returns the inlined functions. Their entries follow the entry of the function, and are the last entries of the unit.
 fn inlines<'a>(
     dwarf: &Dwarf<Reader<'a>>,
     unit: &gimli::Unit<Reader<'a>>,

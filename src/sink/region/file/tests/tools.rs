@@ -28,7 +28,7 @@ impl Drop for Named {
     }
 }
 
-/// The output of a tool, which must not complain. Only eu-elflint may report findings, in its output.
+/// Runs a tool, and returns its output. The tool must not complain. Only eu-elflint may report findings, in its output.
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
@@ -70,7 +70,7 @@ fn check_with_tools(path: &Path, region: &Region) {
     let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
     let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
     tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
-    // Tables are in no segment, so that objects do not overlap.
+    // Tables are in no loaded segment, so that objects do not overlap.
     let is_known = |line: &str| line.is_empty() || line == "No errors" || line.ends_with("not in any loaded segment");
     let lint = tool("eu-elflint", &["--gnu-ld"], path);
     assert!(lint.lines().all(is_known), "{lint}");
@@ -111,7 +111,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Names and places from the innermost function on, as `addr2line -f -i` prints them.
+/// Returns the names and places of the functions at an offset, beginning with the innermost function, as `addr2line -f -i`
+/// prints them.
 fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     let (mut frames, mut place) = (String::new(), place.to_owned());
     for inline in truth.inlines.iter().rev().filter(|inline| inline.begin <= at && at < inline.end) {
@@ -121,7 +122,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Removes the additions of elfutils: columns, and the place of inlining after a name.
+/// Removes what only elfutils prints: columns, and the place of inlining after a name.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
@@ -132,8 +133,8 @@ fn plain(frames: &str) -> String {
 }
 
 /// The header page may lie over the first code, which begins at address 0. For readers that skip address 0, the file has a
-/// second symbol of another type for this code. addr2line must know no name for address 0: perf 6 asks for that address to find
-/// the end of the answer to its question.
+/// second symbol of another type for this code. addr2line must find no name for address 0, because perf 6 asks for address 0
+/// to recognise the end of the answer to another question.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
