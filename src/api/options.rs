@@ -61,14 +61,13 @@ impl Sinks {
         Sinks(self.0 & !other.0)
     }
 
-    /// Whether records are wanted with lines and unwind tables.
+    /// Whether a sink wants records with lines and unwind tables, or code is remembered.
     #[inline]
     pub(crate) const fn want_groups(self) -> bool {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether records are wanted with lines and unwind tables, and calls neither wait for the writer nor report code to the
-    /// unwinder.
+    /// Whether `want_groups` is true, and calls neither wait for the writer nor report code to the unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
         self.want_groups() && self.0 & (Sinks::MUST_WAIT.0 | Sinks::BY_CALLERS.0) == 0

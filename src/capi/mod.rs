@@ -75,9 +75,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
 /// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink. `JITSYM_ERR_TIMEOUT` means
-/// that the library's thread has reported nothing to any sink for a second (under valgrind, for a minute).
-/// `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind. In both cases the code is
-/// registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
+/// that the library's thread has reported nothing to any sink for a second. The limit is a minute under valgrind, and
+/// while a debugger looks at new code. `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind.
+/// In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
 ///
 /// In two other cases, these statuses mean that nothing is registered. With some unwinders, each call itself reports
 /// its code to the unwinder ([docs/exceptions.md](exceptions.md#how-long-it-holds)). Such a call returns
@@ -343,8 +343,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// sink only closes the files, and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
-/// sink could not write everything (the sink is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
-/// for `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for
+/// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -360,8 +360,8 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 ///
 /// In a forked child, the call closes the child's copy of the session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
-/// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed
+/// anyway); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]

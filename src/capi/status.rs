@@ -1,4 +1,4 @@
-//! The status enumeration of the C API and its texts.
+//! The status enumeration of the C API.
 
 use crate::api::error::Error;
 

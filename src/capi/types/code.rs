@@ -16,7 +16,7 @@ pub enum jitsym_code_flag {
     /// read the bytes, 10 seconds at most. If the process is killed before the writer has read the bytes, the record is
     /// recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// Other code follows without a gap: perf with libunwind can unwind all the same.
+    /// Other code follows without a gap: perf with libunwind can still unwind.
     ///
     /// Set the flag for code that has an unwind description, if `free_after` is 0 or smaller than the result of
     /// `jitsym_unwind_size`. The flag adds a small record to the jitdump. The record describes an unused place below
@@ -80,7 +80,7 @@ pub struct jitsym_inline {
     ///
     /// The name is cleaned as `jitsym_code.name` is.
     pub name: *const c_char,
-    /// Length of `name` in bytes. 0: `name` ends at its NUL.
+    /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
     /// File of the call that was inlined, NUL-terminated; as `jitsym_line.file`.
     pub call_file: *const c_char,
@@ -112,7 +112,7 @@ pub struct jitsym_code {
     /// Cleaning can leave a name empty. A name of one or two bytes gets `()` appended, because perf drops such names or
     /// demangles them.
     pub name: *const c_char,
-    /// Length of `name` in bytes. 0: `name` ends at its NUL.
+    /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
     /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads them.
     ///

@@ -10,7 +10,7 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment wins over the options.
     ///
-    /// Without this flag, each option that is neither 0 nor NULL wins.
+    /// Without this flag, each option that is neither 0 nor NULL wins over the environment.
     JITSYM_INIT_ENV_WINS = 1,
     /// If `sinks` is 0, start no sink, unless JITSYM names one.
     ///

@@ -22,7 +22,7 @@ pub enum jitsym_spool_state {
 pub struct jitsym_stats {
     /// `sizeof(jitsym_stats)`, set by the caller: at most this many bytes are written.
     ///
-    /// Fields of a newer header that the library does not know are not changed.
+    /// The library does not change fields of a newer header that it does not know.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     pub sinks_running: u32,
@@ -93,7 +93,7 @@ pub struct jitsym_stats {
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,
-    /// Regions that have a file now, adopted ones included.
+    /// Created and adopted regions that have a file now.
     pub regions: u64,
     /// Registrations and moves that were written to the file of a region.
     pub region_code: u64,
