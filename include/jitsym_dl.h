@@ -1,27 +1,30 @@
 /*
  * libjitsym for programs on machines that may lack the library.
  *
- * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++. Do not link with the library. Nothing
- * else is needed: no source file and no option (glibc before 2.34: -ldl). The three headers describe all functions.
+ * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++. Do not link with the library. No
+ * source file and no linker option is needed (except for -ldl with glibc before 2.34). The three headers describe all
+ * functions.
  *
- * The first call of jitsym_init looks for the library. Until the library is loaded, every other function does nothing and returns
- * JITSYM_ERR_LIBRARY (jitsym_wanted: 0), at the cost of one load and one branch. If the library is not found, later calls of
- * jitsym_init do not look again; jitsym_dl_load does. Any thread may make the first call. Threads that make it at the same time may
- * each look.
+ * The first call of jitsym_init looks for the library. Until the library is loaded, every other function does nothing and
+ * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. If the library is not found,
+ * later calls of jitsym_init do not look for it again, but jitsym_dl_load does. Any thread may make the first call. If several
+ * threads make the first call at the same time, each of them may look for the library.
  *
- *   - The environment variable JITSYM_LIB names the library's file. Programs that run with the rights of another user ignore
- *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and DT_RUNPATH
- *     of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
+ *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
+ *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and
+ *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
  *     jitsym_dl_load(path) first.
- *   - If the library cannot be loaded, the reason is written to standard error (JITSYM_DEBUG=1), or to a file (JITSYM_DEBUG=PATH).
+ *   - If the library cannot be loaded, JITSYM_DEBUG=1 prints the reason to standard error. JITSYM_DEBUG=PATH writes the reason
+ *     to a file, if PATH is absolute.
  *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
  *   - A library of another ABI version is not used. The library is never unloaded.
- *   - All files of a program, or of a shared library, share one state. Another shared library that includes this file has its own
- *     state, and uses the same libjitsym. Such a library has to call jitsym_dl_load before it uses a session that it was given.
- *   - A signal handler may call the functions that the three headers allow there, if the library was loaded before.
+ *   - All source files of a program, or of a shared library, share one state. Another shared library that includes this file
+ *     has its own state, and uses the same libjitsym. Such a library has to call jitsym_dl_load before it uses a session that
+ *     was passed to it.
+ *   - Once the library is loaded, a signal handler may call the functions that the three headers allow in signal handlers.
  *
- * Without the library, jitsym_status_name and jitsym_status_text know JITSYM_ERR_LIBRARY. jitsym_last_error with a NULL session
- * gives the reason why the library could not be loaded. jitsym_version_number returns 0.
+ * While the library is not loaded, jitsym_status_name and jitsym_status_text know only JITSYM_ERR_LIBRARY, jitsym_last_error
+ * with a NULL session gives the reason why the library could not be loaded, and jitsym_version_number returns 0.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -79,7 +82,10 @@ typedef struct jitsym_dl_functions {
 #undef JITSYM_DL_MEMBER
 } jitsym_dl_functions;
 
-/* The library's functions, or NULL. Weak: all files of a program share the variable. Hidden: nothing else shares it. */
+/*
+ * The library's functions, or NULL. The variable is weak, so that all source files of a program share it. It is hidden, so that
+ * nothing else shares it.
+ */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
 static inline const jitsym_dl_functions *jitsym_dl_get(void) {
@@ -87,8 +93,8 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
 }
 
 /*
- * The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. `missing`:
- * jitsym_init has found no library, and does not look again.
+ * The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. `missing` is
+ * set once jitsym_init has found no library; jitsym_init then does not look again.
  */
 typedef struct jitsym_dl_reason {
   unsigned char busy, missing;
@@ -97,7 +103,10 @@ typedef struct jitsym_dl_reason {
 
 __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
 
-/* Stops waiting after a while: the holder was a thread of the parent process, and does not exist in this process. */
+/*
+ * Waits until no other thread holds the text, and takes it. The wait is limited: after a fork, the holder may be a thread of
+ * the parent process, which does not exist in this process.
+ */
 static inline void jitsym_dl_take_why(void) {
   int tries = 100000;
   while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
@@ -107,7 +116,7 @@ static inline void jitsym_dl_give_why(void) {
   __atomic_store_n(&jitsym_dl_why.busy, (unsigned char)0, __ATOMIC_RELEASE);
 }
 
-/* Writes the reason, if the user has asked for that (JITSYM_DEBUG). */
+/* Writes the reason, if the user has asked for it (JITSYM_DEBUG). */
 static inline void jitsym_dl_say_why(void) {
   const char *to = getauxval(AT_SECURE) == 0 ? getenv("JITSYM_DEBUG") : NULL;
   char text[sizeof jitsym_dl_why.text];
@@ -115,7 +124,7 @@ static inline void jitsym_dl_say_why(void) {
   if (to == NULL || to[0] == 0 || strcmp(to, "0") == 0 || strcmp(to, "off") == 0) return;
   file = to[0] == '/' ? fopen(to, "ae") : stderr;
   if (file == NULL) return;
-  /* The text is copied, so that no thread waits for it during the output. */
+  /* Copies the text, so that no thread waits for the text during the output. */
   jitsym_dl_take_why();
   memcpy(text, jitsym_dl_why.text, sizeof text);
   jitsym_dl_give_why();
@@ -142,10 +151,11 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
 }
 
 /*
- * Loads the library, unless it is loaded already. `path` is the library's file, or a name for the dynamic linker. With NULL, the
- * call looks where jitsym_init looks. The call does file I/O. Any thread may make it at any time, a signal handler may not.
+ * Loads the library, unless it is loaded already. `path` is the library's file, or a name for the dynamic linker. If `path` is
+ * NULL, the call looks where jitsym_init looks. The call does file I/O. Any thread may call this function at any time, but a
+ * signal handler may not.
  *
- * Returns JITSYM_OK, even if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
+ * Returns JITSYM_OK, also if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
  * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
@@ -172,7 +182,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     dlclose(library);
     return JITSYM_ERR_NO_MEMORY;
   }
-  /* memcpy, because ISO C does not convert pointers to objects to pointers to functions. */
+  /* ISO C cannot convert a pointer to an object into a pointer to a function. So memcpy copies the pointer. */
 #define JITSYM_DL_RESOLVE(name)                          \
   symbol = dlsym(library, #name);                        \
   if (symbol == NULL) {                                  \
@@ -188,7 +198,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     goto other;
   }
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &none, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    /* Another thread was faster. The library stays open: dlopen counts how often it was opened. */
+    /* Another thread was faster. The library stays open, because dlopen counts how often the library was opened. */
     free(functions);
   }
   return JITSYM_OK;
@@ -199,7 +209,7 @@ other:
   return JITSYM_ERR_LIBRARY;
 }
 
-/* The functions that are called instead of those of the three headers. */
+/* The functions that a program calls instead of the functions of the three headers. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \
   const jitsym_dl_functions *functions = jitsym_dl_get();  \
   return functions == NULL ? (otherwise) : functions->name##_ arguments

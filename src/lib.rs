@@ -1,9 +1,9 @@
 //! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
 //! A runtime reports where it has put code, the code's name, how to unwind the code, and which source lines the code came from.
-//! A background thread writes these facts to a perf map, a jitdump, and the ELF files of code regions. It also tells gdb, lldb,
-//! the unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and `jitsym_control.h`. The Rust
-//! interface of this crate offers the same calls, with slices in place of pointers and lengths:
+//! A background thread writes these facts to a perf map, a jitdump, and the ELF files of code regions. The library also reports
+//! the code to gdb, lldb, the unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and
+//! `jitsym_control.h`. The Rust interface of this crate offers the same calls, with slices in place of pointers and lengths:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -15,7 +15,7 @@
 //! let options = Options::default();
 //! # */
 //! let session = Session::open(&options)?;
-//! let code = [0xc3_u8]; // Where a real runtime has executable memory.
+//! let code = [0xc3_u8]; // A real runtime has executable memory here.
 //! let addr = code.as_ptr() as u64;
 //! let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(addr, 1, "nothing") })?;
 //! session.unregister(id)?;
@@ -25,25 +25,25 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails has no effect, and returns the reason as one [`Error`]. The background thread may fail after a call has
-//! returned. Such a failure is counted, and its text can be read. No failure reaches the host as a panic, a signal, or output.
+//! A call that fails returns an [`Error`], and has no effect except where its description says otherwise. The background thread
+//! may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No failure reaches the
+//! host as a panic, a signal, or output.
 //!
 //! # Threads
-//! Everything may be called from any thread at any time. Registering takes no lock. Once a thread has its first chunk of
-//! memory, registering with [`Bytes::Here`] makes no system call either.
+//! Everything may be called from any thread at any time. Registering takes no lock, unless it waits for a sink. Registering
+//! with [`Bytes::Here`] also makes no system call, once the thread has its first chunk of memory.
 //!
 //! # Fork, signals, unloading
-//! A forked child continues its parent's sessions, in its own files ([`Fork`]). [`flush_from_signal`] is the only function that
-//! may be called from a signal handler. The writer thread takes no signals except those that its own faults raise. The shared
-//! library is never unloaded.
+//! A forked child continues its parent's sessions, and writes its own files ([`Fork`]). A signal handler may call only
+//! [`flush_from_signal`] and [`Session::wanted`]. The writer thread takes no signals except those that its own faults raise.
+//! The shared library is never unloaded.
 //!
 //! # Where to find what
 //! Each folder of `src` has one task, and imports between folders go one way. `capi` is the C layer. [`session`](Session) opens
 //! and closes sessions, and writes the records of calls into the calling thread's chunk. `code_alloc` cuts regions into pieces.
-//! `writer` merges the records and feeds each `sink`. `queue` holds the code that `session` and `writer` share. `registry`
-//! knows which code is live at which address. `format` has the byte layouts, `api` the plain types, and `sys` the operating
-//! system.
-//! The program `jitsym` is the crate in `tool/`. It is not part of the C libraries.
+//! `writer` merges the records and feeds each `sink`. `queue` has the data structures that `session` and `writer` share.
+//! `registry` records which code is live at which address. `format` has the byte layouts, `api` has the plain types, and `sys`
+//! calls the operating system. The program `jitsym` is the crate in `tool/`. It is not part of the C libraries.
 
 // The library runs in somebody else's process, so it must never end that process by a panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]

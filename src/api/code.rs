@@ -13,7 +13,7 @@ pub struct Code<'a> {
     pub bytes: Bytes<'a>,
     /// Name. The library cleans it as described at `jitsym_code.name` in the C header.
     pub name: &'a [u8],
-    /// File in which the function begins; empty if unknown. The file becomes the end of the function's name: see
+    /// File in which the function begins; empty if unknown. The library appends the file to the function's name: see
     /// `jitsym_code.file` in the C header.
     pub file: &'a [u8],
     /// Line in `file`, from 1; 0 if unknown.
@@ -22,7 +22,7 @@ pub struct Code<'a> {
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. Profilers show them only for code in a region, debuggers for all code.
+    /// Inlined functions. Profilers show these functions only for code in a region, but debuggers show them for all code.
     pub inlines: &'a [Inline<'a>],
     /// The number of bytes after the code that hold no other code as long as this code is registered.
     pub free_after: u64,
@@ -36,7 +36,7 @@ pub struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Code with a name and nothing else, whose bytes are read at its address.
+    /// Code with a name and nothing else. The library reads the code's bytes at `addr`.
     pub fn new(addr: u64, size: u64, name: &'a str) -> Self {
         Code {
             addr,
@@ -59,13 +59,13 @@ impl<'a> Code<'a> {
 /// Where the bytes of code can be read.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
-    /// At the address where the code runs. The library reads them through the kernel, so that unreadable memory does no harm.
+    /// At the address where the code runs. The library asks the kernel to read the bytes, so unreadable memory does no harm.
     AtAddress,
     /// In this slice, which is as long as the code.
     Here(&'a [u8]),
 }
 
-/// A line table, in the form that the caller has it.
+/// A line table, in the form in which the caller stores the table.
 #[derive(Clone, Copy)]
 pub enum Lines<'a> {
     /// Rows in any order. Of two rows with the same offset, the later row counts.
@@ -173,50 +173,50 @@ pub enum Unwind<'a> {
     EhFrame {
         /// The section.
         bytes: &'a [u8],
-        /// The address from which the section's pc-relative pointers are counted.
+        /// The section's address for the purpose of its pc-relative pointers. It may differ from the address of `bytes`.
         addr: u64,
     },
 }
 
-/// The places in code with a frame pointer where the frame changes; see `jitsym_unwind` in the C header. `Default` is the
+/// The places where the frame changes, in code that has a frame pointer. See `jitsym_unwind` in the C header. `Default` is the
 /// usual prologue of the architecture and no epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramePointer<'a> {
-    /// Offset after the instruction that stores the caller's frame pointer; 0: the architecture's usual place.
+    /// Offset after the instruction that stores the caller's frame pointer; 0 means the usual place of the architecture.
     pub pushed: u32,
-    /// Offset after the instruction that sets the frame pointer; 0: the architecture's usual place.
+    /// Offset after the instruction that sets the frame pointer; 0 means the usual place of the architecture.
     pub set: u32,
-    /// Offset after the instruction that removes the frame; 0: no instruction does.
+    /// Offset after the instruction that removes the frame; 0 means that no instruction does.
     pub epilogue_begin: u32,
-    /// Offset after the return instruction; 0: the end of the code.
+    /// Offset after the return instruction; 0 means the end of the code.
     pub epilogue_end: u32,
-    /// CFA = FP + this; 0: the architecture's usual distance.
+    /// CFA = FP + this; 0 means the usual distance of the architecture.
     pub cfa_offset: i32,
     /// Registers that are saved in addition to the frame pointer and the return address.
     pub saved: &'a [SavedRegister],
-    /// Offset from which on the registers of `saved` are saved; 0: the same as `set`.
+    /// Offset from which the registers of `saved` are saved; 0 means the value of `set`.
     pub saved_from: u32,
 }
 
-/// A frame whose CFA is at a fixed distance from the stack pointer, and the places in the code where the distance differs; see
-/// `jitsym_unwind` in the C header.
+/// A frame whose CFA is at a fixed distance from the stack pointer, and the places in the code where the frame begins and ends.
+/// See `jitsym_unwind` in the C header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedFrame<'a> {
     /// Bytes from the stack pointer to the CFA while the frame exists.
     pub cfa_offset: i32,
-    /// Registers saved in the frame, in addition to the frame pointer if `pushed` is not 0.
+    /// Registers that are saved in the frame. If `pushed` is not 0, the frame pointer need not be listed.
     pub saved: &'a [SavedRegister],
-    /// Offset after the instruction that stores the caller's frame pointer; 0: no instruction does.
+    /// Offset after the instruction that stores the caller's frame pointer; 0 means that no instruction does.
     pub pushed: u32,
-    /// Offset after the instruction that allocates the frame; 0: the frame exists from the start.
+    /// Offset after the instruction that allocates the frame; 0 means that the frame exists from the start.
     pub sp_set: u32,
-    /// Offset from which on the registers of `saved` are saved; 0: the same as `sp_set`.
+    /// Offset from which the registers of `saved` are saved; 0 means the value of `sp_set`.
     pub saved_from: u32,
-    /// Offset after the instruction that frees the frame except for the stored frame pointer; 0: no instruction does.
+    /// Offset after the instruction that frees the frame except for the stored frame pointer; 0 means that no instruction does.
     pub sp_reset: u32,
-    /// Offset after the instruction that removes the frame; 0: no instruction does.
+    /// Offset after the instruction that removes the frame; 0 means that no instruction does.
     pub epilogue_begin: u32,
-    /// Offset after the return instruction; 0: the end of the code.
+    /// Offset after the return instruction; 0 means the end of the code.
     pub epilogue_end: u32,
 }
 
@@ -251,7 +251,7 @@ pub struct SavedRegister {
 pub struct UnwindRow<'a> {
     /// Bytes from the start of the code.
     pub offset: u32,
-    /// Register that the CFA is counted from.
+    /// Register from which the CFA is computed.
     pub cfa_register: u32,
     /// CFA = register + this.
     pub cfa_offset: i32,

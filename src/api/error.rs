@@ -6,7 +6,7 @@ use crate::sys::refusal;
 
 macro_rules! errors {
     ($($number:literal $name:ident, $constant:literal, $text:literal;)*) => {
-        /// Why a call had no effect. The numbers are those of `jitsym_status` in the C header.
+        /// Why a call failed. The numbers are those of `jitsym_status` in the C header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(u32)]
@@ -111,5 +111,5 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Shorthand used throughout the crate.
+/// The result of a call that may fail with an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -15,7 +15,7 @@ pub enum Dialect {
     Simpleperf,
 }
 
-/// A set of sinks; the bits of `jitsym_sink`.
+/// A set of sinks, with the bits of `jitsym_sink` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sinks(pub(crate) u32);
 
@@ -38,16 +38,17 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// A flag in the set of running sinks, and no sink itself: each thread that registers code also reports the code to the
-    /// unwinder.
+    /// This bit is not a sink, but a flag in the set of running sinks. It means that each thread that registers code also
+    /// reports the code to the unwinder.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
-    /// A flag like `BY_CALLERS`: calls wait until the writer has reported their code to each sink that must know of the code.
+    /// A flag like `BY_CALLERS`. It means that calls wait until the writer has reported their code to each sink that must know
+    /// of the code.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
-    /// A flag like `BY_CALLERS`: a sink wants lines and unwind tables.
+    /// A flag like `BY_CALLERS`. It means that a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
-    /// A flag like `BY_CALLERS`: a sink wants the bytes of the code.
+    /// A flag like `BY_CALLERS`. It means that a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 30);
-    /// A flag like `BY_CALLERS`: live code is remembered for sinks that are enabled later.
+    /// A flag like `BY_CALLERS`. It means that live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
 
     /// The union of both sets.
@@ -60,14 +61,13 @@ impl Sinks {
         Sinks(self.0 & !other.0)
     }
 
-    /// Whether records are wanted with lines and unwind tables.
+    /// Whether a sink wants records with lines and unwind tables, or code is remembered.
     #[inline]
     pub(crate) const fn want_groups(self) -> bool {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether records are wanted with lines and unwind tables, while calls neither wait for the writer nor report code to the
-    /// unwinder.
+    /// Whether `want_groups` is true, and calls neither wait for the writer nor report code to the unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
         self.want_groups() && self.0 & (Sinks::MUST_WAIT.0 | Sinks::BY_CALLERS.0) == 0
@@ -90,7 +90,7 @@ pub struct Wanted {
     pub lines: bool,
     /// Unwind descriptions.
     pub unwind: bool,
-    /// True if memory that the library does not know becomes a region when code is registered there: see [`Options::adopt`].
+    /// True if the library adopts memory of the runtime when code is registered there: see [`Options::adopt`].
     pub adopt: bool,
     /// True if memory that [`Session::create_region`](crate::Session::create_region) and
     /// [`Session::alloc`](crate::Session::alloc) return has a file. False if no sink for regions runs, or if the last created
@@ -113,7 +113,7 @@ pub struct Options {
     pub drop_when_full: bool,
     /// Keep records on their way to the writer in private memory instead of a spool.
     pub no_spool: bool,
-    /// First complete the files of this user's processes that were killed.
+    /// First complete the files of this user's killed processes.
     pub recover: bool,
     /// What a forked child takes over.
     pub fork: Option<Fork>,
@@ -123,17 +123,17 @@ pub struct Options {
     pub remember: bool,
     /// Adopt the memory in which code is registered, if the memory is private and executable, as
     /// [`Session::adopt_region`](crate::Session::adopt_region) does. A host that sets this option makes the promise of that
-    /// function for each registration: during the call, only the registering thread writes to the mapping or changes its
-    /// protection. The kernel merges neighbouring memory with the same protection into one mapping, so the promise covers every
-    /// writer of code in the process.
+    /// function for each call that registers, moves or unregisters code: during the call, only the calling thread writes to the
+    /// mapping or changes its protection. The kernel merges neighbouring memory with the same protection into one mapping, so
+    /// the promise covers every writer of code in the process.
     pub adopt: bool,
     /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`. This begins with
     /// the first session that sets this option and lasts until the process ends. The code is written with the options of that
     /// session.
     pub bridge: bool,
-    /// The most bytes that the perf map may take.
+    /// The maximum size of the perf map, in bytes.
     pub map_max: Option<u64>,
-    /// The most bytes that the jitdump may take.
+    /// The maximum size of the jitdump, in bytes.
     pub jitdump_max: Option<u64>,
     /// Directory of the perf map.
     pub map_dir: Option<PathBuf>,
@@ -143,7 +143,7 @@ pub struct Options {
     pub map_dialect: Dialect,
     /// Permission bits of the files.
     pub file_mode: Option<u32>,
-    /// The most bytes of memory that hold records on their way to the writer.
+    /// The maximum memory for records on their way to the writer, in bytes.
     pub max_memory: Option<u64>,
     /// How long a registration may wait when the memory for records is full.
     pub max_wait: Option<Duration>,
@@ -154,11 +154,11 @@ pub struct Options {
 /// What a forked child takes over, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fork {
-    /// The child takes over sessions and live code, in its first call that uses a session. Its map and jitdump begin with its own
-    /// code, and get the inherited code after two seconds.
+    /// The child takes over sessions and live code, in its first call that uses a session. The child's map and jitdump begin
+    /// with the child's own code, and get the inherited code after two seconds.
     #[default]
     Late,
-    /// Like `Late`, but in the same call the child writes the inherited code to its files.
+    /// Like `Late`, but the child writes the inherited code to its files in the same call.
     FirstCall,
     /// The child takes over sessions and live code, and writes this code to its files, before `fork` returns in the child.
     AtOnce,
@@ -171,7 +171,7 @@ pub enum Fork {
 pub enum DumpDir {
     /// Into this directory.
     Exactly(PathBuf),
-    /// Into a new directory below `base/.debug/jit`, as perf's own agents do with `JITDUMPDIR`.
+    /// Into a new directory in `.debug/jit` below this directory. perf's own agents do the same with `JITDUMPDIR`.
     CacheBelow(PathBuf),
 }
 
@@ -188,21 +188,21 @@ pub struct Config {
     pub max_memory: usize,
     pub max_wait: Duration,
     pub clock: Clock,
-    /// Records on their way to the writer lie in a spool.
+    /// Whether records on their way to the writer lie in a spool.
     pub spool: bool,
     pub spool_dir: PathBuf,
     pub recover: bool,
     pub fork: Fork,
     pub remove_files: bool,
-    /// Live code is remembered for sinks that are enabled later.
+    /// Whether live code is remembered for sinks that are enabled later.
     pub remember: bool,
-    /// Sinks may be enabled later.
+    /// Whether sinks may be enabled later.
     pub late: bool,
-    /// Memory that the library does not know becomes a region when code is registered there.
+    /// Whether the library adopts memory of the runtime when code is registered there.
     pub adopt: bool,
-    /// Code that other libraries report to gdb is registered too.
+    /// Whether code that other libraries report to gdb is registered too.
     pub bridge: bool,
-    /// The writer may start the sink for debuggers although no session asks for it.
+    /// Whether the writer may start the sink for debuggers although no session asks for that sink.
     pub debugger: bool,
     pub map_max: u64,
     pub jitdump_max: u64,

@@ -9,20 +9,19 @@ use super::types::*;
 use crate::session;
 
 /// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run
-/// it at `out->exec`. The memory belongs to the caller until `jitsym_free`, even after the session is closed. `size`:
-/// in bytes, at most 1 GiB, rounded up to 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as
-/// 64. `near_addr`: all of the memory is within 32 bits of this address; 0: anywhere. The caller sets
-/// `out->struct_size`.
+/// it at `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes,
+/// at most 1 GiB, rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count
+/// as 64. `near_addr`: all memory is within 32 bits of this address; 0: anywhere. The caller sets `out->struct_size`.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
 /// The memory may contain the bytes of earlier code. Code may fill all of the memory, because code in a region needs no
 /// free bytes after its end (`jitsym_code.free_after`). A signed 32-bit displacement reaches from `near_addr` to all of
-/// the memory, and from all of the memory to `near_addr`. For code that calls another piece directly, pass the address
-/// of that piece.
+/// the memory, and from all of the memory to `near_addr`. If the code calls another piece directly, pass the address of
+/// that piece as `near_addr`.
 ///
-/// If the region's file is not available, the call still returns memory, as `jitsym_region_create` does. A session that
-/// writes nothing is enough for this call (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all this memory,
-/// and owns the pieces that its parent had allocated.
+/// If the region's file is not available, the call still returns memory, as `jitsym_region_create` does. The call also
+/// works with a session that writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all this
+/// memory, and owns the pieces that its parent had allocated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;
@@ -47,11 +46,11 @@ pub unsafe extern "C" fn jitsym_alloc(
     })
 }
 
-/// Takes back the end of memory from `jitsym_alloc`, for code whose size is known only after compilation. `exec`: where
-/// the memory begins, in the executable view. `size`: bytes that are still needed, rounded up to 64. Call this function
-/// before the code is registered.
+/// Frees the end of memory from `jitsym_alloc`, for code whose size is known only after compilation. `exec`: where the
+/// memory begins, in the executable view. `size`: bytes still needed, rounded up to a multiple of 64. Call this
+/// function before the code is registered.
 ///
-/// A later `jitsym_alloc` may return the part that is taken back, so no code may be registered in this part.
+/// A later `jitsym_alloc` may return the freed part, so no code may be registered in this part.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` exceeds the memory's size;
 /// `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`,
@@ -63,8 +62,8 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Takes back memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters code
-/// that is still registered in the memory, as `jitsym_unregister_range` does. `exec`: where the memory begins, in the
+/// Frees memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters code that
+/// is still registered in the memory, as `jitsym_unregister_range` does. `exec`: where the memory begins, in the
 /// executable view. `session`: any open session.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`, for instance because the memory was

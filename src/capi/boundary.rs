@@ -12,8 +12,8 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     valgrind::without_races(|| boundary_on(|_| body()))
 }
 
-/// Like `boundary`, for a body that needs the library's data of the calling thread. Parts of the body that access data
-/// shared by threads must run in `valgrind::without_races`.
+/// Like `boundary`, for a body that needs the data that the library keeps for the calling thread. Parts of the body
+/// that access shared data must run in `valgrind::without_races`.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
     // `refused` is called inside the guard, because the reason that the call has noted is valid only until the guard
@@ -26,7 +26,7 @@ pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status
 }
 
 /// Like `boundary`, for functions that access files or wait. These operations are cancellation points of POSIX threads,
-/// so the calling thread cannot be cancelled while `body` runs.
+/// so cancellation of the calling thread is disabled while `body` runs.
 pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     thread::uncancelled(|| boundary(body))
 }

@@ -1,8 +1,8 @@
 //! The two functions of a collector for Intel's JIT profiling API.
 //!
 //! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up both
-//! functions, and calls them through pointers. Sources: names, numbers and structs are from jitprofiling.h in Intel's
-//! ittapi, version 2026; its jitprofiling.c looks the functions up.
+//! functions, and calls them through pointers. Sources: the names, numbers and structs are from jitprofiling.h in
+//! Intel's ittapi, version 2026. jitprofiling.c in the same version looks the functions up.
 
 #![allow(non_snake_case, reason = "names of the API")]
 
@@ -72,8 +72,8 @@ pub extern "C" fn Initialize() -> c_uint {
     thread::uncancelled(|| answer(collector::start))
 }
 
-/// Receives an event from a runtime. Calls `notify` with the return address too, because this address shows which
-/// runtime calls: each runtime numbers its methods from 1, and a process may have several runtimes.
+/// Receives an event from a runtime. Also passes the return address to `notify`. The address shows which runtime calls.
+/// If a process has several runtimes, their method numbers overlap, because each runtime numbers its methods from 1.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -121,7 +121,7 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
                             _ => collector::load(caller, method),
                         })
                     }
-                    // Some runtimes pass only the method's number instead of a struct.
+                    // Some runtimes pass a pointer to the method's number instead of a struct.
                     UNLOAD => collector::unload(caller, data.cast::<c_uint>().read_unaligned()),
                     UPDATE => {
                         let start = data.cast::<MethodStart>().read_unaligned();
@@ -147,7 +147,7 @@ fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 
-/// Runs `body` with the number of the parent method and the method that the struct describes.
+/// Calls `body` with two arguments: the number of the parent method, and the method that the struct describes.
 ///
 /// # Safety
 /// `start` and `source` point into one struct, and all pointers in this struct are valid for the call.

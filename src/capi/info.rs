@@ -1,4 +1,5 @@
-//! The C calls that change nothing: which information about code is of use, the texts of statuses, the version.
+//! The C calls that change nothing. They return which information about code is of use, the texts of statuses, and the
+//! version.
 
 use std::ffi::{c_char, CStr};
 
@@ -8,10 +9,10 @@ use crate::api::options::Wanted;
 use crate::session;
 use crate::sys::valgrind;
 
-/// Tells which information about code is of use at present, for all sessions: `JITSYM_WANT_*` bits. 0: registering code
+/// Tells which information about code is of use now, for all sessions: `JITSYM_WANT_*` bits. 0 means that registering
 /// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
-/// The answer is also 0 for a session that is NULL, closed or was never opened, and in a forked child that cannot
+/// The answer is also 0 if the session is NULL, is closed or was never opened, and in a forked child that cannot
 /// continue the session. Any other forked child gets the parent's answer from the time of the fork, until the child
 /// makes another call. This call changes neither `errno` nor the text of `jitsym_last_error`.
 ///

@@ -1,7 +1,8 @@
 //! The functions of the C API. They take pointers and return statuses.
 //!
-//! Every function has the same three steps: it checks the input from C (`input`), calls the Rust API, and turns the
-//! result into a status. All three steps run inside the panic boundary.
+//! Every function has the same three steps: it checks the input from C (`input`), calls the session, and turns the
+//! result into a status. Except in `jitsym_flush_from_signal`, these steps run inside the panic boundary, which turns a
+//! panic into a status too.
 
 #![allow(non_camel_case_types)]
 
@@ -37,12 +38,12 @@ use types::*;
 ///
 /// A later session also starts the sinks that it asks for and that do not run yet. These sinks receive the code of all
 /// sessions, and run until the last session closes. Otherwise a later session uses the options of the first session.
-/// `JITSYM_ERR_CONFLICT`: a running sink has another directory or dialect. After the last session is closed, a new
-/// session may have other options. A new session with the same directories continues the same files. If this is the
-/// first call in a forked child, the child also continues all sessions of its parent, with these options.
+/// `JITSYM_ERR_CONFLICT` means that a running sink has another directory or dialect. After the last session is closed, a
+/// new session may have other options. A new session with the same directories continues the same files. If this is the
+/// first call in a forked child, the sessions of the parent also continue in the child, with these options.
 ///
-/// `JITSYM_ERR_TIMEOUT`: a disk hangs. Either the files cannot be opened, or another call that opens a session, closes
-/// a session or enables sinks still waits for the disk.
+/// `JITSYM_ERR_TIMEOUT` means that a disk hangs. Either the files cannot be opened, or another call still waits for the
+/// disk. That call opens a session, closes a session, or enables sinks.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -73,15 +74,15 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
 ///
-/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink. `JITSYM_ERR_TIMEOUT`: the
-/// library's thread has reported nothing to any sink for a second (under valgrind: a minute). `JITSYM_ERR_SINK_FAILED`:
-/// some code could not be reported to valgrind. In both cases the code is registered, `out_id` is written, and
-/// `jitsym_flush` waits until the sinks know the code.
+/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink. `JITSYM_ERR_TIMEOUT` means
+/// that the library's thread has reported nothing to any sink for a second. The limit is a minute under valgrind, and
+/// while a debugger looks at new code. `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind.
+/// In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
 ///
-/// Nothing is registered in two other cases. `JITSYM_ERR_TIMEOUT`: where each call itself reports code to the unwinder,
-/// another thread's call has been in the unwinder for 10 seconds
-/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)). `JITSYM_ERR_SINK_FAILED`: the sinks of this forked child
-/// could not start yet.
+/// In two other cases, these statuses mean that nothing is registered. With some unwinders, each call itself reports
+/// its code to the unwinder ([docs/exceptions.md](exceptions.md#how-long-it-holds)). Such a call returns
+/// `JITSYM_ERR_TIMEOUT` if another thread's call has been in the unwinder for 10 seconds. In a forked child whose sinks
+/// could not start yet, a call returns `JITSYM_ERR_SINK_FAILED`.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -161,9 +162,10 @@ fn register_with_file(
     }
 }
 
-/// Registers code that is not usual (`Given::is_usual`), or code of a session other than the one that the thread used
-/// last. `flags`: the record flags for the code's place, if the regions have already returned them. Calls `tell` with
-/// the id as soon as the id exists: the id is valid even if a sink does not know the code yet.
+/// Registers code that the fast way does not accept, for instance because the code is not usual (`Given::is_usual`), or
+/// because the thread last used another session. `flags` has the record flags for the code's place, if
+/// `Regions::before_code` has already returned them. Calls `tell` with the id as soon as the id exists: the id is valid
+/// even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -193,9 +195,10 @@ fn register_otherwise<'a>(
 /// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call this
 /// after the bytes were copied and before the code runs at the new address.
 ///
-/// Earlier samples at the old address keep the name. `target->bytes` points to as many readable bytes as the code has.
+/// Earlier samples at the old address keep the name. `target->bytes` is NULL, or points to as many readable bytes as
+/// the size of the code.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or as `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or a status of `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
@@ -225,7 +228,8 @@ pub unsafe extern "C" fn jitsym_move(
 ///
 /// The perf map keeps the name until new code uses the addresses, because profiles are read after the recording.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code over which newer code was registered; or as `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code over which newer code was registered; or a status of
+/// `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -236,13 +240,13 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
-/// Reports that all code with any byte in [addr, addr + size) has ended. So one call ends a whole code cache. A range
+/// Reports that all code with any byte in [addr, addr + size) has ended. One call can end a whole code cache. A range
 /// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
 /// The call ends code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
 /// Until that flush, `jitsym_unregister` may still return `JITSYM_OK` for these ids, without effect.
 ///
-/// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or as `jitsym_register`.
+/// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or a status of `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -253,11 +257,11 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
 }
 
-/// Waits until everything that was registered before the call is in the files. The files survive even SIGKILL.
-/// `timeout_ms`: the longest wait in milliseconds; 0: 10 seconds.
+/// Waits until everything that was registered before the call is in the files. The files survive SIGKILL. `timeout_ms`:
+/// the longest wait in milliseconds; 0 means 10 seconds.
 ///
-/// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. A forked child does
-/// not wait for its [parent's code](conventions.md#fork).
+/// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. In a forked child,
+/// the call does not wait for the [parent's code](conventions.md#fork).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (other sinks are up to
 /// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
@@ -271,17 +275,18 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
-/// Writes everything that was registered before the call, for a host's crash handler. `timeout_ms`: the longest wait in
-/// milliseconds; 0: one second. Needs no session.
+/// Writes everything that was registered before the call, for a crash handler. `timeout_ms`: the longest wait in
+/// milliseconds; 0 means 1 second. Needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. The call asks the background thread to write, and waits. The time runs out if
+/// nothing and does not change `errno`. The call asks the background thread to write, and waits. The call times out if
 /// the background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. If the
 /// call does not return `JITSYM_OK`, some registered code may be only in the spool (`JITSYM_SPOOL_SHARED`).
 ///
-/// `JITSYM_ERR_TIMEOUT` is returned at once if another thread is ending the process. `JITSYM_ERR_FORKED`: this forked
-/// child has made no call yet that continues its parent's sessions, so nothing is to be written. A handler that runs on
-/// the background thread itself gets `JITSYM_ERR_WRITER` at once. No descriptor of the host is open on that thread.
+/// The call returns `JITSYM_ERR_TIMEOUT` at once if another thread is ending the process. `JITSYM_ERR_FORKED` means
+/// that this forked child has made no call yet that continues its parent's sessions, so there is nothing to write. A
+/// handler that runs on the background thread itself gets `JITSYM_ERR_WRITER` at once. The background thread has its
+/// own descriptor table, so none of the host's descriptors is open in such a handler.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -301,18 +306,19 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 
 /// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
 /// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that options and
-/// environment selected for this session, or map, jitdump and region if they selected none.
+/// environment selected for this session; if there are none, map, jitdump and region.
 ///
 /// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose registration
 /// returned the id 0 is not known, so the host has to register this code again. Code that was registered while only the
 /// perf map ran, without `JITSYM_INIT_REMEMBER`, gets neither lines nor unwind tables. The files get the bytes that are
 /// at the code's address at the time of this call.
 ///
-/// A sink that already runs does not change. Directories, bounds and other options are those of this session, unless a
-/// running sink already uses other values. A file that still exists is continued.
+/// A sink that already runs does not change. The started sinks use the directories, bounds and other options of this
+/// session, unless a running sink already uses other values. They continue files that still exist.
 ///
-/// `JITSYM_ERR_CONFLICT`: one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`: one of the
-/// sinks cannot start or write now, and another sink runs. `JITSYM_ERR_TIMEOUT`: also if the process exits.
+/// `JITSYM_ERR_CONFLICT` means that one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`
+/// means that one of the sinks cannot start or write now, but another sink runs. The call also returns
+/// `JITSYM_ERR_TIMEOUT` if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -331,13 +337,13 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// was registered before the call is written first. The files stay, and `jitsym_enable` continues them. `sinks`:
 /// `JITSYM_SINK_*` bits; 0: all.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES` the files are removed. When the last sink stops, the background thread ends, the
-/// memory for records and the spool are freed, and calls return at once. All ids end: after `jitsym_enable`, calls
-/// return `JITSYM_ERR_UNKNOWN_ID` for these ids. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the
-/// files, and ids stay valid.
+/// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends,
+/// the memory for records and the spool are freed, and later calls return at once. All ids become invalid: after
+/// `jitsym_enable`, calls return `JITSYM_ERR_UNKNOWN_ID` for these ids. With `JITSYM_INIT_REMEMBER`, stopping the last
+/// sink only closes the files, and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
-/// sink could not write everything (the sink is stopped all the same); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as
+/// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for
 /// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
@@ -354,8 +360,8 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 ///
 /// In a forked child, the call closes the child's copy of the session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed all
-/// the same); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed
+/// anyway); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -363,7 +369,7 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
 }
 
-/// Reads the counters into `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` first.
+/// Copies the counters to `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` first.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -384,8 +390,8 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 /// with bad arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be
 /// NULL, for instance after a failed `jitsym_init`.
 ///
-/// For a sink, or for opening a session, the text names the operation, the file, and the system's error. For a refused
-/// call, the text names the status, and the field, index and value that are wrong.
+/// If a sink failed or a session could not be opened, the text names the operation, the file, and the system's error.
+/// If a call was refused, the text names the status, and the field, index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.
@@ -405,7 +411,7 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
     })
 }
 
-/// Copies to `buf` the NUL-terminated path of a sink's file: `JITSYM_DIR_MAX` + 64 bytes are always enough.
+/// Copies the NUL-terminated path of a sink's file to `buf`. `JITSYM_DIR_MAX` + 64 bytes are always enough.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also
 /// for a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if
@@ -425,13 +431,13 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
     })
 }
 
-/// Computes how many bytes after code of `code_size` bytes must be free so that perf builds with libunwind can unwind
+/// Computes how many bytes after code of `code_size` bytes must be free so that a perf with libunwind can unwind
 /// through this code. Leave these bytes free, and declare them in `jitsym_code.free_after`. Needs no session.
 ///
 /// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. The
-/// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size`: the size that will be registered; 0: a result that
-/// is enough for any size. All entries of an `.eh_frame` section count, because this call does not know the code's
-/// address, which decides which entries describe the code.
+/// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size` is the size of the code that will be registered. If
+/// `code_size` is 0, the result is enough for code of any size. For an `.eh_frame` section, the result covers all
+/// entries. The code's address decides which entries describe the code, and this call does not know the address.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
 ///

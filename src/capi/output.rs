@@ -1,4 +1,4 @@
-//! Output to C: counters and text.
+//! Output to C: regions, counters and text.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -8,8 +8,8 @@ use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::CodeRegion;
 
-/// Calls `make`, and writes the region (or piece of a region) that it returns to `out`. Refuses an invalid `out` before
-/// the call of `make`, so that no region is made for a caller that cannot receive it.
+/// Calls `make`, and writes to `out` the region (or piece of a region) that `make` has returned. Refuses an invalid
+/// `out` before the call of `make`, so that no region is made for a caller that cannot receive it.
 ///
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
@@ -67,7 +67,7 @@ unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) ->
     Ok(())
 }
 
-/// Copies as many whole characters of a text to a buffer as fit, with a NUL after them.
+/// Copies a text and a NUL to a buffer. If the text is too long, copies only as many whole characters as fit.
 ///
 /// # Safety
 /// `buf` is NULL or points to `size` writable bytes.

@@ -17,12 +17,12 @@ use crate::session;
 /// `jitsym_last_error` report the failure.
 ///
 /// A region with two views (without `JITSYM_REGION_ONE_VIEW`) is shared memory. When `fork` returns, the child has its
-/// own copy. The child has no copy if memory for the copy is missing, or after a system call that forks without running
-/// fork handlers. In these cases parent and child write to the same memory.
-/// [docs/regions.md](regions.md#fork-exit-crash) describes the child's file.
+/// own copy, with two exceptions: memory for the copy is missing, or a system call forks without running fork handlers.
+/// In these cases parent and child write to the same memory. [docs/regions.md](regions.md#fork-exit-crash) describes
+/// the child's file.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
-/// `JITSYM_ERR_TOO_LARGE` above 1 GiB, or above an alignment of 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
+/// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
 /// space is free near `near_addr`, or 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
@@ -47,17 +47,17 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// protections replaces the memory. `addr`, `size`: whole pages. During the call other threads may execute the memory,
 /// but nobody may write to it or change its protection. After a failure the memory is unchanged.
 ///
-/// Afterwards the runtime uses the memory as before: the runtime may write, change protections, unmap parts, give pages
-/// up and fork. [docs/regions.md](regions.md#limits) has the limits of `madvise`, `mremap` and protection keys. The
-/// file takes [room on its file system](regions.md#fork-exit-crash).
+/// Afterwards the runtime uses the memory as before: the runtime may write, change protections, unmap parts, give up
+/// pages and fork. [docs/regions.md](regions.md#limits) describes the limits of `madvise`, `mremap` and protection
+/// keys. The file takes [room on its file system](regions.md#fork-exit-crash).
 ///
 /// The file also names code that is already registered in the memory. When new code replaces dead code in memory that
 /// is writable and executable at once, the library changes the protection of the new code's pages for a moment
 /// ([epochs](regions.md#epochs)).
 ///
-/// `JITSYM_ERR_NOT_PLAIN`: also if the memory contains a stack of the calling thread. `JITSYM_ERR_NO_MEMORY`: also if
-/// no address space is free below the memory, or 768 regions exist. `JITSYM_ERR_SINK_FAILED`: the file cannot be made,
-/// or must not be executed (`noexec`, SELinux `execmod`).
+/// The call also returns `JITSYM_ERR_NOT_PLAIN` if the memory contains a stack of the calling thread, and
+/// `JITSYM_ERR_NO_MEMORY` if no address space is free near the memory, or if 768 regions exist.
+/// `JITSYM_ERR_SINK_FAILED` means that the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,
@@ -69,11 +69,12 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
     blocking_boundary(|| session::find(session as usize as u64)?.adopt_region(addr as u64, size))
 }
 
-/// Enlarges a region with two views at its end, up to `jitsym_region_options.max_size`. The existing memory does not
-/// move. `exec`: where the region begins. `size`: the region's new size in bytes, rounded up to whole pages; a size
-/// below the current size changes nothing.
+/// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not
+/// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
+/// current size changes nothing.
 ///
-/// `JITSYM_ERR_SINK_FAILED`: the host has closed the region's file, and the library cannot open the file again.
+/// `JITSYM_ERR_SINK_FAILED` means that the host has closed the region's file, and that the library cannot reopen the
+/// file.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no region begins at `exec`, or the region has one view;
 /// `JITSYM_ERR_TOO_LARGE`, `_NO_MEMORY`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.

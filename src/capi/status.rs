@@ -1,4 +1,4 @@
-//! The status enumeration of the C API and its texts.
+//! The status enumeration of the C API.
 
 use crate::api::error::Error;
 
@@ -39,7 +39,7 @@ pub enum jitsym_status {
     JITSYM_ERR_LINE_FILE = 10,
     /// Offsets for unwinding lie outside the code, or are not in order.
     JITSYM_ERR_UNWIND_ORDER = 11,
-    /// An unwind description names a register that cannot be used there.
+    /// An unwind description names an unsuitable register.
     ///
     /// The architecture does not have the register, or the CFA is computed from a register that holds no address.
     JITSYM_ERR_UNWIND_REGISTER = 12,
@@ -52,7 +52,7 @@ pub enum jitsym_status {
     JITSYM_ERR_ARCH = 14,
     /// This session was never opened.
     JITSYM_ERR_SESSION = 15,
-    /// The session is closed, or another thread has ended the process.
+    /// The session is closed, or another thread is ending the process.
     ///
     /// If the session was closed during the call, the record may or may not be written.
     JITSYM_ERR_CLOSED = 16,
@@ -60,10 +60,10 @@ pub enum jitsym_status {
     ///
     /// The id was never given out, its code was unregistered, or newer code was registered over its code.
     JITSYM_ERR_UNKNOWN_ID = 17,
-    /// The time is over; the work continues in the background.
+    /// The time is up; the work continues in the background.
     ///
-    /// A call for code memory that returns this status has changed nothing: another call for code memory has taken more
-    /// than 10 seconds, because a disk hangs.
+    /// If a call for code memory returns this status, the call has changed nothing. The reason is that another call for
+    /// code memory has taken more than 10 seconds, because a disk hangs.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     ///
@@ -85,7 +85,7 @@ pub enum jitsym_status {
     JITSYM_ERR_CONFLICT = 25,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 26,
-    /// A directory is not an absolute path, or too long.
+    /// A directory is too long, or is no absolute path.
     JITSYM_ERR_PATH = 27,
     /// The buffer is too small for the result.
     JITSYM_ERR_BUFFER = 28,
@@ -107,7 +107,7 @@ pub enum jitsym_status {
     JITSYM_ERR_LIBRARY = 34,
     /// Memory is not adopted: some of it is not private, or belongs to a file.
     ///
-    /// The memory is shared, mapped from a file, a heap or a stack, or a part of it is not mapped.
+    /// The memory is shared, is mapped from a file, contains a heap or a stack, or has a part that is not mapped.
     JITSYM_ERR_NOT_PLAIN = 35,
     /// Memory is not adopted: the process has locked memory (`mlock`, `mlockall`).
     ///

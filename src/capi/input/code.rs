@@ -112,9 +112,10 @@ impl<'a> CodeInput<'a> {
         unsafe { !field!(self.0, file).is_null() }
     }
 
-    /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file, and the line as a row
-    /// of the line table. Returns `None` if the code is not usual (`is_usual`), or if a text has to be cleaned or cut.
-    /// The caller then needs `with_code`: that way texts are cleaned and counted.
+    /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file. If the code has no
+    /// line table, the line becomes a row of the line table. Returns `None` if the code is not usual (`is_usual`), if
+    /// the file is empty, or if a text has to be cleaned or cut. The caller then needs `with_code`, because the
+    /// registration that follows `with_code` cleans and counts texts.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
         // SAFETY: the maker's promise, here and below.
@@ -249,7 +250,8 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
 /// A line table that C has passed.
 pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
-    /// The last file name and its length, kept because most rows have the file of the row before.
+    /// The last file name and its length. Most rows have the same file as the previous row, so the length need not be
+    /// computed again.
     last_file: Cell<(*const c_char, usize)>,
 }
 

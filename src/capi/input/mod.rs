@@ -1,9 +1,10 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! No Rust reference to a C struct is ever made. Instead this module copies the bytes of a C struct. If `struct_size`
-//! differs from this version's size, it copies them over a struct of zeros, so callers that were compiled with an older
-//! or a newer header are supported. Only a `jitsym_code` of this version's size is not copied: its fields are read one
-//! by one.
+//! This module makes Rust references only to arrays of saved registers and to bytes. It copies the bytes of all other C
+//! structs. If `struct_size` differs from this version's size, the bytes are copied over a struct of zeros. So callers
+//! that were compiled with an older or a newer header are supported. The usual registration does not copy a
+//! `jitsym_code` or a `jitsym_unwind` of this version's size: it reads the fields of the `jitsym_code` one by one, and
+//! compares the `jitsym_unwind` in place.
 
 mod code;
 mod options;
@@ -33,7 +34,8 @@ unsafe trait Plain: Copy {
     const TOO_SMALL: &'static str;
 }
 
-/// [`Plain::TOO_SMALL`] of a struct that begins with its size. `$init`: the macro that sets the size, if there is one.
+/// [`Plain::TOO_SMALL`] of a struct that begins with its size. `$init` is the C macro that sets the size, if there is
+/// such a macro.
 macro_rules! size_of_struct {
     ($name:literal $(, $init:literal)?) => {
         concat!($name, ".struct_size is {}: set it to sizeof(", $name, ")" $(, ", or use ", $init)?)
@@ -95,7 +97,7 @@ unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(Error::Null.because("the pointer to a struct is NULL", []));
     }
-    // A larger size is an error of the caller, so bytes beyond it are not read.
+    // A larger size is an error of the caller, so a struct of a larger size is not read.
     const LARGEST: usize = 4096;
     // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
@@ -117,7 +119,7 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
     }
 }
 
-/// An array of structs whose size may differ from this version's.
+/// An array of C structs. The size of its structs may differ from this version's size.
 #[derive(Clone, Copy)]
 struct Array<'a, T> {
     start: *const u8,

@@ -77,7 +77,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
 unsafe fn path(text: *const c_char) -> Option<PathBuf> {
     // SAFETY: the caller's promise.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())?;
-    // The length of the text has no bound. `DIR_MAX` + 1 bytes are enough to show that it is too long.
+    // The text may have any length. `DIR_MAX` + 1 bytes are enough to show that the text is too long.
     let part = text.get(..DIR_MAX + 1).unwrap_or(text);
     Some(PathBuf::from(OsStr::from_bytes(part)))
 }

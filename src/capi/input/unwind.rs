@@ -19,8 +19,8 @@ unsafe impl Plain for jitsym_unwind_row {
     const TOO_SMALL: &'static str = size_of_element!("jitsym_unwind_row", "jitsym_unwind.row_size");
 }
 
-/// Returns the record of the unwind tables for a `jitsym_unwind` and code of this size. A `jitsym_unwind` that is equal
-/// to the one that was remembered last is not decoded again.
+/// Returns the record of the unwind tables for a `jitsym_unwind` and code of this size. A `jitsym_unwind` that equals
+/// the last remembered `jitsym_unwind` is not decoded again.
 ///
 /// # Safety
 /// As `unwind`.
@@ -62,8 +62,8 @@ unsafe fn decode_and_encode(
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
     // `remember` allows later calls to compare only the struct and the saved registers. So the tables must depend on
-    // nothing else. Tables of kinds 3 and 4 also depend on rows or a section outside the struct. Tables also depend on
-    // the code size if the code ends where the epilogue ends, or where the epilogue would begin.
+    // nothing else. Tables of kinds 3 and 4 also depend on rows or a section outside the struct. With `epilogue_end`,
+    // or if the code ends at `epilogue_begin`, the tables also depend on the code size (`resolve_epilogue`).
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
@@ -75,7 +75,7 @@ unsafe fn decode_and_encode(
     cache.template(&input.as_unwind(), code_addr, code_size)
 }
 
-/// A checked `jitsym_unwind`. Rows are stored here, because their layout differs from that of the C rows.
+/// A checked `jitsym_unwind`. Rows are stored here, because their layout differs from the layout of rows in C.
 #[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),

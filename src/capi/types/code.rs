@@ -11,25 +11,26 @@ pub enum jitsym_code_flag {
     /// The writer reads the bytes later: keep them until a flush, move or unregistration.
     ///
     /// The call copies none of the bytes. The flag is for large code, and for runtimes that never free code. The bytes
-    /// must stay unchanged and in place until `jitsym_flush`, or `jitsym_unregister`, `jitsym_unregister_range` or
-    /// `jitsym_move` of this code, has returned. The last three calls wait until the writer has read the bytes, 10
-    /// seconds at most. If the process is killed before the writer has read the bytes, the record is recovered without
-    /// the bytes.
+    /// must stay unchanged and in place until one of these calls has returned: `jitsym_flush`, or, for this code,
+    /// `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move`. The last three calls wait until the writer has
+    /// read the bytes, 10 seconds at most. If the process is killed before the writer has read the bytes, the record is
+    /// recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// Other code follows without a gap: perf with libunwind can unwind all the same.
+    /// Other code follows without a gap: perf with libunwind can still unwind.
     ///
-    /// The flag is for code with an unwind description if `free_after` is 0, or smaller than the result of
+    /// Set the flag for code that has an unwind description, if `free_after` is 0 or smaller than the result of
     /// `jitsym_unwind_size`. The flag adds a small record to the jitdump. The record describes an unused place below
-    /// the code, and perf finds the unwind tables after this place. With this record, `perf inject` makes each object
-    /// twice, and the process has up to 1 GiB less address space. The flag has no effect if this address space is used
-    /// up, or if no unused place lies within 1.75 GiB below the code. Not for `jitsym_move_target`: packed code stays
-    /// packed, unless it moves while no jitdump is written.
+    /// the code, and perf finds the unwind tables after this place. With this record, `perf inject` writes the code's
+    /// object file twice, and the process has up to 1 GiB less address space. The flag has no effect if this address
+    /// space is used up, or if no unused place lies within 1.75 GiB below the code. `jitsym_move_target` does not
+    /// accept the flag: packed code stays packed, unless it moves while no jitdump is written.
     JITSYM_CODE_PACKED = 2,
-    /// More code is registered before any of it runs: this call waits for no sink.
+    /// This call waits for no sink: more code is registered before this code runs.
     ///
     /// Without the flag, a call waits for `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a
     /// debugger listens, because these sinks must know of code before it runs. The next call without the flag, or
-    /// `jitsym_flush`, waits for all code so far. Not for `jitsym_move_target`.
+    /// `jitsym_flush`, waits until the sinks know all code registered so far. `jitsym_move_target` does not accept the
+    /// flag.
     JITSYM_CODE_MORE = 4,
 }
 
@@ -52,7 +53,7 @@ pub enum jitsym_range_flag {
 pub struct jitsym_line {
     /// Bytes from the start of the code, less than its size. Rows may be in any order.
     ///
-    /// Sorted rows cost least. Of two rows with the same offset, the later row in the table counts.
+    /// Sorted rows are cheapest. Of two rows with the same offset, the later row in the table counts.
     pub offset: u32,
     /// Line number, from 1. 0: the row is left out.
     pub line: u32,
@@ -60,7 +61,7 @@ pub struct jitsym_line {
     pub column: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Source file, NUL-terminated; best an absolute path, which `perf annotate` can open.
+    /// Source file, NUL-terminated; preferably an absolute path, for `perf annotate`.
     pub file: *const c_char,
 }
 
@@ -72,14 +73,14 @@ pub struct jitsym_inline {
     pub begin: u32,
     /// Bytes from the start of the code to the end of the range.
     ///
-    /// More than `begin`, and at most the end of the range of `parent`. Without a parent, at most the size of the code.
-    /// Two ranges with the same parent have no byte in common.
+    /// `end` must be greater than `begin`. It must not exceed the `end` of the parent or, without a parent, the size of
+    /// the code. Two ranges with the same parent must have no byte in common.
     pub end: u32,
     /// Name of the inlined function, UTF-8. Must not be empty after cleaning.
     ///
     /// The name is cleaned as `jitsym_code.name` is.
     pub name: *const c_char,
-    /// Length of `name` in bytes. 0: `name` ends at its NUL.
+    /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
     /// File of the call that was inlined, NUL-terminated; as `jitsym_line.file`.
     pub call_file: *const c_char,
@@ -87,7 +88,9 @@ pub struct jitsym_inline {
     pub call_line: u32,
     /// Column of the inlined call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the earlier entry that has inlined this one. `UINT32_MAX`: the function itself.
+    /// Index of the earlier entry that contains this entry. `UINT32_MAX`: no entry does.
+    ///
+    /// With `UINT32_MAX`, the function is inlined into the registered code itself.
     pub parent: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -109,7 +112,7 @@ pub struct jitsym_code {
     /// Cleaning can leave a name empty. A name of one or two bytes gets `()` appended, because perf drops such names or
     /// demangles them.
     pub name: *const c_char,
-    /// Length of `name` in bytes. 0: `name` ends at its NUL.
+    /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
     /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads them.
     ///
@@ -117,7 +120,7 @@ pub struct jitsym_code {
     /// the code is emitted. With NULL the library asks the kernel to read at `addr`, which costs a system call.
     /// Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
-    /// How to unwind; NULL: not known.
+    /// How to unwind; NULL if unknown.
     pub unwind: *const jitsym_unwind,
     /// Line table; may be NULL if `line_count` is 0.
     pub lines: *const jitsym_line,
@@ -127,8 +130,9 @@ pub struct jitsym_code {
     pub line_size: usize,
     /// Bytes after the code that hold no other code as long as this code lives.
     ///
-    /// If there are at least as many free bytes as `jitsym_unwind_size` reports, perf builds with libunwind (most
-    /// before perf 7) unwind through this code. Never declare bytes that are not free: code there would lose its name.
+    /// If there are at least as many free bytes as `jitsym_unwind_size` reports, a perf that is built with libunwind
+    /// (as most are before perf 7) can unwind through this code. Never declare bytes that are not free: code there
+    /// would lose its name.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
@@ -143,13 +147,13 @@ pub struct jitsym_code {
     pub inline_count: usize,
     /// `sizeof(jitsym_inline)`; 0 stands for the size in version 0.1.
     pub inline_size: usize,
-    /// File where the function begins, NUL-terminated. NULL: not known.
+    /// File where the function begins, NUL-terminated; NULL if unknown.
     ///
-    /// The name becomes `NAME FILE:LINE` for every reader but debuggers. If `line_count` is 0, this file and line
-    /// become the line table, as a row at offset 0, so an absolute path is best. The file is cleaned as the name is,
-    /// and counts as not known if it is empty after that. `JITSYM_NAME_MAX` limits the whole name.
+    /// The name becomes `NAME FILE:LINE` for every reader but debuggers. If `line_count` is 0, the line table gets one
+    /// row at offset 0, with this file and line; an absolute path is best for this purpose. The file is cleaned as the
+    /// name is. If the file is empty after that, it counts as unknown. `JITSYM_NAME_MAX` limits the whole name.
     pub file: *const c_char,
-    /// Line in `file`, from 1. 0: not known.
+    /// Line in `file`, from 1; 0 if unknown.
     ///
     /// With 0 the name becomes `NAME FILE`, and the line table gets no row.
     pub line: u32,
@@ -163,13 +167,15 @@ pub struct jitsym_code {
 pub struct jitsym_move_target {
     /// `sizeof(jitsym_move_target)`.
     pub struct_size: usize,
-    /// Where the code runs now. Its size stays the same.
+    /// Where the code runs now. The size stays the same.
     pub addr: u64,
     /// As `jitsym_code.bytes`, for the new place.
     pub bytes: *const c_void,
     /// As `jitsym_code.free_after`, for the new place.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits, for the new place.
+    ///
+    /// Only `JITSYM_CODE_STABLE` is allowed.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,

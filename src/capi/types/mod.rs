@@ -53,8 +53,8 @@ pub enum jitsym_sink {
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
     /// The files `jit-PID-N.so` and `jitted-PID-rN.so` are in the directory of the jitdump
-    /// ([docs/regions.md](regions.md)). Code that is registered in a region is in the region's file, and not in map and
-    /// jitdump. Without regions this sink does nothing.
+    /// ([docs/regions.md](regions.md)). Code that is registered in a region is in the region's file, but in neither map
+    /// nor jitdump. Without regions this sink does nothing.
     JITSYM_SINK_REGION = 4,
     /// Objects in memory for gdb and lldb. Starts by itself if a debugger listens.
     ///
@@ -65,7 +65,7 @@ pub enum jitsym_sink {
     ///
     /// The code needs an unwind description. While this sink runs, a call that registers, moves or ends code returns
     /// only when the unwinder knows of the change. [docs/exceptions.md](exceptions.md) lists the supported unwinders,
-    /// and describes which thread reports changes to them.
+    /// and describes which thread notifies the unwinder of changes.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
     ///

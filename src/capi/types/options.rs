@@ -10,9 +10,11 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment wins over the options.
     ///
-    /// Without this flag, each option that is neither 0 nor NULL wins.
+    /// Without this flag, each option that is neither 0 nor NULL wins over the environment.
     JITSYM_INIT_ENV_WINS = 1,
-    /// With `sinks` 0: no sink, unless the variable JITSYM names one.
+    /// If `sinks` is 0, start no sink, unless JITSYM names one.
+    ///
+    /// The variable `JITSYM_ADOPT` and a run under valgrind also start sinks.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
     /// Write no unwinding records to the jitdump: ddprof stops reading at them.
     JITSYM_INIT_NO_UNWIND = 4,
@@ -20,23 +22,23 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_DROP_WHEN_FULL = 32,
     /// Keep records in private memory: after SIGKILL, unwritten records are lost.
     JITSYM_INIT_NO_SPOOL = 64,
-    /// First complete files of processes that were killed, as `jitsym recover` does.
+    /// First complete the files of killed processes, as `jitsym recover` does.
     ///
-    /// The processes are those of this user that left a spool.
+    /// These are processes of this user that left a spool.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` makes the child's files, with all code.
     ///
     /// Every child pays the cost, even a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
-    /// A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW.
+    /// A forked child takes over nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
     /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
     /// files.
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit: for readers of living processes.
     ///
-    /// The files are the map, the jitdump and the files of regions. After their removal `perf report` finds no names.
-    /// `perf inject` fails if a jitdump is missing that existed during the recording.
+    /// The files are the map, the jitdump and the files of regions. After the removal, `perf report` finds no names.
+    /// `perf inject` fails if a jitdump that existed during the recording is missing.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
@@ -50,14 +52,14 @@ pub enum jitsym_init_flag {
     /// executable yet is adopted by a later call that registers, moves or unregisters code. During these calls only the
     /// calling thread may write to the memory or change its protection; other threads may execute the memory.
     ///
-    /// The rule holds for everything in the process that writes code, because the kernel joins neighbouring memory with
-    /// the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the details,
-    /// and the alternatives for a process with several writers.
+    /// This rule holds for everything in the process that writes code, because the kernel joins neighbouring memory
+    /// with the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the
+    /// details, and the alternatives for a process with several writers.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
-    /// The library registers the code in `__jit_debug_descriptor`, from this session on until the process ends. The
-    /// options of the first session with this flag decide where the code is written, unless files are already being
+    /// The library registers the code that `__jit_debug_descriptor` lists, from this session on until the process ends.
+    /// The options of the first session with this flag decide where the code is written, unless files are already being
     /// written. [docs/runtimes.md](runtimes.md#programs-that-tell-gdb) describes the bridge.
     JITSYM_INIT_BRIDGE = 8192,
 }
@@ -101,7 +103,7 @@ pub enum jitsym_map_dialect {
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: as the variable `JITSYM` says, else map, jitdump, region.
+    /// `JITSYM_SINK_*` bits. 0: the sinks that `JITSYM` names, else map, jitdump, region.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -111,23 +113,26 @@ pub struct jitsym_options {
     pub map_dir: *const c_char,
     /// Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp.
     ///
-    /// An absolute path. perf builds with libdw (for example perf 7) unwind through code of a jitdump only if the file
-    /// is directly in `/tmp`.
+    /// The path must be absolute. A perf that is built with libdw (for example perf 7) unwinds through code of a
+    /// jitdump only if the file is directly in `/tmp`.
     pub jitdump_dir: *const c_char,
-    /// One of `JITSYM_MAP_*` (`jitsym_control.h`); 0: for perf.
+    /// One of `JITSYM_MAP_*` (`jitsym_control.h`).
+    ///
+    /// 0 is `JITSYM_MAP_PERF`.
     pub map_dialect: u32,
-    /// Permission bits of the files, before the umask, at most 0777. 0: 0644.
+    /// Permission bits of files before the umask, at most 0777. 0 means 0644.
     ///
     /// With 0600 only the same user (and root) can read names.
     pub file_mode: u32,
-    /// Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB.
+    /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
-    /// A value outside this range is replaced by the nearest end of the range. The memory starts with 16 KiB, and takes
-    /// 4 MiB (at most half of the bound) when many records are registered. It grows further when the writer cannot keep
-    /// up. Code whose record does not fit into the bound minus these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The
-    /// memory takes at least 256 MiB of address space, if available. The first session of a process decides the bound.
+    /// Pending records are on their way to the writer. A bound outside the range is replaced by the nearest end of the
+    /// range. The memory starts with 16 KiB, and takes 4 MiB (at most half of the bound) when many records are
+    /// registered. It grows further when the writer cannot keep up. Code whose record does not fit into the bound minus
+    /// these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The memory takes at least 256 MiB of address space, if
+    /// available. The first session of a process decides the bound.
     pub max_memory: u64,
-    /// Milliseconds that a call waits when the memory for records is full. 0: 10.
+    /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///
     /// After this time the record of the call is dropped.
     pub max_wait_ms: u32,
@@ -135,8 +140,8 @@ pub struct jitsym_options {
     pub reserved: u32,
     /// Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
     ///
-    /// The directory should be on a file system in memory. The session that first starts a sink, or first remembers
-    /// code, decides the directory, until all sinks are disabled.
+    /// The directory should be on a file system in memory. The first session that starts a sink or remembers code
+    /// decides the directory, until all sinks are disabled.
     pub spool_dir: *const c_char,
     /// Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///

@@ -24,7 +24,7 @@ pub struct jitsym_region_options {
     pub struct_size: usize,
     /// Size in bytes, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// Size in bytes up to which `jitsym_region_grow` can enlarge the region. 0: `size`.
+    /// Largest size in bytes, for `jitsym_region_grow`. 0 means `size`.
     ///
     /// Address space for this size is reserved.
     pub max_size: u64,

@@ -1,13 +1,13 @@
 //! The counters that `jitsym_get_stats` reads.
 
-/// Whether records that the writer has not written yet survive a killed process: `jitsym_stats.spool`.
+/// Whether records that the writer has not written yet survive SIGKILL: `jitsym_stats.spool`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_spool_state {
     /// Records are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, the lost records are those of the last 50 milliseconds at most. Records for which the
-    /// file system of the spool has no room are in private memory too.
+    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. Records for which the file
+    /// system of the spool has no room are in private memory too.
     JITSYM_SPOOL_NONE = 0,
     /// Records are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
@@ -22,7 +22,7 @@ pub enum jitsym_spool_state {
 pub struct jitsym_stats {
     /// `sizeof(jitsym_stats)`, set by the caller: at most this many bytes are written.
     ///
-    /// Fields of a newer header that the library does not know are not changed.
+    /// The library does not change fields of a newer header that it does not know.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     pub sinks_running: u32,
@@ -78,8 +78,8 @@ pub struct jitsym_stats {
     /// Records that could not be written to the jitdump.
     ///
     /// There was no room on the disk or within `jitsym_options.jitdump_max`, and no room in the memory in which records
-    /// wait. Records that waited and were left out of a rewrite count too. When writing is possible again, code of lost
-    /// records that is still live is written, without lines and unwind tables. A forked child also counts code whose
+    /// wait. Waiting records that a rewrite of the jitdump left out count too. When writing is possible again, live
+    /// code whose record was lost is written, without lines and unwind tables. A forked child also counts code whose
     /// record the parent was writing at the fork, if the fork did not wait for the write.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
@@ -88,17 +88,18 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// Another program or library had removed or cut the file, or the file had reached its bound.
+    /// The jitdump is rewritten if another program or library has removed or cut the file, or if the file has reached
+    /// its bound.
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,
-    /// Regions that have a file now, adopted ones included.
+    /// Created and adopted regions that have a file now.
     pub regions: u64,
     /// Registrations and moves that were written to the file of a region.
     pub region_code: u64,
     /// Bytes written to the files of regions, earlier generations included.
     pub region_bytes: u64,
-    /// New names of regions' files, because new code replaced dead code.
+    /// New names of region files, because new code replaced dead code.
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
@@ -106,8 +107,8 @@ pub struct jitsym_stats {
     pub region_late: u64,
     /// Regions that could not have a file, and memory that could not be adopted.
     ///
-    /// Regions without a file are plain memory. Memory that could not be adopted is counted if it contains code, and if
-    /// memory of its kind is adopted in general.
+    /// Regions without a file are plain memory. Memory of a kind that is never adopted, such as shared memory, is not
+    /// counted.
     pub region_refused: u64,
     /// Names, unwind tables and line tables that have no room in a region's file now.
     pub region_left_out: u64,

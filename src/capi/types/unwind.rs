@@ -44,7 +44,9 @@ pub struct jitsym_saved_register {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
-    /// Bytes from the start of the code, more than in the row before.
+    /// Bytes from the start of the code, in strictly rising order.
+    ///
+    /// Each row's offset must be greater than the offset of the previous row.
     pub offset: u32,
     /// DWARF number of the register from which the CFA is computed.
     pub cfa_reg: u32,
@@ -52,7 +54,7 @@ pub struct jitsym_unwind_row {
     pub cfa_offset: i32,
     /// Number of entries of `saved`.
     pub saved_count: u32,
-    /// The registers that are saved here.
+    /// Registers saved in this state.
     ///
     /// On x86-64 the return address is not listed, because it always lies at CFA - 8. On other architectures, a row
     /// lists the return address register if the register is saved in the row's range.
@@ -72,20 +74,20 @@ pub struct jitsym_unwind {
     pub flags: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of x86-64 `push rbp`, aarch64 `stp x29, x30, [sp, #-n]!`.
     ///
-    /// The instruction stores the caller's frame pointer. FRAME_POINTER: 0 means 1 on x86-64, 4 on aarch64, 12 on
-    /// riscv64. FIXED_FRAME: 0 means that there is no such instruction. On aarch64, `n` is `cfa_offset`; in a
-    /// FIXED_FRAME whose `sp_set` is another place, `n` is 16. On riscv64, FIXED_FRAME needs 0 here, and `saved` can
-    /// list frame pointer and return address.
+    /// The instruction stores the caller's frame pointer. For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on
+    /// riscv64. For FIXED_FRAME, 0 means that there is no such instruction. On aarch64, `n` is `cfa_offset`, except
+    /// that `n` is 16 for a FIXED_FRAME whose `sp_set` differs from `fp_pushed`. On riscv64, a FIXED_FRAME must have 0
+    /// here; `saved` can list the frame pointer and the return address instead.
     pub fp_pushed: u32,
     /// FRAME_POINTER: the place of x86-64 `mov rbp, rsp`.
     ///
-    /// The instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction
-    /// precedes the usual prologue (`endbr64`), set both `fp_set` and `fp_pushed`.
+    /// The instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction such
+    /// as `endbr64` precedes the usual prologue, set both `fp_set` and `fp_pushed`.
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
-    /// From this place to `epilogue_end` the frame is as at entry. 0 is for code that is left in other ways. Use ROWS
-    /// for code with several epilogues.
+    /// From this place to `epilogue_end` the frame is as at entry. 0 means that the code has no such instruction,
+    /// because control leaves the code in another way. Use ROWS for code with several epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
     ///
@@ -93,19 +95,20 @@ pub struct jitsym_unwind {
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
-    /// FIXED_FRAME: valid from `sp_set` on; 0 has no special meaning. FRAME_POINTER: valid once the frame pointer is
-    /// set; 0 means 16 on x86-64 and aarch64, 0 on riscv64.
+    /// For FIXED_FRAME, the equation holds from `sp_set` on, and 0 has no special meaning. For FRAME_POINTER, the
+    /// equation holds once the frame pointer is set, and 0 means 16 on x86-64 and aarch64, 0 on riscv64.
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
-    /// These registers are saved from `saved_from` on. The registers that the instruction at `fp_pushed` stores are not
-    /// among them.
+    /// These registers are saved from `saved_from` on. The list need not contain the registers that the instruction at
+    /// `fp_pushed` stores.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
     /// Where the last register of `saved` is stored. 0: `fp_set` or `sp_set`.
     ///
-    /// FRAME_POINTER: not before `fp_pushed`; 0 means `fp_set`. FIXED_FRAME: not before `sp_set`; 0 means `sp_set`.
+    /// For FRAME_POINTER, this place must not be before `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, it must not
+    /// be before `sp_set`, and 0 means `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -122,9 +125,9 @@ pub struct jitsym_unwind {
     pub eh_frame: *const c_void,
     /// EH_FRAME: the size of the section in bytes.
     pub eh_frame_size: usize,
-    /// EH_FRAME: the section's own address. 0: where it is now.
+    /// EH_FRAME: the section's own address. 0 means `eh_frame`.
     ///
-    /// Pc-relative pointers in the section are relative to this address.
+    /// The library decodes pc-relative pointers as if the section were at this address.
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///

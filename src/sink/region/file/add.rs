@@ -13,7 +13,6 @@ use crate::sink::retry::Retry;
 impl RegionFile {
     /// Adds code. The new code replaces all code that it overlaps.
     pub fn add(&mut self, code: &Code<'_>) {
-        self.build_id = None;
         if self.try_to_add(code).is_none() {
             self.left_out += 1;
         }

@@ -116,7 +116,6 @@ pub struct RegionFile {
     /// Whether the header page still describes the contents before a `reset`.
     is_reset: bool,
     begin: u64,
-    build_id: Option<[u8; 20]>,
     /// How many pieces of information are missing from the file. Code is missing if it lies outside of the region, or if memory
     /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines with inlined functions
     /// may be missing too.
@@ -166,7 +165,6 @@ impl RegionFile {
             published: Image::default(),
             is_reset: false,
             begin: 0,
-            build_id: None,
             left_out: 0,
             again: None,
         };
@@ -267,7 +265,7 @@ impl RegionFile {
             debug_line: self.parts.debug_line.range(),
             debug_aranges: self.parts.debug_aranges.range(),
             debug_ranges: self.parts.debug_ranges.range(),
-            build_id: self.build_id,
+            build_id: None,
         }
     }
 
@@ -331,11 +329,10 @@ impl RegionFile {
         self.is_reset = true;
     }
 
-    /// Writes everything for the last time. A file with a build-id must not change. So if code is added later, the file
-    /// loses its build-id.
+    /// Writes everything, and the build-id last. A file with a build-id must not change. So the next write removes the build-id.
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
-        self.build_id = build_id;
         self.write(true)?;
+        self.publish_as(Image { build_id, ..self.image() })?;
         self.parts.all_mut().into_iter().for_each(|part| part.leave_other(&mut self.space));
         self.space.give_back(&self.disk, Duration::ZERO);
         Ok(())

@@ -332,6 +332,10 @@ fn final_copy(is_private: bool) {
     region.file.finish(Some(ID)).unwrap();
     region.check();
     assert_eq!(Seen::read(&region.bytes()).build_id.as_deref(), Some(&ID[..]));
+    // Other contents must not have the same build-id, whatever has changed.
+    region.file.set_text_len(region.file.layout.text_len - 4096);
+    region.file.write(true).unwrap();
+    assert_eq!(Seen::read(&region.bytes()).build_id, None);
 }
 
 /// perf may read the table of one copy at the place that the header page of another copy names.
