@@ -206,8 +206,8 @@ fn clocks_of_time_namespaces() {
     }
 }
 
-/// Every process has files with its own records alone, and its own marker. `late`: workers have written none of their parent's code,
-/// or all of it.
+/// Every process has files with its own records alone, and its own marker. `late`: workers may have written none of their parent's code, or
+/// some.
 fn check_files(truth: &Truth, late: bool) {
     for &pid in truth.workers.iter().chain([&truth.parent]) {
         let file = std::fs::read(format!("/tmp/jit-{pid}.dump")).expect("dump");
@@ -218,7 +218,8 @@ fn check_files(truth: &Truth, late: bool) {
         }
         let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
         let is_parent = pid == truth.parent;
-        let may_lack = late && !is_parent && count("common") == 0;
+        // Its parent's code comes two seconds after the fork, without code that has been replaced by then.
+        let may_lack = late && !is_parent && count("common") < 2;
         assert!(count("common") == 2 || may_lack, "{names:?}");
         assert_eq!(count("worker"), if is_parent { 0 } else { 3 }, "{names:?}");
         assert_eq!(count("own_of_the_parent"), usize::from(is_parent), "{names:?}");

@@ -119,8 +119,8 @@ static uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-static uint64_t size_of(uint64_t hash) {
-  if (arguments.large != 0 && hash % arguments.large == 0) {
+static uint64_t size_of(uint64_t number, uint64_t hash) {
+  if (arguments.large != 0 && (number + arguments.seed) % arguments.large == 0) {
     return LARGE + (hash >> 16) % 1024;
   }
   static const uint64_t limits[8] = {4096, 1024, 1024, 128, 128, 128, 128, 128};
@@ -146,7 +146,7 @@ static jitsym_status register_piece(uint64_t thread, uint64_t number, jitsym_id 
   memset(&code, 0, sizeof code);
   code.struct_size = sizeof code;
   code.addr = addr_of(thread, number);
-  code.size = size_of(hash);
+  code.size = size_of(number, hash);
   code.name = name;
   code.bytes = pattern + (hash >> 40) % START_MAX;
   code.flags = arguments.stable ? JITSYM_CODE_STABLE : 0;
@@ -177,7 +177,7 @@ static jitsym_status call_number(uint64_t thread, uint64_t call, jitsym_id *ids)
   if (which < 6) {
     return register_piece(thread, 6 * round + which, &ids[which]);
   }
-  uint64_t hash = mixed(arguments.seed ^ (thread << 32) ^ (6 * round + (which == 6 ? 2 : 4)));
+  uint64_t number = 6 * round + (which == 6 ? 2 : 4), hash = mixed(arguments.seed ^ (thread << 32) ^ number);
   if (which == 6) {
     jitsym_move_target target;
     memset(&target, 0, sizeof target);
@@ -189,7 +189,7 @@ static jitsym_status call_number(uint64_t thread, uint64_t call, jitsym_id *ids)
   if (round % 2 == 0) {
     return jitsym_unregister(session, ids[4]);
   }
-  return jitsym_unregister_range(session, addr_of(thread, 6 * round + 4), size_of(hash), 0);
+  return jitsym_unregister_range(session, addr_of(thread, 6 * round + 4), size_of(number, hash), 0);
 }
 
 /* How long the calls took, by number of bits of their nanoseconds and the two bits below the first. */
