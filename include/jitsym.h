@@ -66,13 +66,13 @@ typedef enum jitsym_status {
   JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
   JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
-  JITSYM_ERR_UNWIND_REGISTER = 12,   /* An unwind description names a register that cannot be used there. */
+  JITSYM_ERR_UNWIND_REGISTER = 12,   /* An unwind description names an unsuitable register. */
   JITSYM_ERR_UNWIND_FORMAT = 13,     /* An unwind description cannot be converted into unwind tables. */
   JITSYM_ERR_ARCH = 14,              /* Unwind descriptions are not supported on this architecture. */
   JITSYM_ERR_SESSION = 15,           /* This session was never opened. */
-  JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread has ended the process. */
+  JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread is ending the process. */
   JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered now. */
-  JITSYM_ERR_TIMEOUT = 18,           /* The time is over; the work continues in the background. */
+  JITSYM_ERR_TIMEOUT = 18,           /* The time is up; the work continues in the background. */
   JITSYM_ERR_DROPPED = 19,           /* The writer could not keep up, and the record was dropped. */
   JITSYM_ERR_NO_MEMORY = 20,         /* No memory, or more code than jitsym_options.max_memory allows. */
   JITSYM_ERR_NO_SINK = 21,           /* No requested sink could start. jitsym_last_error(NULL, ...) gives the reason. */
@@ -81,7 +81,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_THREAD = 24,            /* The background thread could not be started. */
   JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect. */
   JITSYM_ERR_TOO_MANY_SESSIONS = 26, /* All session handles are in use. */
-  JITSYM_ERR_PATH = 27,              /* A directory is not an absolute path, or too long. */
+  JITSYM_ERR_PATH = 27,              /* A directory is too long, or is no absolute path. */
   JITSYM_ERR_BUFFER = 28,            /* The buffer is too small for the result. */
   JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* Called from a signal handler that interrupted another call of its thread. */
@@ -126,13 +126,13 @@ typedef enum jitsym_sink {
 /* Flags of a session. Bits that can be combined. */
 typedef enum jitsym_init_flag {
   JITSYM_INIT_ENV_WINS = 1,        /* The environment wins over the options. */
-  JITSYM_INIT_OFF_BY_DEFAULT = 2,  /* With sinks 0: no sink, unless the variable JITSYM names one. */
+  JITSYM_INIT_OFF_BY_DEFAULT = 2,  /* If sinks is 0, start no sink, unless JITSYM names one. */
   JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump: ddprof stops reading at them. */
   JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
   JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: after SIGKILL, unwritten records are lost. */
-  JITSYM_INIT_RECOVER = 128,       /* First complete files of processes that were killed, as jitsym recover does. */
+  JITSYM_INIT_RECOVER = 128,       /* First complete the files of killed processes, as jitsym recover does. */
   JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files, with all code. */
-  JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Not together with JITSYM_INIT_FORK_NOW. */
+  JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Excludes JITSYM_INIT_FORK_NOW. */
   JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit: for readers of living processes. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
   JITSYM_INIT_ADOPT = 4096,        /* Private executable memory becomes a region when code is registered in it. */
@@ -142,14 +142,14 @@ typedef enum jitsym_init_flag {
 /* The options of a session. NULL, or a struct with 0 in all fields but struct_size, asks for the defaults. */
 typedef struct jitsym_options {
   size_t struct_size;      /* sizeof(jitsym_options). */
-  uint32_t sinks;          /* JITSYM_SINK_* bits. 0: as the variable JITSYM says, else map, jitdump, region. */
+  uint32_t sinks;          /* JITSYM_SINK_* bits. 0: the sinks that JITSYM names, else map, jitdump, region. */
   uint32_t flags;          /* JITSYM_INIT_* bits. */
   const char *map_dir;     /* Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp. */
   const char *jitdump_dir; /* Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp. */
-  uint32_t map_dialect;    /* One of JITSYM_MAP_* (jitsym_control.h); 0: for perf. */
-  uint32_t file_mode;      /* Permission bits of the files, before the umask, at most 0777. 0: 0644. */
-  uint64_t max_memory;     /* Bound in bytes for records on their way to the writer, 1 MiB to 16 GiB. 0: 64 MiB. */
-  uint32_t max_wait_ms;    /* Milliseconds that a call waits when the memory for records is full. 0: 10. */
+  uint32_t map_dialect;    /* One of JITSYM_MAP_* (jitsym_control.h). */
+  uint32_t file_mode;      /* Permission bits of files before the umask, at most 0777. 0 means 0644. */
+  uint64_t max_memory;     /* Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB. */
+  uint32_t max_wait_ms;    /* Milliseconds that a call waits if memory for records is full. 0 means 10. */
   uint32_t reserved;       /* Must be 0. */
   const char *spool_dir;   /* Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
   uint64_t map_max;        /* Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound. */
@@ -172,8 +172,8 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
    and for 1 second more while adopted memory is copied. A child that cannot continue its parent's sessions gets
    JITSYM_ERR_FORKED, and may call jitsym_init. */
 
-/* Waits until everything that was registered before the call is in the files. The files survive even SIGKILL.
-   timeout_ms: the longest wait in milliseconds; 0: 10 seconds.
+/* Waits until everything that was registered before the call is in the files. The files survive SIGKILL. timeout_ms:
+   the longest wait in milliseconds; 0 means 10 seconds.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (other sinks are up to date);
    JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
@@ -184,8 +184,8 @@ JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
 
 /* Closes a session: everything registered is written, and the background thread ends with the last session. The
    files stay, because they are read after the recording. Code stays registered as long as another session is open.
-   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT after 10 seconds, and JITSYM_ERR_SINK_FAILED (the session is closed all the
-   same); JITSYM_ERR_SESSION, also for NULL; JITSYM_ERR_CLOSED, _FORKED. */
+   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT after 10 seconds, and JITSYM_ERR_SINK_FAILED (the session is closed anyway);
+   JITSYM_ERR_SESSION, also for NULL; JITSYM_ERR_CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_close(jitsym *session);
 
 /* ---- Unwinding --------------------------------------------------------------------------------------------------- */
@@ -207,11 +207,11 @@ typedef struct jitsym_saved_register {
 
 /* One row of JITSYM_UNWIND_ROWS: the whole state from offset up to the next row. */
 typedef struct jitsym_unwind_row {
-  uint32_t offset;                           /* Bytes from the start of the code, more than in the row before. */
+  uint32_t offset;                           /* Bytes from the start of the code, in strictly rising order. */
   uint32_t cfa_reg;                          /* DWARF number of the register from which the CFA is computed. */
   int32_t cfa_offset;                        /* CFA = register + this many bytes. */
   uint32_t saved_count;                      /* Number of entries of saved. */
-  const struct jitsym_saved_register *saved; /* The registers that are saved here. */
+  const struct jitsym_saved_register *saved; /* Registers saved in this state. */
 } jitsym_unwind_row;
 
 /* An unwind description. Only the fields of its kind are used. A place is the number of bytes from the start of the
@@ -235,13 +235,13 @@ typedef struct jitsym_unwind {
   size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for the size in version 0.1. */
   const void *eh_frame;                      /* EH_FRAME: the section's bytes. */
   size_t eh_frame_size;                      /* EH_FRAME: the size of the section in bytes. */
-  uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0: where it is now. */
+  uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0 means eh_frame. */
   uint32_t sp_set;                           /* FIXED_FRAME: the place of sub rsp, n. 0: the frame exists from the
                                                 start. */
   uint32_t sp_reset;                         /* FIXED_FRAME: the place of add rsp, n, with pop rbp after it. 0: none. */
 } jitsym_unwind;
 
-/* Computes how many bytes after code of code_size bytes must be free so that perf builds with libunwind can unwind
+/* Computes how many bytes after code of code_size bytes must be free so that a perf with libunwind can unwind
    through this code. Leave these bytes free, and declare them in jitsym_code.free_after. Needs no session.
    Returns JITSYM_OK; a status that names what is wrong with unwind; JITSYM_ERR_NULL, _TOO_LARGE. */
 JITSYM_API jitsym_status jitsym_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out);
@@ -261,14 +261,14 @@ typedef struct jitsym_line {
   uint32_t line;     /* Line number, from 1. 0: the row is left out. */
   uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
-  const char *file;  /* Source file, NUL-terminated; best an absolute path, which perf annotate can open. */
+  const char *file;  /* Source file, NUL-terminated; preferably an absolute path, for perf annotate. */
 } jitsym_line;
 
 /* Flags of a piece of code. Bits that can be combined. */
 typedef enum jitsym_code_flag {
   JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: keep them until a flush, move or unregistration. */
-  JITSYM_CODE_PACKED = 2, /* Other code follows without a gap: perf with libunwind can unwind all the same. */
-  JITSYM_CODE_MORE = 4,   /* More code is registered before any of it runs: this call waits for no sink. */
+  JITSYM_CODE_PACKED = 2, /* Other code follows without a gap: perf with libunwind can still unwind. */
+  JITSYM_CODE_MORE = 4,   /* This call waits for no sink: more code is registered before this code runs. */
 } jitsym_code_flag;
 
 struct jitsym_inline;
@@ -279,9 +279,9 @@ typedef struct jitsym_code {
   uint64_t addr;                       /* Where the code runs. */
   uint64_t size;                       /* Size in bytes, 1 to JITSYM_CODE_SIZE_MAX. */
   const char *name;                    /* Name in UTF-8; cleaned, never refused. NULL or empty: jit_ADDRESS. */
-  size_t name_len;                     /* Length of name in bytes. 0: name ends at its NUL. */
+  size_t name_len;                     /* Length of name in bytes; 0 if a NUL ends name. */
   const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL: the kernel reads them. */
-  const struct jitsym_unwind *unwind;  /* How to unwind; NULL: not known. */
+  const struct jitsym_unwind *unwind;  /* How to unwind; NULL if unknown. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
   size_t line_size;                    /* sizeof(jitsym_line); 0 stands for the size in version 0.1. */
@@ -291,8 +291,8 @@ typedef struct jitsym_code {
   const struct jitsym_inline *inlines; /* Inlined functions (jitsym_region.h); may be NULL if inline_count is 0. */
   size_t inline_count;                 /* Number of entries of inlines. */
   size_t inline_size;                  /* sizeof(jitsym_inline); 0 stands for the size in version 0.1. */
-  const char *file;                    /* File where the function begins, NUL-terminated. NULL: not known. */
-  uint32_t line;                       /* Line in file, from 1. 0: not known. */
+  const char *file;                    /* File where the function begins, NUL-terminated; NULL if unknown. */
+  uint32_t line;                       /* Line in file, from 1; 0 if unknown. */
   uint32_t reserved2;                  /* Must be 0. */
 } jitsym_code;
 
@@ -325,7 +325,7 @@ JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *cod
 /* The new place of code that has moved. */
 typedef struct jitsym_move_target {
   size_t struct_size;  /* sizeof(jitsym_move_target). */
-  uint64_t addr;       /* Where the code runs now. Its size stays the same. */
+  uint64_t addr;       /* Where the code runs now. The size stays the same. */
   const void *bytes;   /* As jitsym_code.bytes, for the new place. */
   uint64_t free_after; /* As jitsym_code.free_after, for the new place. */
   uint32_t flags;      /* JITSYM_CODE_* bits, for the new place. */
@@ -334,11 +334,11 @@ typedef struct jitsym_move_target {
 
 /* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call
    this after the bytes were copied and before the code runs at the new address.
-   Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or as jitsym_register. */
+   Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
 /* Reports that code has ended. Call this before the code's memory is freed or overwritten.
-   Returns JITSYM_ERR_UNKNOWN_ID, also for code over which newer code was registered; or as jitsym_register. */
+   Returns JITSYM_ERR_UNKNOWN_ID, also for code over which newer code was registered; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
 /* Flags of a range of code. Bits that can be combined. */
@@ -346,9 +346,9 @@ typedef enum jitsym_range_flag {
   JITSYM_RANGE_UNMAP = 1, /* The caller unmaps the memory next (munmap). */
 } jitsym_range_flag;
 
-/* Reports that all code with any byte in [addr, addr + size) has ended. So one call ends a whole code cache. A range
+/* Reports that all code with any byte in [addr, addr + size) has ended. One call can end a whole code cache. A range
    without code is no error. flags: 0, or JITSYM_RANGE_UNMAP.
-   Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or as jitsym_register. */
+   Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags);
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
@@ -362,7 +362,7 @@ typedef enum jitsym_want {
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
-/* Tells which information about code is of use at present, for all sessions: JITSYM_WANT_* bits. 0: registering code
+/* Tells which information about code is of use now, for all sessions: JITSYM_WANT_* bits. 0 means that registering
    is of no use. Ask before each registration: jitsym_enable and jitsym_disable change the answer.
    Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
@@ -404,10 +404,10 @@ typedef struct jitsym_stats {
   uint64_t jitdump_held;       /* Bytes of records that wait because the jitdump cannot be written. */
   uint64_t jitdump_rewrites;   /* Rewrites of the jitdump. */
   uint64_t map_omitted;        /* Entries of live code for which the perf map has no room now. */
-  uint64_t regions;            /* Regions that have a file now, adopted ones included. */
+  uint64_t regions;            /* Created and adopted regions that have a file now. */
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
-  uint64_t region_generations; /* New names of regions' files, because new code replaced dead code. */
+  uint64_t region_generations; /* New names of region files, because new code replaced dead code. */
   uint64_t region_late;        /* Generations that began too late or not at all: samples may have the wrong name. */
   uint64_t region_refused;     /* Regions that could not have a file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
@@ -420,7 +420,7 @@ typedef struct jitsym_stats {
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Reads the counters into out, at most out->struct_size bytes. For exact numbers call jitsym_flush first.
+/* Copies the counters to out, at most out->struct_size bytes. For exact numbers call jitsym_flush first.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_get_stats(jitsym *session, jitsym_stats *out);
 

@@ -22,7 +22,7 @@ extern "C" {
 
 /* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
    JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that options and
-   environment selected for this session, or map, jitdump and region if they selected none.
+   environment selected for this session; if there are none, map, jitdump and region.
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
@@ -32,11 +32,11 @@ JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
    was registered before the call is written first. The files stay, and jitsym_enable continues them. sinks:
    JITSYM_SINK_* bits; 0: all.
    Returns JITSYM_OK, also if the sinks do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if a sink
-   could not write everything (the sink is stopped all the same); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as
+   could not write everything (the sink is stopped anyway); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as for
    jitsym_enable; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_disable(jitsym *session, uint32_t sinks);
 
-/* Copies to buf the NUL-terminated path of a sink's file: JITSYM_DIR_MAX + 64 bytes are always enough.
+/* Copies the NUL-terminated path of a sink's file to buf. JITSYM_DIR_MAX + 64 bytes are always enough.
    Returns JITSYM_OK; JITSYM_ERR_ENUM if sink is not a single JITSYM_SINK_* bit; JITSYM_ERR_NOT_RUNNING, also for a
    sink without a file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if the path does not fit; JITSYM_ERR_TIMEOUT if the path
    of a region's file is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
@@ -44,8 +44,8 @@ JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, 
 
 /* ---- Crash handlers ---------------------------------------------------------------------------------------------- */
 
-/* Writes everything that was registered before the call, for a host's crash handler. timeout_ms: the longest wait in
-   milliseconds; 0: one second. Needs no session.
+/* Writes everything that was registered before the call, for a crash handler. timeout_ms: the longest wait in
+   milliseconds; 0 means 1 second. Needs no session.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED if there is nothing to write;
    JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, on an alternate
    stack too. */
@@ -59,7 +59,7 @@ typedef enum jitsym_map_dialect {
   JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: numbers with the prefix 0x, in /data/local/tmp. */
 } jitsym_map_dialect;
 
-/* Whether records that the writer has not written yet survive a killed process: jitsym_stats.spool. */
+/* Whether records that the writer has not written yet survive SIGKILL: jitsym_stats.spool. */
 typedef enum jitsym_spool_state {
   JITSYM_SPOOL_NONE = 0,   /* Records are in private memory: after SIGKILL they are lost. */
   JITSYM_SPOOL_SHARED = 1, /* Records are in a spool, from which jitsym recover completes the files. */

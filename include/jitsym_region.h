@@ -32,24 +32,24 @@ typedef struct jitsym_region {
   { sizeof(jitsym_region), NULL, NULL, 0 }
 
 /* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
-   at out->exec. The memory belongs to the caller until jitsym_free, even after the session is closed. size: in
-   bytes, at most 1 GiB, rounded up to 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
-   near_addr: all of the memory is within 32 bits of this address; 0: anywhere. The caller sets out->struct_size.
+   at out->exec. The caller owns the memory until jitsym_free, even if the session is closed. size: in bytes, at most
+   1 GiB, rounded up to a multiple of 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
+   near_addr: all memory is within 32 bits of this address; 0: anywhere. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t alignment, uint64_t near_addr,
                                       jitsym_region *out);
 
-/* Takes back the end of memory from jitsym_alloc, for code whose size is known only after compilation. exec: where
-   the memory begins, in the executable view. size: bytes that are still needed, rounded up to 64. Call this function
-   before the code is registered.
+/* Frees the end of memory from jitsym_alloc, for code whose size is known only after compilation. exec: where the
+   memory begins, in the executable view. size: bytes still needed, rounded up to a multiple of 64. Call this
+   function before the code is registered.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size exceeds the memory's size; JITSYM_ERR_REGION
    if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
-/* Takes back memory from jitsym_alloc. No thread may still run code in the memory. The call first unregisters code
-   that is still registered in the memory, as jitsym_unregister_range does. exec: where the memory begins, in the
+/* Frees memory from jitsym_alloc. No thread may still run code in the memory. The call first unregisters code that
+   is still registered in the memory, as jitsym_unregister_range does. exec: where the memory begins, in the
    executable view. session: any open session.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins at exec, for instance because the memory was freed;
    JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
@@ -67,7 +67,7 @@ typedef enum jitsym_region_flag {
 typedef struct jitsym_region_options {
   size_t struct_size; /* sizeof(jitsym_region_options). */
   uint64_t size;      /* Size in bytes, rounded up to whole pages; at most 1 GiB. */
-  uint64_t max_size;  /* Size in bytes up to which jitsym_region_grow can enlarge the region. 0: size. */
+  uint64_t max_size;  /* Largest size in bytes, for jitsym_region_grow. 0 means size. */
   uint64_t alignment; /* Alignment of the executable view: a power of two, at most 512 MiB. 0: a page. */
   uint64_t near_addr; /* All of the executable view is within 32 bits of this address. 0: anywhere. */
   uint32_t flags;     /* JITSYM_REGION_* bits. */
@@ -81,14 +81,14 @@ typedef struct jitsym_region_options {
    jitsym_register with an address in the executable view. The memory stays until jitsym_region_release, even when
    the session is closed. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _ALIGNMENT;
-   JITSYM_ERR_TOO_LARGE above 1 GiB, or above an alignment of 512 MiB; JITSYM_ERR_NO_MEMORY, also if no address space
-   is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
+   JITSYM_ERR_TOO_LARGE for sizes above 1 GiB or alignments above 512 MiB; JITSYM_ERR_NO_MEMORY, also if no address
+   space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_region_options *options,
                                               jitsym_region *out);
 
-/* Enlarges a region with two views at its end, up to jitsym_region_options.max_size. The existing memory does not
-   move. exec: where the region begins. size: the region's new size in bytes, rounded up to whole pages; a size below
-   the current size changes nothing.
+/* Adds memory at the end of a region with two views, up to jitsym_region_options.max_size. Existing memory does not
+   move. exec: where the region begins. size: the new size in bytes, rounded up to whole pages; a size below the
+   current size changes nothing.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
    JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
@@ -123,11 +123,11 @@ typedef struct jitsym_inline {
   uint32_t begin;        /* Bytes from the start of the code to the first byte of the range. */
   uint32_t end;          /* Bytes from the start of the code to the end of the range. */
   const char *name;      /* Name of the inlined function, UTF-8. Must not be empty after cleaning. */
-  size_t name_len;       /* Length of name in bytes. 0: name ends at its NUL. */
+  size_t name_len;       /* Length of name in bytes; 0 if a NUL ends name. */
   const char *call_file; /* File of the call that was inlined, NUL-terminated; as jitsym_line.file. */
   uint32_t call_line;    /* Line of the inlined call, from 1. */
   uint32_t call_column;  /* Column of the inlined call, from 1; 0 if unknown. */
-  uint32_t parent;       /* Index of the earlier entry that has inlined this one. UINT32_MAX: the function itself. */
+  uint32_t parent;       /* Index of the earlier entry that contains this entry. UINT32_MAX: no entry does. */
   uint32_t reserved;     /* Must be 0. */
 } jitsym_inline;
 
