@@ -58,9 +58,6 @@ impl Regions {
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let mut naming = region.naming();
         if !region.is_private() {
-            if !naming.has_file() {
-                return Ok(());
-            }
             let file = naming.file().map_err(|_| Error::SinkFailed)?;
             return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
         }
