@@ -63,7 +63,7 @@ impl Plan {
     fn piece(&self, thread: u64, number: u64) -> Piece {
         let hash = mixed(self.seed ^ (thread << 32) ^ number);
         let limits = [4096, 1024, 1024, 128, 128, 128, 128, 128];
-        let size = if self.large != 0 && hash.is_multiple_of(self.large) {
+        let size = if self.large != 0 && (number + self.seed).is_multiple_of(self.large) {
             LARGE + (hash >> 16) % 1024
         } else {
             1 + (hash >> 16) % if self.size == 0 { limits[(hash >> 8) as usize % 8] } else { self.size }

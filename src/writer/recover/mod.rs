@@ -92,7 +92,13 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
-    for listed in list(dir).unwrap_or_default() {
+    let mut all_listed = list(dir).unwrap_or_default();
+    let dead = all_listed.iter().filter(|listed| !listed.is_own && !process::is_alive(listed.pid)).count();
+    if !all && excess(dir, dead) == 0 {
+        // Opening the spools of others would cost a program that starts more than all else that the session does.
+        all_listed.retain(|listed| listed.is_own);
+    }
+    for listed in all_listed {
         if !all && listed.is_fresh() {
             continue;
         }
