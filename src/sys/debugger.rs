@@ -270,7 +270,7 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// The two entries between which this library's other entries lie.
+/// Two entries of this library. All its other entries lie between these two entries in the list.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,

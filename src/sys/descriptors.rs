@@ -39,7 +39,7 @@ thread_local! {
 }
 
 /// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
-/// still shares the host's table.
+/// still shares the host's table, or if `/` cannot be opened in the new table.
 ///
 /// POSIX record locks belong to a descriptor table (fcntl(2)). So neither closing the descriptors in the new table nor the end
 /// of this table releases the host's locks.

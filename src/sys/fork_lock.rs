@@ -118,7 +118,8 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. If a fork is under way, first waits for a limited time.
+/// Enters the lock. If a fork is under way, first waits for a limited time, and then enters the lock even if the fork is still
+/// under way.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
