@@ -1,8 +1,8 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
 //! A registering thread publishes a record, and then checks whether the writer sleeps or the session closes. With this barrier,
-//! the thread needs no fence between the two steps. The writer makes the barrier for itself and for all registering threads. It
-//! rarely has to do this.
+//! the thread needs no fence between the two steps. The writer makes the barrier for itself and for all registering threads,
+//! but it rarely needs a barrier.
 //!
 //! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
 //! threads make their own fences. The writer waits once, until the earlier stores that had no fence have reached memory. No
@@ -34,20 +34,20 @@ static LIGHT: Light = Light(AtomicBool::new(false));
 ///
 /// loom does not model this barrier. So under loom the writer and the registering threads make fences. Fences give the same
 /// guarantee: if each of two threads makes an announcement and then looks for the announcement of the other thread, at least
-/// one thread finds what it looks for.
+/// one of the two finds the other's announcement.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether a thread may omit its fence, because the barrier of `all_threads` replaces the fence. A thread must call this
-/// function each time, at the place of the fence.
+/// Whether the barrier of `all_threads` replaces the fence of a thread, so that the thread may omit the fence. A thread must
+/// call this function again for each fence, at the place of the fence.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
-/// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, the threads make their own
-/// fences, and this function makes only a fence on the calling thread.
+/// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, all other threads make their
+/// own fences. In that case this function only makes a fence on the calling thread.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {
@@ -93,8 +93,9 @@ mod tests {
         }
     }
 
-    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one thread
-    /// finds what it looks for, both before and after the system call is forbidden.
+    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one of the
+    /// two threads must find the other's announcement. This must be so while membarrier(2) works, and also after a sandbox has
+    /// forbidden membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {

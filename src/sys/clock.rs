@@ -43,9 +43,10 @@ pub fn monotonic_ns() -> u64 {
 /// number is stored as its two's complement.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). Must be called before the first
-/// time stamp, in each forked child, and after each pause in which no time stamps were made. A process that had a single thread
-/// during the pause may have changed its time namespace.
+/// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). This function must be called
+/// before the first time stamp is made, and in each forked child. It must also be called after each pause in which no time
+/// stamps were made. A process with a single thread can change its time namespace, and during the pause this process may have
+/// had a single thread.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -70,8 +71,8 @@ impl TimeNamespace {
         if own == HOST {
             return Some(TimeNamespace::default());
         }
-        // `timens_offsets` has the offsets of the time namespace that the thread's children get. This may be another namespace
-        // than the thread's own.
+        // `timens_offsets` has the offsets of the time namespace that the thread's children get. The thread itself may be in
+        // another time namespace.
         if number("time_for_children")? != own {
             return None;
         }
@@ -114,10 +115,11 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// Reads the time stamp counter after all earlier instructions have completed.
 ///
 /// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four cache misses in a row, Zen 5). So a thread that has read another thread's record, and then makes
-/// its own record, could give its record the earlier stamp. The fence makes `rdtsc` wait for the loads. The minimum and the
-/// median of measured batches are 10.2 and 10.3 ns for `rdtsc`, 17.1 and 17.3 ns for `lfence; rdtsc`, 19.6 and 19.8 ns for
-/// `rdtscp` (which also waits), and 24.3 and 24.6 ns for `clock_gettime`.
+/// loads had completed (four cache misses in a row, Zen 5). A thread may load another thread's record and then make its own
+/// record. With `rdtsc` alone, the thread's own record could get an earlier time stamp than the record that it has loaded. The
+/// fence makes `rdtsc` wait for the loads. The minimum and the median of measured batches are 10.2 and 10.3 ns for `rdtsc`,
+/// 17.1 and 17.3 ns for `lfence; rdtsc`, 19.6 and 19.8 ns for `rdtscp` (which also waits), and 24.3 and 24.6 ns for
+/// `clock_gettime`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

@@ -39,7 +39,7 @@ pub unsafe fn map_over(
     offset: u64,
 ) -> io::Result<()> {
     // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they have been writable. The kernel never
-    // merges a mapping whose pages are counted with a mapping whose pages are not counted.
+    // merges two mappings if it counts the pages of only one of them.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
@@ -102,9 +102,11 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// Makes a file in memory. The file has no path. Unlike private memory, the pages of a file can be mapped twice.
+/// Makes a file in memory. The file has no path. The pages of this file can be mapped twice. Pages of private memory cannot be
+/// mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for it.
+    // The system call is made by number, because older C libraries have no wrapper function, and rustix would ask the loader
+    // for a wrapper function.
     // SAFETY: the name ends with a NUL.
     let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
     let descriptor = RawFd::try_from(created).ok().filter(|descriptor| *descriptor >= 0);
@@ -128,7 +130,8 @@ fn allocate(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Resu
     Ok(retry_on_intr(|| fallocate(file, how, offset, len))?)
 }
 
-/// Finds the first data of the file in `range`, up to the next hole. `None` if the whole range is a hole.
+/// Finds the first part of `range` in which the file has data. The part ends at the next hole, or at the end of `range`. `None`
+/// if the whole range is a hole.
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
     // `seek` moves the file position, which nobody uses for writing.
     match seek(file, SeekFrom::Data(range.start)) {
@@ -166,7 +169,8 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     static ZEROS: [u8; GAP] = [0; GAP];
     /// A gap between two parts is filled with zeros if it has at most this many bytes. A longer gap becomes a hole in the file.
     const GAP: usize = 4096;
-    /// When at least this many vectors have been collected, a write call takes them. The kernel takes at most 1024.
+    /// A write call is made when at least this many vectors have been collected. The kernel accepts at most 1024 vectors in one
+    /// call.
     const MOST: usize = 512;
     let mut vectors: Vec<libc::iovec> = Vec::new();
     let (mut start, mut end) = (0, 0);
@@ -203,8 +207,8 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Discards all writes to private memory. Afterwards the memory shows the content of its file, or zeros if it is not a mapping
-/// of a file.
+/// Discards all writes to private memory. If the memory is a mapping of a file, it shows the content of the file afterwards.
+/// Other memory reads as zeros afterwards.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -215,8 +219,8 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: memmap2 lets safe code give any advice of this type. No advice of this type changes the content of memory, except
-    // `HwPoison`, with which root tests how the kernel handles broken memory.
+    // SAFETY: with the crate memmap2, safe code may give any advice that has this type. No advice of this type changes the
+    // content of memory, except `HwPoison`, with which root tests how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 
@@ -231,8 +235,8 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). Callers ask because a file mapping that replaced locked memory would not
-/// be locked.
+/// Whether the process has locked memory (mlock(2)). Callers ask this before they replace memory by a file mapping. If a file
+/// mapping replaced locked memory, the file mapping would not be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

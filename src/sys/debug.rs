@@ -31,9 +31,10 @@ const ON: u8 = 2;
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// The file to which lines are appended. It is not set if lines go to the standard error output.
+/// The path of the file to which lines are appended. `FILE` has no value if lines go to the standard error output.
 static FILE: OnceBox<PathBuf> = OnceBox::new();
-/// Lines that wait until a thread of the host can write them. Threads hold the lock only briefly.
+/// Lines that wait until a thread of the host can write them. A thread holds the lock only while it adds a line, or writes the
+/// waiting lines.
 static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
 /// Whether the user wants messages. Reads the environment only once. Always false in a program that was started with more
@@ -45,7 +46,7 @@ pub fn is_on() -> bool {
     }
 }
 
-/// Whether the user wants the host's calls to be checked as well. Also false as long as `is_on` has not been called.
+/// Whether the user wants the host's calls to be checked as well. The result is false until `is_on` has been called once.
 #[inline]
 pub fn checks() -> bool {
     STATE.load(Ordering::Relaxed) == CHECKS

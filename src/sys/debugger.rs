@@ -4,10 +4,10 @@
 //! The sources are gdb/jit.h and "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
 //! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of this
-//! library) may define the same names. The libraries share one list if the linker or the loader binds the names in all of them
-//! to one definition. The protocol has no lock for the list. So this library first puts two entries into the list, which are
-//! called the ends. Later this library puts all its other entries between the ends. Once the ends are in the list, this library
-//! never writes to an entry of another library.
+//! library) may define the same names. If the linker or the loader binds the names in all these libraries to one definition,
+//! the libraries share one list. The protocol has no lock for the list. So this library first puts two entries into the list,
+//! which are called the ends. Later this library puts all its other entries between the ends. Once the ends are in the list,
+//! this library never writes to an entry of another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -86,8 +86,8 @@ mod names {
     /// place of this instruction. The next debugger takes this breakpoint for a part of the program, and continues with the
     /// next instruction.
     ///
-    /// Other libraries also call this function if the linker or the loader binds the name in these libraries to this
-    /// definition.
+    /// The linker or the loader may bind the name of this function in other libraries to this definition. In that case the
+    /// other libraries also call this function.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -125,8 +125,8 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // A killed debugger may leave its breakpoint in place of this instruction, which therefore does nothing, as in the C
-        // libraries.
+        // This instruction does nothing, because a killed debugger may leave its breakpoint in place of the instruction. The
+        // function in the C libraries begins in the same way.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -169,15 +169,16 @@ struct Pair {
 /// in this object.
 fn pair() -> Pair {
     unsafe extern "C" {
-        /// Aliases of the definitions in the module `names`. The linker always binds these aliases to this object.
+        /// The names that begin with `jitsym_own` are aliases of the function and the descriptor that the module `names`
+        /// defines. The linker always binds these aliases to this object.
         static jitsym_own_descriptor: Descriptor;
         safe fn jitsym_own_register_code();
     }
     // SAFETY: the descriptor is defined in `names`.
     let own = Pair { function: jitsym_own_register_code, descriptor: unsafe { &jitsym_own_descriptor } };
-    // This library calls the function by its address, because the loader may bind a call by name later and to another object.
-    // `black_box` hides the addresses from the compiler, which would otherwise assume that two names never have the same
-    // address.
+    // If this library called the function by name, the loader could bind the call at a later time, and to another object. So
+    // this library calls the function by its address. `black_box` hides the addresses from the compiler, which would otherwise
+    // assume that two names never have the same address.
     let found = black_box(names::found());
     let is_own = [found.function as usize == own.function as usize, ptr::eq(found.descriptor, own.descriptor)];
     if is_own[0] == is_own[1] {
@@ -224,8 +225,9 @@ pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Whether the list is empty, or contains this library's entries. If false, only other libraries use the list. If this library
-/// puts its ends at the head of the list while another library inserts an entry there, an entry can be lost.
+/// Returns true if the list is empty, or if the list contains this library's entries. Otherwise only other libraries use the
+/// list. If this library puts its ends at the head of the list while another library inserts an entry there, an entry can be
+/// lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
@@ -240,9 +242,9 @@ fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether the list may contain both an old and a new object for the same address for a moment. gdb accepts this, but lldb does
-/// not. When lldb removes the old object, it also forgets the section of the new object if the sections of both objects begin
-/// at the same address (SectionLoadList::SetSectionUnloaded).
+/// Whether the list may contain an old and a new object for the same address during an exchange. gdb accepts this, but lldb
+/// does not. When lldb removes the old object, it also forgets the section of the new object if the sections of both objects
+/// begin at the same address (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
@@ -268,7 +270,7 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// The two entries between which this library's other entries lie.
+/// Two entries of this library. All its other entries lie between these two entries in the list.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,
@@ -388,8 +390,8 @@ pub fn unlist_all() -> bool {
             // SAFETY: all entries between the ends belong to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
             let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
-            // SAFETY: all entries between the ends belong to this library. The entry after this one is another entry of this
-            // library, or the last of the ends.
+            // SAFETY: both ends and all entries between them belong to this library. `next` is the last end, or an entry
+            // between the ends.
             unsafe {
                 let next = entry.as_ref().next.load(Ordering::Relaxed);
                 ends.first.as_ref().next.store(next, Ordering::Release);

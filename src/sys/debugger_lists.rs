@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::sort::sort;
 use super::{debugger, process_memory};
 
-/// The symbol name of the descriptor of a list.
+/// Libraries give this symbol name to the descriptor of their list.
 const NAME: &[u8] = b"__jit_debug_descriptor";
 
 /// The maximum number of entries that are read. Further entries are ignored.
@@ -35,7 +35,7 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub listed: Listed,
-    /// Whether the entry was added. If not, the entry is being removed.
+    /// True if the entry was added. False if the entry is being removed.
     pub is_there: bool,
 }
 
@@ -55,8 +55,8 @@ impl Lists {
     }
 
     /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that `self` does not know.
-    /// `value_of` returns the value of a symbol in a file. The arguments of `value_of` are the symbol's name, and a function
-    /// that takes an offset and a length, and reads this part of the file.
+    /// `value_of` returns the value of a symbol in a file. The first argument of `value_of` is the symbol's name. The second
+    /// argument is a function that reads a part of the file, given the offset and the length of the part.
     pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {
         let known: HashMap<u64, Option<u64>> = self.modules.iter().copied().collect();
         let find = |(addr, path): (u64, PathBuf)| {
@@ -123,7 +123,7 @@ impl Lists {
         gone
     }
 
-    /// Whether an entry still has the same object as when the entry was read.
+    /// Whether an entry still has the object that it had when it was read.
     pub fn is_still(pid: u32, listed: &Listed) -> bool {
         words(pid, listed.entry)
             .is_some_and(|[_, _, object, size]: [u64; 4]| (object, size) == (listed.object, listed.size))
@@ -133,7 +133,7 @@ impl Lists {
 /// The libraries that are loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The counts that the caller of `since` has passed.
+    /// The argument `known` of `since`.
     known: Option<(u64, u64)>,
     changes: Option<(u64, u64)>,
     /// The load address of each library, and the path of its file. The address of a symbol is the load address plus the
@@ -142,10 +142,11 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Lists all loaded libraries. Returns `None` if the loader has loaded and unloaded nothing since its counts were `known`.
-    /// The caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset
-    /// in a child. The caller must not hold a lock of this library, because a thread of the host may hold the loader's lock
-    /// while it waits for a lock of this library.
+    /// Lists all loaded libraries. `known` contains the loader's counts of loaded and unloaded objects from an earlier time.
+    /// Returns `None` if the loader has the same counts now, because it has loaded and unloaded nothing since that time. The
+    /// caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset in a
+    /// child. The caller must not hold a lock of this library, because a thread of the host may hold the loader's lock while it
+    /// waits for a lock of this library.
     pub fn since(known: Option<(u64, u64)>) -> Option<Loaded> {
         let mut loaded = Loaded { known, changes: None, modules: Vec::new() };
         // SAFETY: the loader calls `visit` with `loaded`, and only before this call returns.
@@ -154,7 +155,7 @@ impl Loaded {
     }
 }
 
-/// Reads an entry. Returns the address of the next entry, and this entry if it has an object.
+/// Reads an entry. Returns the address of the next entry. Also returns the entry itself, or `None` if the entry has no object.
 fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
     let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
     Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))
@@ -174,7 +175,7 @@ fn words<const N: usize>(pid: u32, addr: u64) -> Option<[u64; N]> {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut c_void) -> c_int {
-    // SAFETY: `loaded` is from `since`, and `info` from the loader.
+    // SAFETY: the loader passes the pointer `loaded` that `since` has given to it, and a valid pointer `info`.
     let (loaded, info) = unsafe { (&mut *loaded.cast::<Loaded>(), &*info) };
     if loaded.changes.is_none() {
         loaded.changes = Some((info.dlpi_adds, info.dlpi_subs));

@@ -39,14 +39,15 @@ thread_local! {
 }
 
 /// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
-/// still shares the host's table.
+/// still shares the host's table, or if `/` cannot be opened in the new table.
 ///
 /// POSIX record locks belong to a descriptor table (fcntl(2)). So neither closing the descriptors in the new table nor the end
 /// of this table releases the host's locks.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    // If a sandbox refuses getrandom, the standard library keeps one descriptor of /dev/urandom for all threads, and each
-    // thread reads from it once. This thread reads now, while the descriptor of /dev/urandom is still in the thread's table.
+    // Each thread gets random numbers once, for its first `RandomState`. If a sandbox refuses getrandom, the standard library
+    // reads these numbers from /dev/urandom, by one descriptor for all threads. So this thread gets its numbers now, while that
+    // descriptor is still in the thread's table.
     let _ = RandomState::new();
     // Builds for race detectors keep the host's table, because a race detector prints its report on the thread that has run
     // into the race.
@@ -72,8 +73,8 @@ fn copy_and_close() -> bool {
         return false;
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
-    // Without `/proc`, only numbers below the limit, and only the first 65,536 numbers, are closed. Higher descriptors stay
-    // open.
+    // Without `/proc`, the loop closes every descriptor below the process's limit, but none above 65,535. Higher descriptors
+    // stay open.
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
@@ -84,12 +85,13 @@ fn copy_and_close() -> bool {
 }
 
 /// Gives the three standard numbers to descriptors that cannot be written to. If a file of this library had one of these
-/// numbers, text that is printed on this thread would be written to the file. Returns false if the table was not empty.
+/// numbers, text that is printed on this thread would be written to the file. Returns false if the table was not empty, or if
+/// `/` cannot be opened.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // If the new descriptors have other numbers, the table was not empty, because a sandbox has reported success without making
-    // a new table.
+    // If the new descriptors have other numbers, the table was not empty. In that case a sandbox has reported success, but no
+    // new table was made.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);

@@ -1,17 +1,18 @@
 //! The fork lock keeps other threads from forking while a thread changes state that a forked child takes over.
 //!
-//! This state is regions, pieces of memory, and the records of the collector, the bridge and the unwinder. Any number of
-//! threads may be inside the lock at a time. While the process forks, no thread may be inside.
+//! This state consists of the regions, the code allocator's pieces of memory, and the records of the collector, the bridge and
+//! the unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside.
 //!
 //! Every wait has a limit. A fork waits for a limited time, because a thread inside the lock may be waiting for a disk. A
 //! thread waits for a fork for a limited time, because the thread may hold a lock of the host. The host's own fork handlers run
-//! between this library's handler and the fork, and may wait for this lock of the host. A thread waits only once for the same
-//! fork. Otherwise the waits of many calls would add up before the thread releases the host's lock.
+//! between this library's handler and the fork, and one of the host's handlers may wait for the lock that the thread holds. A
+//! thread waits only once for the same fork. Otherwise the waits of many calls would add up before the thread releases the
+//! host's lock.
 //!
 //! `Parting` marks the time in which code memory is a mapping of a file that is about to change. A child that is forked in this
 //! time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So a fork may
-//! wait longer for a parting thread than for other threads. If a fork has not waited until the thread was done, the thread
-//! notices this, and does not change the file.
+//! wait longer for a parting thread than for other threads. If a fork does not wait until a parting thread is done, the thread
+//! notices that fork, and does not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -20,10 +21,12 @@ use std::time::{Duration, Instant};
 
 use super::{mapping, thread};
 
-/// How long a thread waits for a fork. The kernel needs a while to copy the page tables of a very large process.
+/// How long a thread waits for a fork, and how much longer a fork waits for a parting thread than for other threads. The kernel
+/// needs a while to copy the page tables of a very large process.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Counts of threads of this process. In a forked child the counts are 0, because the kernel clears the page of the counts.
+/// How many threads of this process are inside the lock, are forking, or are parting memory. In a forked child the counts are
+/// 0, because the kernel clears the page of the counts.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
@@ -38,20 +41,20 @@ struct Counts {
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
 /// Whether a forked child must clear the counts, because the kernel does not clear them.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks did not wait until all threads had finished parting memory.
+/// How many forks went on although a thread may have been parting memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 /// How many forks have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread has entered the lock and has not left it yet. A thread that is already inside enters again
-    /// without waiting for a fork, because the fork waits for this thread.
+    /// How many times the thread has entered the lock, minus how many times the thread has left the lock. A thread that is
+    /// already inside the lock enters again without waiting for a fork, because the fork waits for this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// The value of `BEGUN` when the thread last waited for a fork in vain.
+    /// The value that `BEGUN` had when the thread last gave up waiting for a fork.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the thread has already waited in vain for the latest fork.
+/// Whether the thread has given up waiting for the latest fork.
 fn has_waited() -> bool {
     IN_VAIN.get() == BEGUN.load(Ordering::SeqCst)
 }
@@ -61,7 +64,7 @@ fn end_of_wait() -> Instant {
     Instant::now() + if has_waited() { Duration::ZERO } else { FORK_TIMEOUT }
 }
 
-/// Records that the thread has waited for a fork in vain.
+/// Records that the thread has given up waiting for the latest fork.
 fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
@@ -99,8 +102,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child the count began with 0, although the thread may have been counted in the parent. So a count of 0 is not
-    // decremented.
+    // In a child the count begins with 0, although this thread may have been counted in the parent before the fork. So a count
+    // of 0 is not decremented.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -115,7 +118,8 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. If a fork is under way, first waits for a limited time.
+/// Enters the lock. If a fork is under way, first waits for a limited time, and then enters the lock even if the fork is still
+/// under way.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -131,7 +135,7 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// Enters the lock without waiting. Returns `None` if a fork is under way, unless the calling thread is already inside.
+/// Enters the lock without waiting. If a fork is under way and the calling thread is not inside the lock yet, returns `None`.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
     // The thread is counted before it looks for forks, so that a fork that begins now finds the thread in the count.
@@ -145,9 +149,9 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// The thread that made this value parts memory from a file until the value is dropped. To part memory from a file means to
-/// give the process its own copies of the pages of a file mapping. Later changes of the file then show neither in this process
-/// nor in its children.
+/// A thread has a value of this type as long as the thread parts memory from a file. To part memory from a file means to give
+/// the process its own copies of the pages of a file mapping. Later changes of the file then show neither in this process nor
+/// in its children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
@@ -155,14 +159,15 @@ pub struct Parting {
 
 impl Parting {
     /// Begins to part memory. If a fork is under way, first waits for a limited time. Returns `None` if the fork is still under
-    /// way afterwards.
+    /// way after that time.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // A fork that is under way may have stopped waiting already, so the thread must not begin.
+            // A fork that is under way may have stopped waiting for parting threads already. So the thread must not part memory
+            // during a fork.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -175,8 +180,8 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited until all parting threads were done. If a fork has not, its child may have
-    /// the memory in the state before the parting.
+    /// Whether every fork since `begin` has waited until all parting threads were done. The child of a fork that has not waited
+    /// may have memory that is not parted from the file.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -195,8 +200,9 @@ fn begin() -> &'static Counts {
     counts
 }
 
-/// Must be called before a fork. Keeps threads from entering, and waits until no thread is inside, but not beyond `end`. If
-/// threads are parting memory, waits up to `FORK_TIMEOUT` longer. The parent must call `over` afterwards.
+/// Must be called before a fork. Keeps threads from entering the lock. Waits until no thread is inside the lock, or until the
+/// time `end`. If threads are parting memory, the wait may last `FORK_TIMEOUT` longer. The parent must call `over` after the
+/// fork.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -209,7 +215,8 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// Must be called before a fork in place of `wait` if the forking thread itself may be inside the lock. Does not wait.
+/// Begins a fork without waiting. If the forking thread itself may be inside the lock, this function must be called before the
+/// fork instead of `wait`.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
@@ -259,7 +266,7 @@ mod tests {
             over();
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
-        // A fork waits longer for a thread that parts memory from a file. If a fork cannot wait, the thread notices this.
+        // A fork waits longer for a thread that parts memory from a file. The thread notices a fork that does not wait.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {
@@ -278,13 +285,13 @@ mod tests {
         assert!(!parting.is_undisturbed());
         over();
         drop((parting, inside));
-        // A thread that has waited for a fork in vain does not wait for the same fork again, in any call.
+        // After a thread has given up waiting for a fork, no call on this thread waits for the same fork again.
         hurry();
         assert!(!has_waited());
         drop(enter());
         assert!(has_waited() && Parting::begin().is_none() && end_of_wait() <= Instant::now());
         over();
-        // A thread that stays inside does not block a fork for longer than the fork's limit.
+        // If a thread stays inside the lock, a fork waits for the thread until the limit of the fork, and no longer.
         let hangs = enter();
         wait(Instant::now() + Duration::from_millis(1));
         over();

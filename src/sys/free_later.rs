@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 /// How long the memory is kept. An unwinder needs only some nanoseconds to read the memory. But on a busy machine, the thread
 /// that runs the unwinder may lose the processor before the unwinder has read everything.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// Of the time between two calls of `keep`, at most this much counts. If more time has passed, a debugger or SIGSTOP may have
-/// stopped the process, and with it a thread that still reads the memory.
+/// The time between two calls of `keep` counts only up to this limit. If more time has passed, a debugger or SIGSTOP may have
+/// stopped the whole process, and one of the stopped threads may still be reading the memory.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Memory that is kept for a while before it is freed.
 pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// The pieces of memory, the oldest first. Each has the value that `age` had when the piece was added.
+    /// The pieces of memory, the oldest first. Each piece is stored with the value that `age` had when the piece was added.
     all: VecDeque<(Duration, T)>,
-    /// The sum of the times that have counted so far. `looked` is the time of the last call of `keep`.
+    /// The sum of the times between the calls of `keep` so far, each of which counts up to `STEP`. `looked` is the time of the
+    /// last call of `keep`.
     age: Duration,
     looked: Option<Instant>,
 }

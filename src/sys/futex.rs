@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
 
-/// The count for `wake` that wakes all waiting threads.
+/// If `count` is this number, `wake` wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
 /// Waits until another thread calls `wake`, or until `time` has passed if a time is given. Returns at once if the word does not

@@ -25,8 +25,8 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Dir> {
         let open = |how| open_at(CWD, path.as_os_str(), how | OFlags::DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
-            // With O_PATH a directory cannot be marked (see `Held`). But a directory that this user may not list can only be
-            // opened with O_PATH.
+            // A directory that is opened with O_PATH cannot be marked (see `Held`). So in the host's descriptor table, O_PATH
+            // is only the second choice, for a directory that this user has no permission to list.
             true => open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?,
             false => open(OFlags::PATH)?,
         };
@@ -47,7 +47,7 @@ impl Dir {
         self.0.checked().is_ok() && self.0.identity().is(&other.0.identity())
     }
 
-    /// Whether the directory is still open. It is not if the host has closed all descriptors.
+    /// Whether the directory is still open. The result is false if the host has closed all descriptors.
     pub fn is_open(&self) -> bool {
         self.0.checked().is_ok()
     }
@@ -107,8 +107,8 @@ impl Dir {
     pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?.as_raw_fd();
         let (one, other) = (c_string(one)?, c_string(other)?);
-        // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader for
-        // it.
+        // The system call is made by number, because older C libraries have no wrapper function, and rustix would ask the
+        // loader for a wrapper function.
         // SAFETY: both names end with a NUL.
         let result = unsafe {
             libc::syscall(libc::SYS_renameat2, dir, one.as_ptr(), dir, other.as_ptr(), libc::RENAME_EXCHANGE)

@@ -27,7 +27,7 @@ static WANTED: AtomicU32 = AtomicU32::new(0);
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// The process that wants the delegate.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// The delegate's thread id; 0 while none runs.
+/// The delegate's thread id. The value is 0 before the delegate runs, and after `stop`.
 static TID: AtomicU32 = AtomicU32::new(0);
 /// Whether the delegate must end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
@@ -65,8 +65,8 @@ pub fn stop() {
     ring();
 }
 
-/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. If the delegate was just started,
-/// waits until it runs.
+/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. If a delegate is wanted but does not
+/// run yet, waits until the delegate runs.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
@@ -157,7 +157,8 @@ fn serve_until_unwanted(number: usize) {
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // If `stop` was called before this thread stored its id, `TID` still has the id.
+    // `stop` sets `TID` to 0. But if `stop` was called before this thread stored its id, `TID` still contains the id of this
+    // thread.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }

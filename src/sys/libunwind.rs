@@ -158,13 +158,14 @@ struct Memory {
 // SAFETY: the pointers refer to the value's own memory, and to other entries of the list.
 unsafe impl Send for Memory {}
 
-/// The last of the two empty entries between which the tables are.
+/// The two empty entries that enclose the tables in the list. Only the last of the two entries is stored.
 struct Ends {
     last: &'static Info,
 }
 
 impl Ends {
-    /// Registers the two ends. Returns `None` if another library has registered an entry between them at the same moment.
+    /// Registers the two ends. Returns `None` if another library has registered an entry between the two ends at the same
+    /// moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
@@ -190,16 +191,16 @@ impl Ends {
         info.next.store(ptr::from_ref(self.last).cast_mut(), Ordering::Relaxed);
         let info = ptr::from_ref(info).cast_mut();
         self.last.prev.store(info, Ordering::Relaxed);
-        // SAFETY: `before` is the first of the two ends, or a table that is still between them.
+        // SAFETY: `before` is in the list: it is the first end, or a table that has not been taken out.
         unsafe { (*before).next.store(info, Ordering::Release) };
     }
 
     /// # Safety
-    /// `put` has put `info` into the list, and `info` is still in the list.
+    /// `put` must have inserted `info` into the list, and `info` must still be in the list.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: each neighbour is one of the ends or a table between them. `info` keeps its own links, so that a reader at
-        // `info` can continue.
+        // SAFETY: each neighbour is one of the ends or a table between them. The links of `info` itself do not change, so that
+        // a reader that has arrived at `info` finds the next entry.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);
@@ -236,8 +237,8 @@ pub struct Entry<'a> {
 pub struct Table(Option<Box<Memory>>);
 
 impl Table {
-    /// Registers a table. Returns `None` if this module cannot use libunwind, if there is no memory or no entry, or if the
-    /// entries are too far apart.
+    /// Registers a table. Returns `None` if this module cannot use libunwind, if there is not enough memory, if `entries` is
+    /// empty, or if the entries are too far apart.
     pub fn new<'a>(entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<Table> {
         let at = rest_at()?;
         let (start, end) =
@@ -257,18 +258,18 @@ impl Table {
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
-        // The fields are `name_ptr`, `segbase`, `table_len` and `table_data`. `table_len` is in words, and each place has one
-        // word.
+        // The fields are `name_ptr`, `segbase`, `table_len` and `table_data`. The unit of `table_len` is a word of eight bytes,
+        // and each `Place` has eight bytes.
         info.rest.get_mut(at..at + 4)?.copy_from_slice(&[0, segbase as u64, len as u64, data as u64]);
         let memory = Box::new(memory);
-        // SAFETY: `drop` takes the table out, and keeps its memory for a while.
+        // SAFETY: `Table::drop` takes the table out of the list, and keeps the table's memory for a while afterwards.
         between_ends(|ends| unsafe { ends.put(&*memory.info.get()) })?;
         flush_cache();
         Some(Table(Some(memory)))
     }
 
-    /// Removes the code that begins at an address, by setting the size in the code's FDE to zero. `size_at` is the offset of
-    /// the size, which has four bytes, in an FDE.
+    /// Removes the code that begins at an address, by setting the size in the code's FDE to zero. In an FDE, the size has four
+    /// bytes and begins at the offset `size_at`.
     pub fn end(&mut self, addr: u64, size_at: usize) {
         let Some(memory) = &mut self.0 else { return };
         let start = addr.wrapping_sub(memory.info.get_mut().start);
@@ -276,7 +277,8 @@ impl Table {
         let Some(place) = found.ok().and_then(|found| memory.places.get(found)) else { return };
         let at = place.fde as usize + size_at;
         if let Some(size) = memory.entries.get_mut(at..at + 4) {
-            // SAFETY: the slice has four bytes. A thread that reads them now finds the old value or the new one.
+            // SAFETY: the slice has four bytes. A thread that reads the four bytes at the same time finds either the old size
+            // or zero.
             unsafe { size.as_mut_ptr().cast::<u32>().write_volatile(0) };
         }
         flush_cache();
@@ -297,8 +299,8 @@ impl Drop for Table {
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {
-        // SAFETY: `local` is libunwind's own address space. The two zeros select all its addresses. The call increments a
-        // counter.
+        // SAFETY: `local` is libunwind's own address space. The two zeros select all addresses in this address space. The call
+        // increments a counter.
         unsafe { flush(*functions.local, 0, 0) };
     }
 }

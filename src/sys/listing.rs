@@ -40,7 +40,7 @@ pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result
     Ok(names)
 }
 
-/// The numbers among the names in a directory of `/proc`. They are the numbers of descriptors, threads or processes.
+/// Lists the numbers of descriptors, threads or processes in a directory of `/proc`. Names that are not numbers are left out.
 pub fn numbers(path: &Path) -> io::Result<Vec<i32>> {
     Ok(names(path)?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }

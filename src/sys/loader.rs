@@ -14,10 +14,10 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Symbols that not every C library has.
+/// Symbols that some C libraries do not have.
 #[derive(Clone, Copy, Debug)]
 pub enum Optional {
-    /// A function that returns the minimum size of a thread's stack, for the attributes of the thread.
+    /// A function that is given the attributes of a thread, and returns the minimum size of the thread's stack.
     LeastStack,
     /// A byte that tells whether the process has only one thread.
     OneThread,
@@ -30,9 +30,9 @@ static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) 
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the symbols once. Must be called before any lock is taken. A constructor calls this function when the library is
-/// loaded. Linkers may leave constructors out of a static library, so opening the first session calls this function too. If
-/// several threads call this function at the same time, each thread looks up the symbols, because no thread may wait for
-/// another.
+/// loaded. If a program contains the static library, the linker may have omitted the constructor. So opening the first session
+/// calls this function too. If several threads call this function at the same time, each thread looks up the symbols, because
+/// no thread may wait for another.
 pub fn look_up() {
     // In a program without shared libraries, a look-up would find nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
@@ -45,8 +45,8 @@ pub fn look_up() {
 }
 
 impl Optional {
-    /// The symbol's address, which `look_up` has found. NULL if the symbol does not exist, or if `look_up` has not looked it
-    /// up.
+    /// The symbol's address, which `look_up` has found. NULL if the symbol does not exist, or if `look_up` has not searched for
+    /// the symbol.
     pub fn get(self) -> *mut c_void {
         FOUND[self as usize].load(Ordering::Relaxed)
     }
@@ -63,15 +63,16 @@ pub fn keep_this_loaded() {
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In such a program
-    // this function has already returned above.
+    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In a program
+    // without shared libraries, `stays_loaded` returns true, and the code below does not run.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
         // The call only sets a flag of the object, which is already loaded. Nothing can be done about a failure.
-        // SAFETY: the name of a loaded object ends with a NUL, and lives as long as the object, in which this code runs.
+        // SAFETY: the name of a loaded object ends with a NUL, and exists as long as the object is loaded. This object is
+        // loaded, because it contains the code that is running now.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
     DONE.store(true, Ordering::Relaxed);
@@ -133,8 +134,8 @@ pub fn function(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The address at which the loaded object that contains the address `place` begins. `None` if no object contains `place`.
-/// Before glibc 2.35 this function takes the loader's lock.
+/// Finds the loaded object that contains the address `place`, and returns the address of the object's first byte. `None` if no
+/// object contains `place`. Before glibc 2.35 this function takes the loader's lock.
 pub fn object_at(place: u64) -> Option<u64> {
     /// `struct dl_find_object`: flags, begin, end, further fields, and spare room.
     type Found = [u64; 16];

@@ -32,7 +32,7 @@ impl Mapping {
         !self.shared && self.inode == 0 && !self.special
     }
 
-    /// How many bytes of the mapping lie in the range `[start, end)`, which it must overlap.
+    /// How many bytes of the mapping lie in the range `[start, end)`. The mapping must overlap this range.
     pub fn len_within(&self, start: u64, end: u64) -> u64 {
         self.end.min(end) - self.start.max(start)
     }
@@ -51,7 +51,7 @@ pub fn all() -> io::Result<Vec<Mapping>> {
 }
 
 /// The mappings that overlap `[start, end)`. From Linux 6.11 on, this function asks the kernel for one mapping at a time. So
-/// the time that it takes does not depend on the number of other mappings.
+/// the time of a call does not depend on the number of other mappings.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     let file = open()?;
     let mut found = Vec::new();
@@ -109,7 +109,8 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
         if with_name {
             (query.name, query.name_size) = (name.as_mut_ptr() as u64, name.len() as u32);
         }
-        // SAFETY: the descriptor is open. The kernel writes to the struct, which contains its own size, and to the name.
+        // SAFETY: the descriptor is open. The kernel writes only to `query` and to `name`, and finds the sizes of both in
+        // `query`.
         done(unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) }).map(|()| query)
     };
     let query = match ask(false) {
@@ -134,8 +135,8 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings into a list. Fails if there is no memory for the list, because a process may have tens of thousands of
-/// mappings.
+/// Collects mappings into a list. Fails if there is no memory for the list. This error is handled because a process may have
+/// tens of thousands of mappings.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -173,8 +174,8 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// Finds `len` free bytes in `[low, high)`, as near to `near` as possible. Returns their address, which is a multiple of
-/// `align`.
+/// Finds `len` free bytes in `[low, high)`, as near to `near` as possible. Returns the address of the free bytes, which is a
+/// multiple of `align`.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
     // The distance that is kept below each special mapping, because a stack may grow down.
     const GUARD: u64 = 1 << 20;
@@ -236,7 +237,8 @@ mod tests {
         }
         assert_eq!(within(0, 1).unwrap(), []);
         if let Ok(file) = open() {
-            // The assertions above have tested `query` only if this kernel supports it.
+            // This line shows whether the kernel supports `query`. If the kernel does not, the assertions above have tested
+            // only the way that reads the whole list.
             println!("{:?}", query(&file, 0).map(|found| found.is_some()));
         }
     }

@@ -37,7 +37,7 @@ impl Marker {
         Marker(ManuallyDrop::new(mapping))
     }
 
-    /// Unmaps the marker. The marker of a jitdump must not be unmapped before another jitdump has a marker.
+    /// Unmaps the marker. Before the marker of a jitdump is unmapped, another jitdump must have a marker.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }

@@ -43,8 +43,8 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
-        // If the error has no error number, this module has refused the name, because another user's file has this name. If the
-        // error has a number, the kernel has refused to create any file in the directory.
+        // An error without an error number comes from this module, and means that another user's file has this name. An error
+        // with a number comes from the kernel, which allows this process to create no file in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
@@ -64,16 +64,16 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. A
-    // file that this user may not write to cannot be locked. For such a file, the code only checks whether others have locked
-    // it.
+    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. If
+    // this user has no permission to write to the file, the file cannot be locked. In that case the code only checks whether
+    // others have locked the file.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // If a file has this library's mark and nobody in this process uses the file, it is a leftover. Either an earlier process
-    // has left the file, or the program that this process ran before it executed the present program. If a file without the
-    // mark was written since this process started, the file belongs to another library.
+    // If a file has this library's mark and nobody in this process uses the file, nobody needs the file any longer. An earlier
+    // process may have left the file. This process may also have left the file itself, when it called execve(2) to run the
+    // present program. If a file without the mark was written since this process started, the file belongs to another library.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

@@ -11,24 +11,25 @@ use super::refuse::refuse;
 use super::{identity_and_len, look_at, Identity};
 use crate::sys::descriptors::DescriptorTable;
 
-/// The kind of error for a descriptor that no longer refers to the file.
+/// Errors of this kind mean that a descriptor no longer refers to the file for which it was opened.
 pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 
 /// A file that is kept open for a long time.
 ///
-/// In the library's own descriptor table, nobody else can close the descriptor. In the host's table, the host may close the
-/// descriptor, as daemons close all descriptors. Afterwards the number of the descriptor may refer to another file, or to the
-/// same file, which the host has opened itself. So an open file in the host's table gets a mark, if this is possible. If the
-/// mark is missing later, the descriptor is neither used nor closed. A descriptor in the host's table that could not be marked
-/// is never closed, because its number may now belong to the host.
+/// If the descriptor is in a descriptor table of the library, nobody else can close the descriptor. If the descriptor is in the
+/// host's table, the host may close it. Daemons, for example, close all descriptors. Afterwards the number of the descriptor
+/// may refer to another file. The number may also refer to the same file, if the host has opened this file itself. So an open
+/// file in the host's table gets a mark, if this is possible. If the mark is missing later, the descriptor is neither used nor
+/// closed. A descriptor in the host's table that could not be marked is never closed, because its number may now belong to the
+/// host.
 #[derive(Debug)]
 pub struct Held {
     file: ManuallyDrop<File>,
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// A number that only this `Held` has. `holder_of` returns the serial number of the latest `Held` that has got a given
-    /// descriptor number in the host's table.
+    /// The serial number of this `Held`. No other `Held` has the same serial number. `holder_of` finds the serial number of the
+    /// `Held` that was the last to get a certain descriptor number in the host's table.
     serial: u32,
 }
 
@@ -57,8 +58,8 @@ impl Held {
         }
     }
 
-    /// The file, for writing. Fails with `CLOSED` if the descriptor no longer refers to this file, or is not in the calling
-    /// thread's descriptor table.
+    /// Returns the file, so that the caller can write to it. Fails with `CLOSED` if the descriptor no longer refers to this
+    /// file, or is not in the calling thread's descriptor table.
     pub fn checked(&self) -> io::Result<&File> {
         match self.table == DescriptorTable::current() {
             true if !self.table.is_host() => Ok(&self.file),
@@ -66,7 +67,8 @@ impl Held {
         }
     }
 
-    /// The file and its length, for writing. Fails like `checked`.
+    /// Returns the file, so that the caller can write to it, and the length of the file. Fails with `CLOSED` in the cases in
+    /// which `checked` fails.
     pub fn checked_len(&self) -> io::Result<(&File, u64)> {
         let is_held = self.table == DescriptorTable::current()
             && (!self.table.is_host()
@@ -97,12 +99,12 @@ impl Drop for Held {
     }
 }
 
-/// The serial number of the latest `Held` with the descriptor number of `file` in the host's table. An earlier `Held` may have
-/// had the same descriptor number until the host closed that descriptor.
+/// Returns the place for the serial number of the `Held` that was the last to get the descriptor number of `file` in the host's
+/// table. Several `Held`s may get the same descriptor number one after another, if the host closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // Two descriptors may share an entry. In that case the library treats the older descriptor as if the host had closed it.
-    // The older descriptor stays open for ever, which does no harm.
+    // Two descriptor numbers may share an element of `HOLDERS`. In that case the library treats the older descriptor as if the
+    // host had closed it. The older descriptor stays open for ever, which does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 

@@ -41,7 +41,7 @@ pub const ANYWHERE: Access = OFlags::RDWR;
 /// The mode bit that marks a file as a file of this library. The bit has no other meaning on a regular file.
 pub const OURS: u32 = libc::S_ISVTX;
 
-/// The kind of error for a file that another library in this process uses.
+/// Errors of this kind mean that another library in this process uses the file.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
 /// The byte that a process locks in each file that it writes to. The byte lies far after the end of any file.
@@ -50,9 +50,10 @@ const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 /// Locks a file before the library writes to the file. The lock lasts as long as the file is open or mapped. Returns false if
 /// somebody else has locked the file for writing.
 ///
-/// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file. With the locks
-/// that are used here, such a process can lock the file only for reading. A lock for reading does not count. If the file has
-/// such a lock, the result is true, although this call could not lock the file.
+/// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file by flock(2). The
+/// locks of `range_lock` are locks for reading or locks for writing. A process that may only read a file can take only a lock
+/// for reading, and this function ignores such a lock: if somebody else has a lock for reading, this function returns true,
+/// although it has not locked the file.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))

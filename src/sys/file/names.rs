@@ -29,7 +29,8 @@ pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_ours);
     if opened.is_some_and(|file| !ours.is_some_and(|ours| other_writers::writes(ours, Some(&file)))) {
-        // A failure is ignored, because nothing can be done about it, and the content of the file that stays is right.
+        // A failure is ignored, because nothing can be done about the failure. In that case the file stays, and its content is
+        // right.
         let _ = dir.remove(name);
     }
 }

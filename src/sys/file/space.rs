@@ -1,5 +1,5 @@
-//! Room in file systems. Finds out how much room is free, and whether writes become faster if room is allocated before.
-//! Allocates room for a file.
+//! Room in file systems. This module finds out how much room a file system has left, and allocates room for a file. It also
+//! finds out whether writes to a file are faster if their room has been allocated in advance.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,8 +8,9 @@ use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 
 use crate::sys::open_at::c_string;
 
-/// Whether writes are faster if room was allocated before. On ext4, writes to allocated room took only a third of the time in
-/// some cases. A file system in memory clears pages when they are allocated, which costs as much as writing to the pages.
+/// Whether writes to this file are faster if their room has been allocated in advance. On ext4, some writes took only a third
+/// of the time if their room had been allocated in advance. A file system in memory clears pages when they are allocated, which
+/// costs as much as writing to the pages.
 pub fn gains_by_reserve(file: &File) -> bool {
     file_system(file) == Some(EXT4)
 }

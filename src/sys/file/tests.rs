@@ -51,15 +51,15 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A lock counts if only a process that can write to the file can take it. A lock that a mere reader can take (flock(2)) does
-/// not count.
+/// `claim` refuses a file that is locked for writing. Only a process that may write to the file can take such a lock. `claim`
+/// ignores a lock of flock(2), because a process that may only read the file can also take such a lock.
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();
     let dir = dir("living");
     let path = dir.join("jit-1.dump");
-    // The file is opened in another descriptor table, because `claim` refuses every file that is open in the host's table, even
-    // without a lock.
+    // `claim` refuses every file that is open in the host's descriptor table, even if the file is not locked. So this test
+    // opens the file in other descriptor tables.
     let is_alive = || is_locked(&Dir::of(&path).unwrap(), path.file_name().unwrap());
     fs::write(&path, "alive").unwrap();
     File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
@@ -102,7 +102,7 @@ fn links_and_strange_files_are_refused() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(claim(&path, 0o600).is_err());
-    // These errors do not mean that another name would work.
+    // None of these errors means that another file has the name.
     let full = dir.join("x".repeat(256));
     assert!(!is_anothers(&claim(&full, 0o600).unwrap_err()));
     assert!([libc::EACCES, libc::ENOSPC, libc::EMFILE]

@@ -30,7 +30,7 @@ pub struct Words {
     same_process: AtomicU32,
     /// 0 until a thread of the child begins to take over the inherited state.
     pub taking: AtomicU32,
-    /// How much of the inherited state the child can use, as a number of `queue::quiesce::Rest`.
+    /// How much of the inherited state the child can use: a value of the type `queue::quiesce::Rest`, as a number.
     pub state: AtomicU32,
     /// The time stamp of the fork.
     pub forked_at: AtomicU64,
@@ -39,7 +39,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// Whether this is still the process that made the page.
+    /// Whether the calling process is the process that made the page, and not a forked child.
     #[inline(always)]
     pub fn same_process(&self) -> bool {
         self.same_process.load(Ordering::Relaxed) == 1
@@ -57,7 +57,8 @@ pub struct WithChildren {
 }
 
 impl ForkPage {
-    /// Makes the two pages. They stay mapped until the process ends, because calls of the library may read them at any time.
+    /// Makes the two pages. The pages stay mapped until the process ends, because calls of the library may read them at any
+    /// time.
     pub fn new() -> io::Result<ForkPage> {
         let (words, kept_by_kernel) = zero_in_child()?;
         let shared = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?;

@@ -37,9 +37,10 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping that is unmapped when this value is dropped.
 ///
-/// The crate memmap2, which `marker` uses, can map neither memory that nobody may access, nor memory that forked children
-/// share. rustix 1.1.6 has two faults in its calls of the C library. rustix calls `posix_madvise` for all kinds of advice
-/// except one. rustix also passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel refuses the call.
+/// The crate memmap2, which `marker` uses, cannot map memory that nobody may access. It also cannot map memory that forked
+/// children share. The crate rustix 1.1.6 has two faults in its calls of the C library. First, rustix calls `posix_madvise` for
+/// all kinds of advice except one. Second, rustix passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel
+/// refuses this call.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,

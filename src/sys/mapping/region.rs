@@ -16,8 +16,8 @@ use crate::sys::thread::uncancelled;
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Whether the kernel has ignored `MADV_DONTFORK`. In that case forked children inherit the memory. False in a child that
-    /// has unmapped the memory.
+    /// Whether the kernel has ignored `MADV_DONTFORK`. In that case forked children inherit the memory. The flag is also false
+    /// in a child that has unmapped the memory.
     is_inherited: AtomicBool,
 }
 
@@ -62,13 +62,15 @@ impl Region {
         done(unsafe { libc::mprotect(self.mapping.at(&range), range.len(), READ_WRITE) })
     }
 
-    /// Makes the kernel provide the pages of an open range now, if the kernel supports this.
+    /// Makes the kernel provide the pages of a range now, if the kernel can do so on request. The range must be accessible
+    /// (`open`).
     pub fn populate(&self, range: Range<usize>) {
         self.mapping.advise(range, libc::MADV_POPULATE_WRITE);
     }
 
-    /// Makes the kernel provide the pages of an open range of a file. Fails if the file system has no room for the pages. On a
-    /// full file system, an access to a missing page would raise SIGBUS.
+    /// Makes the kernel provide the pages of a range. The range must be a mapping of a file, and must be accessible (`open`).
+    /// Fails if the file system has no room for the pages. On a full file system, an access to a missing page would raise
+    /// SIGBUS.
     ///
     /// This function uses no descriptor of the file, because the file need not be open in the descriptor table of the calling
     /// thread.
@@ -82,7 +84,8 @@ impl Region {
     /// Does the same as `provide`, for kernels before 5.14. Writes to each page by a system call, because a system call returns
     /// an error where an access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
-        // An emulator may report larger pages than those of the file system.
+        // This number is not `page_size()`, because the page size that an emulator reports may be larger than the pages of the
+        // file system.
         const SMALLEST_PAGE: usize = 4096;
         let memory = File::options().write(true).open("/proc/thread-self/mem")?;
         for offset in range.clone().step_by(SMALLEST_PAGE) {
@@ -104,7 +107,7 @@ impl Region {
         match part.and_then(|part| self.replace(&range, part.at(&(0..range.len()))).map(|()| part)) {
             // The pages have moved, so `part` must not unmap them at their old address.
             Ok(part) => _ = part.leak(),
-            // mremap may be refused, as in `OwnedMapping::unlocked`.
+            // A sandbox may refuse mremap, and an emulator may not implement mremap.
             Err(_) => {
                 let (at, flags) = (self.mapping.at(&range), flags | libc::MAP_FIXED);
                 // SAFETY: the range lies in the region, and by contract nobody uses it.
@@ -156,7 +159,7 @@ impl Region {
         self.replace(&head, from)
     }
 
-    /// Replaces the pages of a range of this region by the pages at the address `from`, which are moved.
+    /// Moves the pages at the address `from` to a range of this region. The moved pages replace the old pages of the range.
     fn replace(&self, range: &Range<usize>, from: *mut libc::c_void) -> io::Result<()> {
         let (len, how) = (range.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         // SAFETY: the caller owns the pages at `from`, and nobody uses them. The range lies in the region. Other threads only

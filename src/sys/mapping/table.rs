@@ -14,9 +14,9 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// The minimum address space of an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time. A
-/// separate fault for each page would cost a sixth more. `AT_ONCE` is not larger, because a thread of the host that changes the
-/// process's mappings has to wait while the kernel provides pages.
+/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time. If
+/// each page caused a fault of its own, the pages would cost a sixth more. `AT_ONCE` is not larger, because a thread of the
+/// host that changes the process's mappings has to wait while the kernel provides pages.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -25,8 +25,8 @@ const AT_ONCE: usize = 128 * 1024;
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// The offset in bytes up to which the array does nothing more for its pages. These pages are present, or become present at
-    /// their first use.
+    /// Up to this offset in bytes, the array has nothing more to do for its pages: the kernel has provided these pages already,
+    /// or provides each page at its first use.
     made: usize,
     values: PhantomData<T>,
 }
@@ -71,7 +71,8 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Removes all values. If the array has at most `kept` bytes of address space, its pages stay. Otherwise they are freed.
+    /// Removes all values. If the array takes at most `kept` bytes of address space, the array keeps its pages. Otherwise the
+    /// pages are freed.
     pub fn clear(&mut self, kept: usize) {
         match self.mapping.len <= kept {
             true => self.len = 0,
@@ -79,7 +80,7 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Removes the values from index `len` on. Their pages stay.
+    /// Removes the values from index `len` on. The array keeps its pages.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -103,14 +104,14 @@ impl<T: Copy> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` values have been written there. If `len` is 0, the pointer may be dangling, but is aligned.
+        // SAFETY: `len` values have been written to the mapping. If `len` is 0, the pointer may be dangling, but is aligned.
         unsafe { slice::from_raw_parts(self.start(), self.len) }
     }
 }
 
 impl<T: Copy> DerefMut for Table<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: `len` values have been written there. If `len` is 0, the pointer may be dangling, but is aligned.
+        // SAFETY: `len` values have been written to the mapping. If `len` is 0, the pointer may be dangling, but is aligned.
         unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }

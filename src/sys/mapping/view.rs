@@ -14,8 +14,8 @@ const LEAST: u64 = 16 << 20;
 /// -d`, which records each view.
 const STEP: u64 = 4;
 
-/// A mapping of a file for forked children. Only system calls read it, so that a read raises no signal if the file was
-/// truncated.
+/// A mapping of a file for forked children. Only system calls read this mapping. If the file was truncated, a system call
+/// fails, but a plain access would raise a signal.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
@@ -37,7 +37,8 @@ impl View {
         len <= self.0.len as u64
     }
 
-    /// Reads a part of the file. Fails if the file does not have the whole part.
+    /// Reads a part of the file. Fails if the part ends after the view, or after the last page of the file. In this last page,
+    /// bytes after the end of the file read as zeros.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         let is_inside = end.is_some_and(|end| self.covers(end));
