@@ -169,7 +169,7 @@ impl Chunk {
         self.head().committed.load(Ordering::Acquire)
     }
 
-    /// Number of events that the writer has consumed in all rounds up to and including `round`.
+    /// Number of events that the writer had consumed at the end of the round `round`.
     pub fn consumed_up_to(self, round: u64) -> u32 {
         let cells = self.head().consumed.0.iter();
         let read = |cell: &ConsumedCell| (cell.round.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
@@ -182,7 +182,7 @@ impl Chunk {
         self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Notes that the writer has consumed `count` events in all rounds up to and including `round`. Only for the writer.
+    /// Notes that the writer will have consumed `count` events at the end of the round `round`. Only for the writer.
     pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
         let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));

@@ -470,8 +470,8 @@ impl Stack {
 
     /// The approximate number of units on the stack.
     fn len(&self) -> usize {
-        // A thread may pop a unit before the thread that pushed the unit has counted it. Then the count is below zero for a
-        // moment.
+        // A thread may pop a unit before the thread that pushed the unit has counted it. In that case, `len` falls below 0 for
+        // a moment and wraps around to a very large number.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0
